@@ -185,7 +185,7 @@ class EmbeddingClients(unittest.TestCase):
             for wrong, words in [({"dimensions": 0}, ["'dimensions'"]), ({"dimensions": 49}, ["49", "48"]), ({"truncate": "no"}, ["'truncate'"])]:
                 fails(self, path, {**fine, **wrong}, words, TEXTS_URL)
             fails(self, path, {**fine, "model": "none"}, ["none", WORDS], TEXTS_URL, 404)
-            fails(self, path, {**fine, "model": JUDGE}, ["/v1/rerank", "no vectors"], TEXTS_URL)
+            fails(self, path, {**fine, "model": JUDGE}, ["/v1/rerank", "does not embed"], TEXTS_URL)
             fails(self, path, {**fine, "model": MODEL}, ["generates text", "--pooling"])
             for body in [b"", b"{", b"[]", b"\xff", b"[" * 10_000]:
                 fails(self, path, body, ["body"], TEXTS_URL)
@@ -196,7 +196,7 @@ class EmbeddingClients(unittest.TestCase):
             ("/api/chat", {"messages": STORY}),
             ("/api/generate", {"prompt": "Once"}),
         ]:
-            fails(self, path, {"model": WORDS, **body}, ["/v1/embeddings", "no text"], TEXTS_URL)
+            fails(self, path, {"model": WORDS, **body}, ["/v1/embeddings", "does not generate text"], TEXTS_URL)
 
     def test_errors_are_the_clients_own(self):
         for wrong in [{"input": ""}, {"input": LONG}, {"input": MANY}, {"input": [VOCABULARY]}, {"dimensions": 0}, {"dimensions": 49}]:

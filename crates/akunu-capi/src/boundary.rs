@@ -1,4 +1,4 @@
-//! The one place that every call from C goes through: no panic leaves it, and what went wrong is kept for the thread.
+//! The boundary that every call from C passes: it catches panics, and stores error messages per thread.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -7,42 +7,42 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use akunu::Error;
 
-/// What a call came to. Everything but AKUNU_STATUS_OK is an error, and akunu_get_error has its words.
+/// The result of a call. All but AKUNU_STATUS_OK are errors, with a message in akunu_get_error.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     Ok = 0,
-    /// An argument that makes no sense: a null pointer, a text that is not UTF-8, a setting out of range.
+    /// An invalid argument: a null pointer, a text that is not UTF-8, a setting out of range.
     Argument = -1,
-    /// A handle that was freed, or never was one.
+    /// A handle that was freed or is not a handle.
     Handle = -2,
-    /// A struct whose `size` is none that this library knows.
+    /// A struct whose `size` is not supported by this library.
     StructSize = -3,
-    /// The result is longer than its buffer. Nothing was written but the length that it needs.
+    /// The result is longer than the buffer. Only the required length was written.
     BufferTooSmall = -4,
-    /// Called from within a callback, by a function that would have to wait for the callback's own call.
+    /// Called from a callback, and the function would have to wait for an engine.
     Busy = -5,
-    /// The model's file cannot be read, is damaged, or holds what Akunu does not run.
+    /// The model's files cannot be read, are damaged, or are not supported.
     Model = -6,
-    /// The device is not there, or failed.
+    /// The device is not available, or failed.
     Device = -7,
     /// The model does not fit into memory.
     Memory = -8,
     /// The text is longer than the context.
     Context = -9,
-    /// All sessions that the model was loaded for are taken.
+    /// The model has no free session; load it with more.
     NoSession = -10,
-    /// The model has no vocabulary that can be used: it takes and gives token ids only.
+    /// The model has no tokenizer, so only token ids can be used.
     NoVocabulary = -11,
-    /// The conversation, or the model's template for it, is no good.
+    /// The conversation is invalid, or the model's chat template is missing or fails.
     Template = -12,
-    /// Logits that are not finite numbers, or of which none can be picked.
+    /// The logits are not finite, or the biases exclude every token.
     Logits = -13,
     /// A bug in Akunu.
     Internal = -14,
 }
 
-/// A status that is an error, and its words.
+/// An error: its status and message.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: Status,
@@ -88,34 +88,34 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> Status {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return Status::Ok,
         Ok(Err(failure)) => failure,
-        Err(panic) => Failure::new(Status::Internal, format!("a bug in Akunu: {}", words(&*panic))),
+        Err(panic) => Failure::new(Status::Internal, format!("a bug in Akunu: {}", panic_message(&*panic))),
     };
-    remember(failure.message);
+    set_last_error(failure.message);
     failure.status
 }
 
-fn words(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }
 
-fn remember(message: String) {
+fn set_last_error(message: String) {
     let mut bytes = message.into_bytes();
-    // A name from a file may hold any character.
+    // Names from files may contain null characters.
     bytes.retain(|&byte| byte != 0);
     let message = CString::new(bytes).ok();
-    // A thread that is at its end has nobody to tell.
+    // Fails only while the thread's local storage is being destroyed.
     let _ = LAST_ERROR.try_with(|last| last.replace(message));
 }
 
-/// The words of this thread's latest error.
+/// The message of this thread's latest error.
 pub(crate) fn last_error() -> *const c_char {
     let pointer = |last: &RefCell<Option<CString>>| last.borrow().as_deref().map(CStr::as_ptr);
     LAST_ERROR.try_with(pointer).ok().flatten().unwrap_or(c"".as_ptr())
 }
 
-/// Runs a callback of the caller's, during which nothing may wait for an engine.
-pub(crate) fn calling_back<T>(callback: impl FnOnce() -> T) -> T {
+/// Runs a callback. Functions that wait for an engine fail while it runs.
+pub(crate) fn in_callback<T>(callback: impl FnOnce() -> T) -> T {
     let before = IN_CALLBACK.replace(true);
     let answer = callback();
     IN_CALLBACK.set(before);
@@ -141,25 +141,25 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_goes_no_further_and_leaves_its_words() {
+    fn a_panic_becomes_an_error_with_its_message() {
         let number = 3;
         assert_eq!(guard(|| panic!("three is {number}")), Status::Internal);
         assert!(latest().contains("three is 3"));
         assert_eq!(guard(|| Ok(())), Status::Ok);
-        assert!(latest().contains("three is 3"), "words stay until the next error");
+        assert!(latest().contains("three is 3"), "the message is kept until the next error");
     }
 
     #[test]
-    fn words_are_the_threads_own_and_whole() {
+    fn messages_are_per_thread_and_without_null_characters() {
         assert_eq!(guard(|| Err(Failure::argument("a\0b"))), Status::Argument);
         assert_eq!(latest(), "ab");
         std::thread::spawn(|| assert_eq!(latest(), "")).join().unwrap();
     }
 
     #[test]
-    fn within_a_callback_nothing_waits_also_after_one_within() {
-        calling_back(|| {
-            calling_back(|| ());
+    fn waiting_is_refused_in_a_callback_even_after_a_nested_one() {
+        in_callback(|| {
+            in_callback(|| ());
             assert_eq!(check_not_in_callback().unwrap_err().status, Status::Busy);
         });
         assert!(check_not_in_callback().is_ok());

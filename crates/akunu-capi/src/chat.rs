@@ -1,4 +1,4 @@
-//! Conversations to prompts.
+//! Conversations: reading them, and rendering them with the model's chat template.
 
 use std::ffi::c_char;
 
@@ -8,16 +8,17 @@ use akunu::chat::{ChatTemplates, render};
 use akunu_tokenizer::chat::Rendered;
 use serde_json::{Map, Value as Json};
 
-use crate::arguments::{AKUNU_TO_NULL, Room, text, wanted_text};
+use crate::arguments::{AKUNU_TO_NULL, OutBuffer, optional_text, text};
 use crate::boundary::{Failure, Status, guard};
 use crate::model::{MODELS, Model};
 use crate::structs::ModelHandle;
 
-/// A conversation as the model's own template writes it, for people to look at: akunu_encode_chat makes tokens of one.
+/// Renders a conversation with the model's chat template, as text to inspect. Use akunu_encode_chat for its tokens, and
+/// akunu_generate_answer to answer it.
 ///
-/// `conversation` is JSON: a list of messages in the form of the OpenAI API, or an object with `messages`, and if wanted `tools`
-/// and further variables of the template as `chat_template_kwargs`. `name` is that of a template, null for the usual one. With
-/// `add_prompt` not 0 the text ends where the model is to answer.
+/// `conversation` is JSON: a list of messages in the form of the OpenAI API, or an object with `messages`, and optionally `tools`
+/// and further variables of the template as `chat_template_kwargs`. `name` is the name of a template, or null for the default.
+/// If `add_prompt` is not 0, the text ends with the prompt for an answer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_apply_template(
     model: *const ModelHandle,
@@ -30,15 +31,15 @@ pub unsafe extern "C" fn akunu_apply_template(
 ) -> Status {
     guard(|| {
         let model = MODELS.get(model)?;
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let rendered = unsafe { rendered(&model, conversation, name, add_prompt != 0) }?;
-        // SAFETY: the caller's word.
-        unsafe { Room { buffer, capacity, length }.fill_text(rendered.text.as_bytes()) }
+        // SAFETY: guaranteed by the caller.
+        unsafe { OutBuffer { buffer, capacity, length }.fill_text(rendered.text.as_bytes()) }
     })
 }
 
-/// The tokens of a conversation, as akunu_apply_template writes it. What reads like a special token in a message stays text:
-/// nothing that a user writes ends a turn.
+/// Tokenizes a conversation that is rendered as by akunu_apply_template. Special tokens that are spelled out in a message
+/// are encoded as plain text, so a user cannot end a turn.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_encode_chat(
     model: *const ModelHandle,
@@ -51,11 +52,11 @@ pub unsafe extern "C" fn akunu_encode_chat(
 ) -> Status {
     guard(|| {
         let model = MODELS.get(model)?;
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let rendered = unsafe { rendered(&model, conversation, name, add_prompt != 0) }?;
-        let found = rendered.encode(model.tokenizer()?).map_err(Error::from)?;
-        // SAFETY: the caller's word.
-        unsafe { Room { buffer: tokens, capacity, length: count }.fill(&found) }
+        let ids = rendered.encode(model.tokenizer()?).map_err(Error::from)?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { OutBuffer { buffer: tokens, capacity, length: count }.fill(&ids) }
     })
 }
 
@@ -67,32 +68,34 @@ unsafe fn rendered(
     name: *const c_char,
     add_prompt: bool,
 ) -> Result<Rendered, Failure> {
-    // SAFETY: the caller's word.
-    let conversation = unsafe { text(conversation, AKUNU_TO_NULL, "the conversation") }?;
-    // SAFETY: the caller's word.
-    let name = unsafe { wanted_text(name, "the template's name") }?;
-    let (messages, rest) = parse_with_rest(conversation)?;
-    let (tools, variables) = beside_messages(rest)?;
+    // SAFETY: guaranteed by the caller.
+    let (messages, tools, variables) = unsafe { read_conversation(conversation) }?;
+    // SAFETY: guaranteed by the caller.
+    let name = unsafe { optional_text(name, "the template's name") }?;
     let templates =
         ChatTemplates::find(model.model.metadata(), model.path.as_deref()).map_err(Error::from)?;
     let template = templates.template(name, model.tokenizer()?).map_err(Error::from)?;
     Ok(render(&template, &messages, tools.as_deref(), add_prompt, &variables)?)
 }
 
-/// A conversation's tools, and further variables of the template.
-type Beside = (Option<Vec<Json>>, Map<String, Json>);
+/// Messages, tools, and further variables of the template.
+type Conversation = (Vec<Json>, Option<Vec<Json>>, Map<String, Json>);
 
-/// What comes with a conversation's messages.
-fn beside_messages(mut fields: Map<String, Json>) -> Result<Beside, Failure> {
-    let refuse = |what| Failure::new(Status::Template, format!("this is not a saved conversation: {what}"));
+/// # Safety
+/// The text ends with a null character.
+pub(crate) unsafe fn read_conversation(conversation: *const c_char) -> Result<Conversation, Failure> {
+    // SAFETY: guaranteed by the caller.
+    let conversation = unsafe { text(conversation, AKUNU_TO_NULL, "the conversation") }?;
+    let (messages, mut fields) = parse_with_rest(conversation)?;
+    let invalid = |what| Failure::new(Status::Template, format!("the conversation is invalid: {what}"));
     let tools = match fields.remove("tools") {
         None | Some(Json::Null) => None,
         Some(Json::Array(tools)) => Some(tools),
-        Some(_) => return Err(refuse("\"tools\" is not a list")),
+        Some(_) => return Err(invalid("\"tools\" is not a list")),
     };
     match fields.remove("chat_template_kwargs") {
-        None | Some(Json::Null) => Ok((tools, Map::new())),
-        Some(Json::Object(variables)) => Ok((tools, variables)),
-        Some(_) => Err(refuse("\"chat_template_kwargs\" is not an object")),
+        None | Some(Json::Null) => Ok((messages, tools, Map::new())),
+        Some(Json::Object(variables)) => Ok((messages, tools, variables)),
+        Some(_) => Err(invalid("\"chat_template_kwargs\" is not an object")),
     }
 }

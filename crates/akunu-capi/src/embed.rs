@@ -1,4 +1,4 @@
-//! Vectors of texts.
+//! Embeddings of texts.
 
 use std::ffi::c_char;
 use std::path::Path;
@@ -10,7 +10,9 @@ use std::thread::JoinHandle;
 use akunu::embed::normalise;
 use akunu::{DeviceChoice, EmbedOptions, EmbedTask, Embedder, Error, Model, TextIds};
 
-use crate::arguments::{AKUNU_TO_NULL, Room, check_pointer, items, read_options, text, wanted_text, write};
+use crate::arguments::{
+    AKUNU_TO_NULL, OutBuffer, check_pointer, items, optional_text, read_options, text, write,
+};
 use crate::boundary::{Failure, Status, check_not_in_callback, guard};
 use crate::model::small;
 use crate::registry::{Registry, number};
@@ -20,7 +22,7 @@ static EMBEDDERS: Registry<Loaded> = Registry::new("embedder");
 
 type Task = Box<dyn FnOnce(&mut Embedder) + Send>;
 
-/// A loaded embedder, as every thread may see it. A device belongs to one thread, which takes tasks in turn.
+/// A loaded embedder, shared between threads. A device may be used from one thread only, which runs tasks from a queue.
 #[derive(Debug)]
 struct Loaded {
     model: Arc<Model>,
@@ -33,24 +35,24 @@ struct Loaded {
 }
 
 fn freed() -> Failure {
-    Failure::new(Status::Handle, "the embedder was freed meanwhile")
+    Failure::new(Status::Handle, "the embedder was freed during the call")
 }
 
 fn broken() -> Failure {
-    let message = "a bug in Akunu: this embedder broke down, and answers no more; free it and load it again";
+    let message = "a bug in Akunu: this embedder panicked and cannot be used; free it and load it again";
     Failure::new(Status::Internal, message)
 }
 
 impl Loaded {
     fn open(model: Arc<Model>, options: EmbedOptions, settings: &EmbedSettings) -> Result<Loaded, Failure> {
         let (tasks, queue) = channel::<Task>();
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let on_thread = model.clone();
         let serve = move || match Embedder::new(on_thread, &options) {
-            Err(error) => drop(tell.send(Err(Failure::from(error)))),
+            Err(error) => drop(sender.send(Err(Failure::from(error)))),
             Ok(mut embedder) => {
-                let _ = tell.send(Ok((embedder.width(), embedder.longest())));
-                drop(tell);
+                let _ = sender.send(Ok((embedder.width(), embedder.longest())));
+                drop(sender);
                 queue.iter().for_each(|task| task(&mut embedder));
             }
         };
@@ -58,7 +60,7 @@ impl Loaded {
         let thread = thread.map_err(|error| {
             Failure::new(Status::Memory, format!("no thread for the embedder could be started: {error}"))
         })?;
-        let (width, longest) = told.recv().unwrap_or_else(|_| Err(broken()))?;
+        let (width, longest) = receiver.recv().unwrap_or_else(|_| Err(broken()))?;
         Ok(Loaded {
             model,
             width,
@@ -74,25 +76,25 @@ impl Loaded {
         for text in texts.iter_mut().filter(|text| self.truncates && text.ids.len() > self.longest) {
             self.model.cut(text, self.longest);
         }
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let task: Task = Box::new(move |embedder| {
-            // The caller waits for it.
-            let _ = tell.send(embedder.encode(&texts));
+            // The receiver waits below.
+            let _ = sender.send(embedder.encode(&texts));
         });
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).clone();
         tasks.ok_or_else(freed)?.send(task).map_err(|_| broken())?;
-        let mut vectors = told.recv().map_err(|_| broken())??;
+        let mut vectors = receiver.recv().map_err(|_| broken())??;
         if !self.keeps_length {
             vectors.iter_mut().for_each(|vector| normalise(vector));
         }
         Ok(vectors.concat())
     }
 
-    /// Has the thread end after the tasks that it has.
+    /// Ends the thread after the queued tasks.
     fn close(&self) {
         drop(self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A thread that broke has told its callers.
+        // A thread that panicked has failed its callers' requests already.
         let _ = thread.map(JoinHandle::join);
     }
 }
@@ -100,31 +102,31 @@ impl Loaded {
 /// # Safety
 /// The device's name is null or a text.
 unsafe fn embed_options(settings: &EmbedSettings) -> Result<EmbedOptions, Failure> {
-    let wanted = |value: u32| (value > 0).then_some(value as usize);
-    // SAFETY: as this function's.
-    let device = unsafe { wanted_text(settings.device, "the device") }?;
+    let nonzero = |value: u32| (value > 0).then_some(value as usize);
+    // SAFETY: guaranteed by the caller.
+    let device = unsafe { optional_text(settings.device, "the device") }?;
     let pooling = match settings.pooling {
         p if p == Pooling::Model as u32 => None,
         p if p == Pooling::Mean as u32 => Some(akunu::Pooling::Mean),
         p if p == Pooling::Cls as u32 => Some(akunu::Pooling::First),
         p if p == Pooling::Last as u32 => Some(akunu::Pooling::Last),
         other => {
-            return Err(Failure::argument(format!("the pooling {other} is none: take an akunu_pooling")));
+            return Err(Failure::argument(format!("the pooling {other} is not an akunu_pooling")));
         }
     };
     Ok(EmbedOptions {
         device: device.map_or(Ok(DeviceChoice::Auto), DeviceChoice::from_str)?,
-        threads: wanted(settings.threads),
+        threads: nonzero(settings.threads),
         backends: crate::environment::backends(),
         task: EmbedTask::Vectors(pooling),
-        longest: wanted(settings.context),
+        longest: nonzero(settings.context),
         ..EmbedOptions::default()
     })
 }
 
-/// Loads a model that makes vectors of texts: an encoder, a model whose files name a pooling, or any other with a
-/// pooling in the options. A null `path` loads the small story-teller that comes with the library. Null `options`
-/// are the usual ones. Free it with akunu_free_embedder.
+/// Loads an embedding model: an encoder, a model whose files specify a pooling, or any other model with a pooling in the
+/// options. A null `path` loads the small model embedded in the library. Null `options` select the defaults. Free it with
+/// akunu_free_embedder.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_load_embedder(
     path: *const c_char,
@@ -132,21 +134,21 @@ pub unsafe extern "C" fn akunu_load_embedder(
     embedder: *mut *mut EmbedderHandle,
 ) -> Status {
     guard(|| {
-        check_pointer(embedder, "the place for the embedder")?;
+        check_pointer(embedder, "the pointer for the embedder")?;
         // SAFETY: null or a text.
-        let path = unsafe { wanted_text(path, "the path") }?.map(Path::new);
-        // SAFETY: null or as large as it says.
+        let path = unsafe { optional_text(path, "the path") }?.map(Path::new);
+        // SAFETY: guaranteed by the caller.
         let settings = unsafe { read_options(options) }?;
         // SAFETY: the device's name is null or a text.
         let options = unsafe { embed_options(&settings) }?;
         let model = Arc::new(path.map_or_else(Model::embedded, Model::open)?);
         let loaded = Arc::new(Loaded::open(model, options, &settings)?);
         // SAFETY: checked above.
-        unsafe { write(embedder, EMBEDDERS.add(number(), loaded), "the place for the embedder") }
+        unsafe { write(embedder, EMBEDDERS.add(number(), loaded), "the pointer for the embedder") }
     })
 }
 
-/// Frees an embedder. A call that another thread has under way is waited for. Null is nothing to free.
+/// Frees an embedder, after waiting for calls of other threads. Does nothing if `embedder` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_free_embedder(embedder: *mut EmbedderHandle) -> Status {
     guard(|| {
@@ -158,8 +160,7 @@ pub unsafe extern "C" fn akunu_free_embedder(embedder: *mut EmbedderHandle) -> S
     })
 }
 
-/// How many numbers a vector has to `width`, and the tokens of the longest text to `longest`, either of which may
-/// be null.
+/// Gets the number of dimensions of a vector (`width`) and the maximum tokens of a text (`longest`). Either may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_embedding_width(
     embedder: *const EmbedderHandle,
@@ -168,16 +169,15 @@ pub unsafe extern "C" fn akunu_embedding_width(
 ) -> Status {
     guard(|| {
         let loaded = EMBEDDERS.get(embedder)?;
-        // SAFETY: null or room for a number.
-        unsafe { crate::arguments::write_wanted(width, small(loaded.width), "the width") }?;
-        // SAFETY: null or room for a number.
-        unsafe { crate::arguments::write_wanted(longest, small(loaded.longest), "the longest") }
+        // SAFETY: guaranteed by the caller.
+        unsafe { crate::arguments::write_optional(width, small(loaded.width), "the width") }?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { crate::arguments::write_optional(longest, small(loaded.longest), "the longest") }
     })
 }
 
-/// The vectors of `count` UTF-8 texts, each up to its null character: one after the other, `width` numbers each, of
-/// length 1 unless the options keep theirs. None of the texts may be empty. Texts share passes, and each gets the
-/// vector that it gets alone.
+/// Embeds `count` null-terminated UTF-8 texts, none of which may be empty. The vectors are written one after the other, `width`
+/// numbers each, normalised unless the options say otherwise. Texts are batched, which does not change their vectors.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_embed(
     embedder: *const EmbedderHandle,
@@ -189,8 +189,8 @@ pub unsafe extern "C" fn akunu_embed(
 ) -> Status {
     guard(|| {
         let loaded = EMBEDDERS.get(embedder)?;
-        let room = Room { buffer: vectors, capacity, length };
-        // SAFETY: `texts` has `count` pointers.
+        let output = OutBuffer { buffer: vectors, capacity, length };
+        // SAFETY: guaranteed by the caller.
         let pointers = unsafe { items(texts, count, "the texts") }?;
         let prompt = loaded.model.embedding_prompt(None)?;
         let read = |(index, pointer): (usize, &*const c_char)| {
@@ -203,12 +203,12 @@ pub unsafe extern "C" fn akunu_embed(
         };
         let texts = pointers.iter().enumerate().map(read).collect::<Result<Vec<_>, Failure>>()?;
         // SAFETY: the buffer has the capacity.
-        unsafe { fill(&loaded, texts, room) }
+        unsafe { fill(&loaded, texts, output) }
     })
 }
 
-/// The vectors of `count` texts as token ids, as the model is to see them: `ids` has those of all texts, one after
-/// the other, and `lengths` how many each has. Else as akunu_embed.
+/// Embeds `count` texts given as token ids, special tokens included: `ids` has the ids of all texts, one after the other, and
+/// `lengths` the number of ids of each. Otherwise as akunu_embed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_embed_ids(
     embedder: *const EmbedderHandle,
@@ -221,11 +221,11 @@ pub unsafe extern "C" fn akunu_embed_ids(
 ) -> Status {
     guard(|| {
         let loaded = EMBEDDERS.get(embedder)?;
-        let room = Room { buffer: vectors, capacity, length };
+        let output = OutBuffer { buffer: vectors, capacity, length };
         // SAFETY: `lengths` has `count` numbers.
         let lengths = unsafe { items(lengths, count, "the lengths") }?;
         let sum = lengths.iter().try_fold(0usize, |sum, length| sum.checked_add(*length));
-        let sum = sum.ok_or_else(|| Failure::argument("the lengths are more than memory can hold"))?;
+        let sum = sum.ok_or_else(|| Failure::argument("the sum of the lengths exceeds the address space"))?;
         // SAFETY: `ids` has as many numbers as the lengths say.
         let mut rest = unsafe { items(ids, sum, "the ids") }?;
         let take = |length: &usize| {
@@ -235,23 +235,23 @@ pub unsafe extern "C" fn akunu_embed_ids(
         };
         let texts = lengths.iter().map(take).collect();
         // SAFETY: the buffer has the capacity.
-        unsafe { fill(&loaded, texts, room) }
+        unsafe { fill(&loaded, texts, output) }
     })
 }
 
-/// Encodes, unless only the length is asked for or the buffer is too small.
+/// Embeds the texts, unless only the length was requested or the buffer is too small.
 ///
 /// # Safety
-/// The buffer has the capacity, and the length is null or has room for one.
-unsafe fn fill(loaded: &Loaded, texts: Vec<TextIds>, room: Room<f32>) -> Result<(), Failure> {
+/// The buffer has the capacity, and the length is null or valid.
+unsafe fn fill(loaded: &Loaded, texts: Vec<TextIds>, output: OutBuffer<f32>) -> Result<(), Failure> {
     check_not_in_callback()?;
-    let only_length = room.check()?;
+    let only_length = output.check()?;
     let needed = texts.len().saturating_mul(loaded.width);
-    if only_length || needed > room.capacity {
-        // SAFETY: as this function's; nothing is written where it does not fit.
-        return unsafe { room.fill_nothing(needed) };
+    if only_length || needed > output.capacity {
+        // SAFETY: as this function's.
+        return unsafe { output.fill_length(needed) };
     }
     let vectors = loaded.encode(texts)?;
-    // SAFETY: as this function's.
-    unsafe { room.fill(&vectors) }
+    // SAFETY: guaranteed by the caller.
+    unsafe { output.fill(&vectors) }
 }

@@ -1,4 +1,4 @@
-//! From tokens to text, a piece at a time.
+//! Generation of text from tokens, streamed in pieces.
 
 use std::ffi::{c_char, c_void};
 use std::ops::ControlFlow;
@@ -8,22 +8,22 @@ use std::sync::atomic::AtomicBool;
 use akunu::{FinishReason, GenerateOptions, Generated};
 
 use crate::arguments::{AKUNU_TO_NULL, check_struct, items, read_options, text, write_struct};
-use crate::boundary::{Failure, Status, calling_back, guard};
+use crate::boundary::{Failure, Status, guard, in_callback};
 use crate::model::small;
 use crate::session::{SESSIONS, Session};
 use crate::structs::{Finish, GenerateSettings, OnPiece, Overflow, SessionHandle, Stats, TokenPiece};
-use crate::worker::{Say, Worker};
+use crate::worker::{Emit, Worker};
 
-/// What a callback answers to get the next piece.
+/// Returned by a callback to continue.
 pub const AKUNU_CONTINUE: i32 = 0;
-/// What a callback answers to end the text. Anything but AKUNU_CONTINUE does.
+/// Returned by a callback to stop the generation. Any value but AKUNU_CONTINUE does.
 pub const AKUNU_STOP: i32 = 1;
 
-/// A piece of text and its tokens, on the way from the engine's thread.
-type Said = (String, Vec<u32>);
+/// A piece of text and its tokens.
+type OwnedPiece = (String, Vec<u32>);
 
-/// Generates what follows the prompt `tokens`, of which nothing that stands in the session already is read again. `on_piece` (may be
-/// null) gets each piece of the text, with `user`; `stats` (may be null) how it went.
+/// Generates the continuation of the prompt `tokens`. The prefix of the prompt that is in the session already is not prefilled
+/// again. `on_piece` (may be null) is called with each piece of text and `user`. `stats` (may be null) gets the statistics.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_generate(
     session: *mut SessionHandle,
@@ -34,11 +34,11 @@ pub unsafe extern "C" fn akunu_generate(
     user: *mut c_void,
     stats: *mut Stats,
 ) -> Status {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     guard(|| unsafe { generate(session, false, (tokens, count), options, (on_piece, user), stats) })
 }
 
-/// As akunu_generate, but that the prompt is the session's whole text so far, and then `tokens` (`count` may be 0).
+/// As akunu_generate, with a prompt that is the session's whole text followed by `tokens` (`count` may be 0).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_generate_continue(
     session: *mut SessionHandle,
@@ -49,22 +49,22 @@ pub unsafe extern "C" fn akunu_generate_continue(
     user: *mut c_void,
     stats: *mut Stats,
 ) -> Status {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     guard(|| unsafe { generate(session, true, (tokens, count), options, (on_piece, user), stats) })
 }
 
-/// Ends what is being generated in a session soon, and what waits to be. From any thread, and from within a callback.
+/// Cancels the generations of a session that are running or queued. May be called from any thread, and from a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_cancel(session: *mut SessionHandle) -> Status {
     guard(|| {
         let session = SESSIONS.get(session)?;
-        session.model.post.cancel(session.number);
+        session.model.queue.cancel(session.number);
         Ok(())
     })
 }
 
 /// # Safety
-/// What C says of its pointers.
+/// The pointers are as the documentation of akunu_generate says.
 unsafe fn generate(
     session: *mut SessionHandle,
     continues: bool,
@@ -74,29 +74,28 @@ unsafe fn generate(
     stats: *mut Stats,
 ) -> Result<(), Failure> {
     let session = SESSIONS.get(session)?;
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let tokens = unsafe { items(tokens, count, "the tokens") }?.to_vec();
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let settings = unsafe { read_options(options) }?;
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let mut options = unsafe { generate_options(&session, &settings) }?;
     if !stats.is_null() {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { check_struct(stats) }?;
     }
-    let cancel = session.model.post.begin(session.number)?;
-    let _ending = Ending { session: &session, cancel: &cancel };
-    options.cancel = Some(cancel.clone());
+    let running = RunningGuard::new(&session)?;
+    options.cancel = Some(running.cancel().clone());
 
     let number = session.number;
-    let listens = on_piece.is_some();
-    let task = move |worker: &mut Worker, say: Say<'_, Said>| {
-        run(worker, number, continues, tokens, &options, &|text: &str, ids: &[u32]| match listens {
-            true => say((text.to_string(), ids.to_vec())),
+    let has_listener = on_piece.is_some();
+    let task = move |worker: &mut Worker, emit: Emit<'_, OwnedPiece>| {
+        run(worker, number, continues, tokens, &options, &|text: &str, ids: &[u32]| match has_listener {
+            true => emit((text.to_string(), ids.to_vec())),
             false => ControlFlow::Continue(()),
         })
     };
-    let hear = |(mut text, tokens): Said| {
+    let on_emit = |(mut text, tokens): OwnedPiece| {
         let Some(on_piece) = on_piece else { return ControlFlow::Continue(()) };
         let text_length = text.len();
         text.push('\0');
@@ -108,57 +107,67 @@ unsafe fn generate(
             tokens: tokens.as_ptr(),
         };
         // SAFETY: the caller's function, called as it is declared; the piece outlives the call.
-        match calling_back(|| unsafe { on_piece(&raw const piece, user) }) {
+        match in_callback(|| unsafe { on_piece(&raw const piece, user) }) {
             AKUNU_CONTINUE => ControlFlow::Continue(()),
             _ => ControlFlow::Break(()),
         }
     };
-    let generated = session.model.post.converse(task, hear)?;
+    let generated = session.model.queue.run_streaming(task, on_emit)?;
     match stats.is_null() {
         true => Ok(()),
-        // SAFETY: the caller's word.
-        false => unsafe { write_struct(stats, &told(&generated)) },
+        // SAFETY: guaranteed by the caller.
+        false => unsafe { write_struct(stats, &stats_of(&generated)) },
     }
 }
 
-/// However a generation ends, it is over.
-struct Ending<'a> {
+/// A generation that is registered as running, so that it can be cancelled. Unregisters it when dropped.
+pub(crate) struct RunningGuard<'a> {
     session: &'a Session,
-    cancel: &'a Arc<AtomicBool>,
+    cancel: Arc<AtomicBool>,
 }
 
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.session.model.post.end(self.cancel);
+impl RunningGuard<'_> {
+    pub(crate) fn new(session: &Session) -> Result<RunningGuard<'_>, Failure> {
+        Ok(RunningGuard { session, cancel: session.model.queue.register(session.number)? })
+    }
+
+    pub(crate) fn cancel(&self) -> &Arc<AtomicBool> {
+        &self.cancel
     }
 }
 
-/// The engine's side: generates, and remembers what of the text has not been through the model.
+impl Drop for RunningGuard<'_> {
+    fn drop(&mut self) {
+        self.session.model.queue.unregister(&self.cancel);
+    }
+}
+
+/// Generates on the engine's thread, and keeps the tokens that the model has not processed yet.
 fn run(
     worker: &mut Worker,
     number: usize,
     continues: bool,
     tokens: Vec<u32>,
     options: &GenerateOptions,
-    say: &dyn Fn(&str, &[u32]) -> ControlFlow<()>,
+    emit: &dyn Fn(&str, &[u32]) -> ControlFlow<()>,
 ) -> Result<Generated, Failure> {
-    let (engine, held) = worker.held(number)?;
-    let tail = std::mem::take(&mut held.tail);
+    let (engine, state) = worker.session(number)?;
+    let pending = std::mem::take(&mut state.pending);
     let mut prompt = match continues {
-        true => [held.session.tokens(), &tail].concat(),
+        true => [state.session.tokens(), &pending].concat(),
         false => Vec::new(),
     };
     prompt.extend(tokens);
-    let on_piece = &mut |piece: akunu::Piece<'_>| say(piece.text, piece.ids);
-    let generated = engine.generate(&mut held.session, &prompt, options, on_piece)?;
+    let on_piece = &mut |piece: akunu::Piece<'_>| emit(piece.text, piece.ids);
+    let generated = engine.generate(&mut state.session, &prompt, options, on_piece)?;
     let text = prompt.iter().chain(&generated.ids);
-    held.tail = text.skip(generated.dropped + held.session.len()).copied().collect();
+    state.pending = text.skip(generated.dropped + state.session.len()).copied().collect();
     Ok(generated)
 }
 
 /// # Safety
 /// The lists are as long as they say, and so are their texts.
-unsafe fn generate_options(
+pub(crate) unsafe fn generate_options(
     session: &Session,
     settings: &GenerateSettings,
 ) -> Result<GenerateOptions, Failure> {
@@ -166,14 +175,14 @@ unsafe fn generate_options(
         o if o == Overflow::Stop as u32 => akunu::Overflow::Stop,
         o if o == Overflow::Error as u32 => akunu::Overflow::Error,
         o if o == Overflow::Shift as u32 => akunu::Overflow::Shift { keep: settings.keep as usize },
-        other => return Err(Failure::argument(format!("{other} is no akunu_overflow"))),
+        other => return Err(Failure::argument(format!("{other} is not an akunu_overflow"))),
     };
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let texts = unsafe { items(settings.stop_texts, settings.stop_text_count as usize, "the stop texts") }?;
-    // SAFETY: the caller's word, for each of them.
+    // SAFETY: guaranteed by the caller for each of them.
     let text =
         |&stop: &*const c_char| unsafe { text(stop, AKUNU_TO_NULL, "a stop text") }.map(str::to_string);
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let ids = unsafe { items(settings.stop_tokens, settings.stop_token_count as usize, "the stop tokens") }?;
     Ok(GenerateOptions {
         max_tokens: (settings.max_tokens > 0).then_some(settings.max_tokens as usize),
@@ -188,7 +197,7 @@ unsafe fn generate_options(
     })
 }
 
-fn told(generated: &Generated) -> Stats {
+pub(crate) fn stats_of(generated: &Generated) -> Stats {
     let (finish, end) = match &generated.finish {
         FinishReason::Eos(id) => (Finish::End, Some(*id)),
         FinishReason::StopString(_) => (Finish::StopText, None),
@@ -210,5 +219,6 @@ fn told(generated: &Generated) -> Stats {
         prompt_seconds: timings.prompt_s,
         generate_seconds: timings.generate_s,
         first_token_seconds: timings.ttft_s,
+        reasoning_tokens: 0,
     }
 }

@@ -1,13 +1,13 @@
-//! Akunu for C, and for whatever calls C. `include/akunu.h` is made from this crate; `docs/capi.md` has the rules.
+//! The C API of Akunu. `include/akunu.h` is generated from this crate; `docs/capi.md` has the conventions.
 //!
 //! ```text
-//! C ─guard─▶ arguments ─▶ registry ─▶ a model's post ─job─▶ the engine's thread
+//! C ─guard─▶ arguments ─▶ registry ─▶ a model's queue ─job─▶ the engine's thread
 //! ```
 //!
-//! Read `boundary` first: every call goes through its `guard`. `arguments` is the one place where pointers are read and written,
-//! `worker` the thread that owns an engine.
+//! Start with `boundary`: every call goes through its `guard`. Only `arguments` reads and writes the caller's pointers.
+//! `worker` is the thread that owns an engine.
 
-// One safety section would stand at every function: pointers are null or good for what the function says of them.
+// The safety section would be the same for every function: each pointer is null, or valid for what the documentation says.
 #![allow(unsafe_code, clippy::missing_safety_doc)]
 
 mod arguments;
@@ -26,12 +26,15 @@ mod generate;
 
 mod chat;
 
+mod answer;
+
 mod embed;
 
 mod profile;
 
 use std::ffi::{CStr, c_char};
 
+pub use answer::*;
 pub use arguments::AKUNU_TO_NULL;
 pub use boundary::Status;
 pub use chat::*;
@@ -42,7 +45,7 @@ pub use profile::*;
 pub use session::*;
 pub use structs::*;
 
-/// Grows with every change after which programs have to be compiled anew.
+/// Increases with every change that requires programs to be recompiled.
 pub const AKUNU_ABI_VERSION: u32 = 1;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
@@ -50,19 +53,19 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Err(_) => c"",
 };
 
-/// This library's AKUNU_ABI_VERSION: a program compares it with its header's.
+/// The AKUNU_ABI_VERSION of this library, to be compared with that of the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn akunu_abi_version() -> u32 {
     AKUNU_ABI_VERSION
 }
 
-/// This library's version: "0.1.0".
+/// The version of this library, such as "0.1.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn akunu_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// The words of the latest error on this thread; empty if there was none. They stay until this thread's next error.
+/// The message of the latest error on this thread; empty if there was none. Valid until the next error on this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn akunu_get_error() -> *const c_char {
     boundary::last_error()

@@ -1,4 +1,4 @@
-//! Models: loading and freeing, what they are, and their vocabulary.
+//! Models: loading, freeing, properties, and tokenization.
 
 use std::ffi::c_char;
 use std::path::{Path, PathBuf};
@@ -9,34 +9,36 @@ use std::time::Duration;
 use akunu::{DeviceChoice, Engine, EngineOptions, Error};
 use akunu_tokenizer::{EncodeOptions, Tokenizer};
 
-use crate::arguments::{Room, check_pointer, items, read_options, text, wanted_text, write, write_struct};
+use crate::arguments::{
+    OutBuffer, check_pointer, items, optional_text, read_options, text, write, write_struct,
+};
 use crate::boundary::{Failure, Status, check_not_in_callback, guard};
 use crate::registry::{Registry, number};
 use crate::session::SESSIONS;
 use crate::structs::{Config, KvType, LoadOptions, Memory, ModelHandle};
-use crate::worker::Post;
+use crate::worker::EngineQueue;
 
 pub(crate) static MODELS: Registry<Model> = Registry::new("model");
 
-/// A loaded model, as every thread may see it.
+/// A loaded model, shared between threads.
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) number: usize,
     pub(crate) model: Arc<akunu::Model>,
-    /// Where its file or folder is; `None`: embedded.
+    /// Its file or folder; `None`: the embedded model.
     pub(crate) path: Option<PathBuf>,
-    pub(crate) post: Post,
-    pub(crate) facts: Facts,
+    pub(crate) queue: EngineQueue,
+    pub(crate) info: EngineInfo,
 }
 
-/// What an engine is for good.
+/// Properties of an engine that do not change.
 #[derive(Debug)]
-pub(crate) struct Facts {
+pub(crate) struct EngineInfo {
     config: Config,
     memory: Memory,
     device: String,
     notes: String,
-    /// Of a decode step's commands.
+    /// The commands of a decode step.
     pub(crate) labels: Vec<String>,
 }
 
@@ -46,7 +48,7 @@ impl Model {
     }
 }
 
-/// A count for C. None of them comes near the limit.
+/// Converts a count, saturating. Real counts are far below the limit.
 pub(crate) fn small(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
@@ -55,14 +57,14 @@ fn token(id: Option<u32>) -> i32 {
     id.and_then(|id| i32::try_from(id).ok()).unwrap_or(-1)
 }
 
-fn facts(engine: &Engine) -> Facts {
+fn info(engine: &Engine) -> EngineInfo {
     let (model, plan) = (engine.model(), engine.plan());
     let (config, options, memory) = (model.config(), &plan.options, &plan.memory);
     let tokenizer = model.tokenizer().ok();
     let capabilities = engine.device().capabilities();
     let labels = &plan.tables.decode().labels;
     let kernels = plan.tables.decode().commands.iter().map(|command| command.kernel.name());
-    Facts {
+    EngineInfo {
         config: Config {
             size: small(size_of::<Config>()),
             vocabulary: small(config.vocab_size),
@@ -105,27 +107,27 @@ fn facts(engine: &Engine) -> Facts {
 /// # Safety
 /// The device's name is null or a text.
 unsafe fn engine_options(options: &LoadOptions) -> Result<EngineOptions, Failure> {
-    let wanted = |value: u32| (value > 0).then_some(value as usize);
-    // SAFETY: the caller's word.
-    let device = unsafe { wanted_text(options.device, "the device") }?;
+    let nonzero = |value: u32| (value > 0).then_some(value as usize);
+    // SAFETY: guaranteed by the caller.
+    let device = unsafe { optional_text(options.device, "the device") }?;
     let kv = match options.kv_type {
         v if v == KvType::F16 as u32 => akunu::KvType::F16,
         v if v == KvType::F32 as u32 => akunu::KvType::F32,
         v if v == KvType::Q8_0 as u32 => akunu::KvType::Q8_0,
         other => {
-            return Err(Failure::argument(format!("the KV type {other} is none: take an akunu_kv_type")));
+            return Err(Failure::argument(format!("the KV type {other} is not an akunu_kv_type")));
         }
     };
     let defaults = EngineOptions::default();
     Ok(EngineOptions {
         device: device.map_or(Ok(DeviceChoice::Auto), DeviceChoice::from_str)?,
-        threads: wanted(options.threads),
+        threads: nonzero(options.threads),
         backends: crate::environment::backends(),
-        context: wanted(options.context),
+        context: nonzero(options.context),
         kv,
         slots: options.sessions.max(1) as usize,
-        chunk: wanted(options.chunk),
-        chain: wanted(options.chain),
+        chunk: nonzero(options.chunk),
+        chain: nonzero(options.chain),
         chain_time: match options.chain_ms {
             0 => defaults.chain_time,
             ms => Duration::from_millis(ms.into()),
@@ -134,13 +136,13 @@ unsafe fn engine_options(options: &LoadOptions) -> Result<EngineOptions, Failure
     })
 }
 
-/// How many devices this library knows, whether or not they are there.
+/// The number of devices that this library supports, available or not.
 #[unsafe(no_mangle)]
 pub extern "C" fn akunu_device_count() -> u32 {
     small(DeviceChoice::ALL.len())
 }
 
-/// The name of the device number `index`, for akunu_load_options: "auto" comes first.
+/// The name of device number `index`, for akunu_load_options. The first is "auto".
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_device_name(
     index: u32,
@@ -151,13 +153,13 @@ pub unsafe extern "C" fn akunu_device_name(
     guard(|| {
         let device = DeviceChoice::ALL.get(index as usize);
         let device = device.ok_or_else(|| Failure::argument(format!("there is no device number {index}")))?;
-        // SAFETY: the caller's word.
-        unsafe { Room { buffer, capacity, length }.fill_text(device.name().as_bytes()) }
+        // SAFETY: guaranteed by the caller.
+        unsafe { OutBuffer { buffer, capacity, length }.fill_text(device.name().as_bytes()) }
     })
 }
 
-/// Loads a model: a GGUF file, a SafeTensors file, or a folder of Hugging Face's or MLX's. A null `path` loads the small
-/// story-teller that comes with the library. Null `options` are the usual ones. Free it with akunu_free_model.
+/// Loads a model: a GGUF file, a SafeTensors file, or a folder in the format of Hugging Face or MLX. A null `path` loads the
+/// small story-telling model embedded in the library. Null `options` select the defaults. Free it with akunu_free_model.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_load_model(
     path: *const c_char,
@@ -165,23 +167,23 @@ pub unsafe extern "C" fn akunu_load_model(
     model: *mut *mut ModelHandle,
 ) -> Status {
     guard(|| {
-        check_pointer(model, "the place for the model")?;
-        // SAFETY: the caller's word.
-        let path = unsafe { wanted_text(path, "the path") }?.map(Path::new);
-        // SAFETY: the caller's word.
+        check_pointer(model, "the pointer for the model")?;
+        // SAFETY: guaranteed by the caller.
+        let path = unsafe { optional_text(path, "the path") }?.map(Path::new);
+        // SAFETY: guaranteed by the caller.
         let options = unsafe { engine_options(&read_options(options)?) }?;
         let opened = Arc::new(path.map_or_else(akunu::Model::embedded, akunu::Model::open)?);
-        let (post, facts) = Post::open(opened.clone(), options, facts)?;
+        let (queue, info) = EngineQueue::open(opened.clone(), options, info)?;
         let number = number();
         let path = path.map(Path::to_path_buf);
-        let loaded = Arc::new(Model { number, model: opened, path, post, facts });
-        // SAFETY: checked, and the caller's word.
-        unsafe { write(model, MODELS.add(number, loaded), "the place for the model") }
+        let loaded = Arc::new(Model { number, model: opened, path, queue, info });
+        // SAFETY: checked above; the rest is guaranteed by the caller.
+        unsafe { write(model, MODELS.add(number, loaded), "the pointer for the model") }
     })
 }
 
-/// Frees a model and its sessions, whose handles are no good from then on. A text that another thread is generating ends
-/// as cancelled, and is waited for. Null is nothing to free.
+/// Frees a model and its sessions, and invalidates their handles. Generations of other threads are cancelled and waited
+/// for. Does nothing if `model` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_free_model(model: *mut ModelHandle) -> Status {
     guard(|| {
@@ -191,40 +193,40 @@ pub unsafe extern "C" fn akunu_free_model(model: *mut ModelHandle) -> Status {
         check_not_in_callback()?;
         let model = MODELS.remove(model)?;
         SESSIONS.retain(|session| session.model.number != model.number);
-        model.post.close();
+        model.queue.close();
         Ok(())
     })
 }
 
-/// What a model is, and how it was loaded.
+/// Gets the properties of a loaded model.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_get_config(model: *const ModelHandle, config: *mut Config) -> Status {
-    // SAFETY: the caller's word.
-    guard(|| unsafe { write_struct(config, &MODELS.get(model)?.facts.config) })
+    // SAFETY: guaranteed by the caller.
+    guard(|| unsafe { write_struct(config, &MODELS.get(model)?.info.config) })
 }
 
-/// Where a model's bytes are.
+/// Gets the memory use of a loaded model.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_model_memory(model: *const ModelHandle, memory: *mut Memory) -> Status {
-    // SAFETY: the caller's word.
-    guard(|| unsafe { write_struct(memory, &MODELS.get(model)?.facts.memory) })
+    // SAFETY: guaranteed by the caller.
+    guard(|| unsafe { write_struct(memory, &MODELS.get(model)?.info.memory) })
 }
 
-/// What akunu_describe tells.
+/// Selects the result of akunu_describe.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug)]
 pub enum About {
-    /// The file's name, or `embedded`.
+    /// The name of the file or folder, or `embedded`.
     Name = 0,
-    /// As the file names it: `llama`.
+    /// The architecture as the file names it, such as `llama`.
     Architecture = 1,
-    /// What the model runs on.
+    /// The device that the model runs on.
     Device = 2,
-    /// What was decided when it was loaded and is worth telling, a line each; often nothing.
+    /// Notes about decisions made while loading, one per line; often empty.
     Notes = 3,
 }
 
-/// A text about a model: `about` is an akunu_about.
+/// Describes a model; `about` is an akunu_about.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_describe(
     model: *const ModelHandle,
@@ -238,22 +240,21 @@ pub unsafe extern "C" fn akunu_describe(
         let text = match about {
             a if a == About::Name as u32 => model.model.name(),
             a if a == About::Architecture as u32 => &model.model.config().architecture,
-            a if a == About::Device as u32 => &model.facts.device,
-            a if a == About::Notes as u32 => &model.facts.notes,
-            other => return Err(Failure::argument(format!("{other} is no akunu_about"))),
+            a if a == About::Device as u32 => &model.info.device,
+            a if a == About::Notes as u32 => &model.info.notes,
+            other => return Err(Failure::argument(format!("{other} is not an akunu_about"))),
         };
-        // SAFETY: the caller's word.
-        unsafe { Room { buffer, capacity, length }.fill_text(text.as_bytes()) }
+        // SAFETY: guaranteed by the caller.
+        unsafe { OutBuffer { buffer, capacity, length }.fill_text(text.as_bytes()) }
     })
 }
 
-/// Add what the model wants around a prompt: usually a token that begins it.
+/// Add the special tokens that the model expects around a prompt, usually a beginning-of-sequence token.
 pub const AKUNU_ENCODE_ADD_SPECIAL: u32 = 1;
-/// Read `<|im_end|>` and the like as the tokens that they name. Not for text that a stranger wrote.
+/// Encode special tokens that are spelled out in the text, such as `<|im_end|>`, as those tokens. Not for untrusted text.
 pub const AKUNU_ENCODE_PARSE_SPECIAL: u32 = 2;
 
-/// The tokens of a UTF-8 text of `text_length` bytes (AKUNU_TO_NULL: up to its null character). `flags` are AKUNU_ENCODE_…, or 0
-/// for the text and nothing else.
+/// Tokenizes a UTF-8 text of `text_length` bytes (AKUNU_TO_NULL: null-terminated). `flags` are AKUNU_ENCODE_…, or 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_encode(
     model: *const ModelHandle,
@@ -267,22 +268,24 @@ pub unsafe extern "C" fn akunu_encode(
     guard(|| {
         let model = MODELS.get(model)?;
         if flags & !(AKUNU_ENCODE_ADD_SPECIAL | AKUNU_ENCODE_PARSE_SPECIAL) != 0 {
-            return Err(Failure::argument(format!("the flags {flags:#x} hold more than AKUNU_ENCODE_…")));
+            return Err(Failure::argument(format!(
+                "the flags {flags:#x} contain unknown bits: use AKUNU_ENCODE_…"
+            )));
         }
         let options = EncodeOptions {
             add_special: flags & AKUNU_ENCODE_ADD_SPECIAL != 0,
             parse_special: flags & AKUNU_ENCODE_PARSE_SPECIAL != 0,
         };
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let text = unsafe { self::text(text, text_length, "the text") }?;
-        let found = model.tokenizer()?.encode(text, options).map_err(Error::from)?;
-        // SAFETY: the caller's word.
-        unsafe { Room { buffer: tokens, capacity, length: count }.fill(&found) }
+        let ids = model.tokenizer()?.encode(text, options).map_err(Error::from)?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { OutBuffer { buffer: tokens, capacity, length: count }.fill(&ids) }
     })
 }
 
-/// The bytes that a token adds to a text: none for a control token, a part of a character for some. A null character
-/// behind them is not counted.
+/// The bytes of a token: none for a control token, and for some tokens only a part of a character. A null character is
+/// appended and not counted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_decode_token(
     model: *const ModelHandle,
@@ -297,10 +300,10 @@ pub unsafe extern "C" fn akunu_decode_token(
         if token as usize >= model.model.config().vocab_size {
             return Err(outside(token, model.model.config().vocab_size));
         }
-        // Models have more rows than tokens; those have no text.
+        // The embedding may have more rows than the vocabulary has tokens; those have no text.
         let bytes = tokenizer.token_bytes(token).unwrap_or_default();
-        // SAFETY: the caller's word.
-        unsafe { Room { buffer, capacity, length }.fill_text(bytes) }
+        // SAFETY: guaranteed by the caller.
+        unsafe { OutBuffer { buffer, capacity, length }.fill_text(bytes) }
     })
 }
 
@@ -308,7 +311,7 @@ fn outside(token: u32, vocabulary: usize) -> Failure {
     Failure::argument(format!("token {token} is outside the vocabulary of {vocabulary}"))
 }
 
-/// The text of tokens, in UTF-8. Control tokens have none.
+/// Decodes tokens to UTF-8 text. Control tokens have no text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_decode(
     model: *const ModelHandle,
@@ -320,24 +323,24 @@ pub unsafe extern "C" fn akunu_decode(
 ) -> Status {
     guard(|| {
         let model = MODELS.get(model)?;
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let tokens = unsafe { items(tokens, count, "the tokens") }?;
         let vocabulary = model.model.config().vocab_size;
         if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
             return Err(outside(token, vocabulary));
         }
         let text = model.model.decode(tokens)?;
-        // SAFETY: the caller's word.
-        unsafe { Room { buffer, capacity, length }.fill_text(text.as_bytes()) }
+        // SAFETY: guaranteed by the caller.
+        unsafe { OutBuffer { buffer, capacity, length }.fill_text(text.as_bytes()) }
     })
 }
 
-/// 1 to `is_end` if a token ends texts, else 0.
+/// Sets `is_end` to 1 if the token is one of the model's end-of-sequence tokens, else to 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_is_end(model: *const ModelHandle, token: u32, is_end: *mut u32) -> Status {
     guard(|| {
-        let ends = MODELS.get(model)?.model.eos_ids().contains(&token);
-        // SAFETY: the caller's word.
-        unsafe { write(is_end, u32::from(ends), "is_end") }
+        let is_eos = MODELS.get(model)?.model.eos_ids().contains(&token);
+        // SAFETY: guaranteed by the caller.
+        unsafe { write(is_end, u32::from(is_eos), "is_end") }
     })
 }

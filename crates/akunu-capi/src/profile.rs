@@ -1,16 +1,16 @@
-//! How long each command of a decode step takes.
+//! Profiling of decode steps.
 
 use std::ffi::c_char;
 
 use akunu::ProfileOptions;
 
-use crate::arguments::{Room, write};
+use crate::arguments::{OutBuffer, write};
 use crate::boundary::{Failure, Status, guard};
 use crate::model::MODELS;
 use crate::structs::ModelHandle;
 
-/// Times each command of a decode step on its own: the median of `passes` (0: 10), with `depth` tokens in the cache. There are as many
-/// as akunu_config's `commands`. A free session is needed for the while.
+/// Times each command of a decode step: the median over `passes` (0: 10), with `depth` tokens in the KV cache. The number of
+/// results is `commands` of akunu_config. Needs a free session during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_profile_decode_step(
     model: *mut ModelHandle,
@@ -22,23 +22,23 @@ pub unsafe extern "C" fn akunu_profile_decode_step(
 ) -> Status {
     guard(|| {
         let model = MODELS.get(model)?;
-        let room = Room { buffer: nanoseconds, capacity, length: count };
-        if room.check()? {
-            // SAFETY: checked, and the caller's word.
-            return unsafe { write(count, model.facts.labels.len(), "the count") };
+        let output = OutBuffer { buffer: nanoseconds, capacity, length: count };
+        if output.check()? {
+            // SAFETY: checked above; the rest is guaranteed by the caller.
+            return unsafe { write(count, model.info.labels.len(), "the count") };
         }
         let passes = if passes == 0 { ProfileOptions::default().passes } else { passes as usize };
         let options = ProfileOptions { passes, depth: depth as usize, rows: 1 };
-        let found = model.post.ask(move |worker| {
+        let times = model.queue.run(move |worker| {
             worker.fresh = None;
             Ok(worker.engine.profile(options)?.iter().map(|command| command.ns).collect::<Vec<u64>>())
         })?;
-        // SAFETY: the caller's word.
-        unsafe { room.fill(&found) }
+        // SAFETY: guaranteed by the caller.
+        unsafe { output.fill(&times) }
     })
 }
 
-/// What command number `index` of a decode step is, and the kernel that it runs: `layer.3.attention attention_f16`.
+/// The label and the kernel of command number `index` of a decode step, such as `layer.3.attention attention_f16`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_profile_label(
     model: *const ModelHandle,
@@ -49,11 +49,14 @@ pub unsafe extern "C" fn akunu_profile_label(
 ) -> Status {
     guard(|| {
         let model = MODELS.get(model)?;
-        let labels = &model.facts.labels;
+        let labels = &model.info.labels;
         let label = labels.get(index).ok_or_else(|| {
-            Failure::argument(format!("there is no command number {index}: a step has {}", labels.len()))
+            Failure::argument(format!(
+                "there is no command number {index}: a decode step has {}",
+                labels.len()
+            ))
         })?;
-        // SAFETY: the caller's word.
-        unsafe { Room { buffer, capacity, length }.fill_text(label.as_bytes()) }
+        // SAFETY: guaranteed by the caller.
+        unsafe { OutBuffer { buffer, capacity, length }.fill_text(label.as_bytes()) }
     })
 }

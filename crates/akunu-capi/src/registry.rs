@@ -1,5 +1,5 @@
-//! Which handles are alive. A handle is a number that is never given twice, and never an address: one that was freed, or that
-//! came from elsewhere, is not found here, and nothing is read through it.
+//! The live handles. A handle is a number that is never reused, not an address. Invalid handles are not found here, so nothing
+//! is dereferenced through them.
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::boundary::{Failure, Status};
 
-/// Odd, so that it is no address of anything aligned; and on 64 bits none that a program can have.
+/// Odd, so that it cannot be an aligned address; on 64-bit targets also outside of the user's address space.
 const FIRST: usize = 0x616b_756e_7500_0001_u64 as usize;
 
 static NEXT: AtomicUsize = AtomicUsize::new(FIRST);
 
-/// A new handle's number.
+/// The number of a new handle.
 pub(crate) fn number() -> usize {
     NEXT.fetch_add(2, Ordering::Relaxed)
 }
 
-/// The live handles of a kind.
+/// The live handles of one kind.
 #[derive(Debug)]
 pub(crate) struct Registry<T> {
     kind: &'static str,
@@ -34,9 +34,9 @@ impl<T> Registry<T> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The handle of `what`.
-    pub(crate) fn add<H>(&self, number: usize, what: Arc<T>) -> *mut H {
-        self.live().insert(number, what);
+    /// Adds an object, and returns its handle.
+    pub(crate) fn add<H>(&self, number: usize, object: Arc<T>) -> *mut H {
+        self.live().insert(number, object);
         ptr::without_provenance_mut(number)
     }
 
@@ -49,16 +49,18 @@ impl<T> Registry<T> {
         removed.ok_or_else(|| self.unknown(handle))
     }
 
-    /// Removes all that `keep` is false for.
+    /// Removes all objects for which `keep` returns false.
     pub(crate) fn retain(&self, keep: impl Fn(&T) -> bool) {
-        self.live().retain(|_, what| keep(what));
+        self.live().retain(|_, object| keep(object));
     }
 
     fn unknown<H>(&self, handle: *const H) -> Failure {
         let kind = self.kind;
         let message = match handle.is_null() {
-            true => format!("the {kind} is null"),
-            false => format!("this is no live {kind}: it was freed, or it is something else"),
+            true => format!("the {kind} handle is null"),
+            false => {
+                format!("this is not a live {kind} handle: it was freed, or is a handle of another kind")
+            }
         };
         Failure::new(Status::Handle, message)
     }

@@ -1,10 +1,10 @@
-//! Sessions: a text in the model's cache, fed and decoded step by step.
+//! Sessions: sequences in the KV cache, which are prefilled and decoded.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use akunu::{Engine, Error, Sampler, Sampling};
 
-use crate::arguments::{Room, check_pointer, items, read_struct, write, write_struct, write_wanted};
+use crate::arguments::{OutBuffer, check_pointer, items, read_struct, write, write_optional, write_struct};
 use crate::boundary::{Failure, Status, check_not_in_callback, guard};
 use crate::model::{MODELS, Model, small};
 use crate::registry::{Registry, number};
@@ -13,7 +13,7 @@ use crate::worker::SessionState;
 
 pub(crate) static SESSIONS: Registry<Session> = Registry::new("session");
 
-/// A session, as every thread may see it.
+/// A session, shared between threads.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) number: usize,
@@ -30,7 +30,7 @@ impl Session {
         self.locked().clone()
     }
 
-    /// Changes the settings, unless what comes of it makes no sense.
+    /// Changes the settings if the result is valid.
     fn change(&self, change: impl FnOnce(&mut Sampling)) -> Result<(), Failure> {
         let mut sampling = self.locked();
         let mut changed = sampling.clone();
@@ -40,53 +40,53 @@ impl Session {
         Ok(())
     }
 
-    /// Has the engine do something with the session.
-    fn ask<T: Send + 'static>(
+    /// Runs a task with the session on the engine's thread.
+    fn run<T: Send + 'static>(
         &self,
         task: impl FnOnce(&mut Engine, &mut SessionState) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let number = self.number;
-        self.model.post.ask(move |worker| {
-            let (engine, held) = worker.held(number)?;
-            task(engine, held)
+        self.model.queue.run(move |worker| {
+            let (engine, state) = worker.session(number)?;
+            task(engine, state)
         })
     }
 
-    /// As [`Session::ask`], of what leaves the logits after the session's last token behind.
-    fn ask_for_logits<T: Send + 'static>(
+    /// As [`Session::run`], for a task after which the engine's latest logits are those of the session's last token.
+    fn run_for_logits<T: Send + 'static>(
         &self,
         task: impl FnOnce(&mut Engine, &mut SessionState) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let number = self.number;
-        self.model.post.ask(move |worker| {
-            let (engine, held) = worker.held(number)?;
-            held.tail.clear();
-            let done = task(engine, held)?;
+        self.model.queue.run(move |worker| {
+            let (engine, state) = worker.session(number)?;
+            state.pending.clear();
+            let result = task(engine, state)?;
             worker.fresh = Some(number);
-            Ok(done)
+            Ok(result)
         })
     }
 }
 
-/// Begins an empty text in a model's cache. Any number of threads may use a model's sessions: they take turns.
+/// Creates an empty session. Any number of threads may use the sessions of a model; their calls are queued.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_create_session(
     model: *mut ModelHandle,
     session: *mut *mut SessionHandle,
 ) -> Status {
     guard(|| {
-        check_pointer(session, "the place for the session")?;
+        check_pointer(session, "the pointer for the session")?;
         let model = MODELS.get(model)?;
         let number = number();
-        model.post.ask(move |worker| worker.add(number))?;
+        model.queue.run(move |worker| worker.add(number))?;
         let made = Arc::new(Session { number, model, sampling: Mutex::default() });
-        // SAFETY: checked, and the caller's word.
-        unsafe { write(session, SESSIONS.add(number, made), "the place for the session") }
+        // SAFETY: checked above; the rest is guaranteed by the caller.
+        unsafe { write(session, SESSIONS.add(number, made), "the pointer for the session") }
     })
 }
 
-/// Frees a session, whose handle is no good from then on. What another thread is generating in it ends as cancelled, and
-/// is waited for. Null is nothing to free.
+/// Frees a session, and invalidates its handle. A generation of another thread is cancelled and waited for. Does nothing
+/// if `session` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_free_session(session: *mut SessionHandle) -> Status {
     guard(|| {
@@ -96,15 +96,15 @@ pub unsafe extern "C" fn akunu_free_session(session: *mut SessionHandle) -> Stat
         check_not_in_callback()?;
         let session = SESSIONS.remove(session)?;
         let number = session.number;
-        session.model.post.cancel(number);
-        session.model.post.ask(move |worker| {
+        session.model.queue.cancel(number);
+        session.model.queue.run(move |worker| {
             worker.remove(number);
             Ok(())
         })
     })
 }
 
-/// The tokens whose keys and values stand in the cache.
+/// The tokens whose keys and values are in the KV cache.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_session_tokens(
     session: *const SessionHandle,
@@ -115,29 +115,32 @@ pub unsafe extern "C" fn akunu_session_tokens(
     guard(|| {
         let session = SESSIONS.get(session)?;
         let number = session.number;
-        let found = session.model.post.ask(move |worker| worker.tokens(number))?;
-        // SAFETY: the caller's word.
-        unsafe { Room { buffer: tokens, capacity, length: count }.fill(&found) }
+        let found = session.model.queue.run(move |worker| worker.tokens(number))?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { OutBuffer { buffer: tokens, capacity, length: count }.fill(&found) }
     })
 }
 
-/// Forgets all but the first `length` tokens; 0 forgets the text.
+/// Removes all but the first `length` tokens; 0 clears the session.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_session_truncate(session: *mut SessionHandle, length: usize) -> Status {
     guard(|| {
-        SESSIONS.get(session)?.ask(move |_, held| {
-            let len = held.session.len();
+        SESSIONS.get(session)?.run(move |_, state| {
+            let len = state.session.len();
             if length > len {
-                return Err(Failure::argument(format!("the session has {len} tokens, not {length}")));
+                return Err(Failure::argument(format!(
+                    "the session has {len} tokens and cannot be truncated to {length}"
+                )));
             }
-            held.session.truncate(length);
-            held.tail.clear();
+            state.session.truncate(length);
+            state.pending.clear();
             Ok(())
         })
     })
 }
 
-/// Makes the first `count` tokens of `from` all that `to` holds, without running the model. Both are of one model.
+/// Replaces the content of `to` with the first `count` tokens of `from`, without running the model. Both must belong to the
+/// same model.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_session_copy(
     from: *const SessionHandle,
@@ -153,11 +156,11 @@ pub unsafe extern "C" fn akunu_session_copy(
             return Err(Error::ForeignSession.into());
         }
         let (a, b) = (from.number, to.number);
-        from.model.post.ask(move |worker| worker.copy(a, b, count))
+        from.model.queue.run(move |worker| worker.copy(a, b, count))
     })
 }
 
-/// How the session's next tokens are picked.
+/// Gets the session's sampling settings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_get_sampling(
     session: *const SessionHandle,
@@ -165,12 +168,12 @@ pub unsafe extern "C" fn akunu_get_sampling(
 ) -> Status {
     guard(|| {
         let settings = settings(&SESSIONS.get(session)?.sampling());
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { write_struct(sampling, &settings) }
     })
 }
 
-/// Sets how the session's next tokens are picked, on the device where it can. Biases stay.
+/// Sets the session's sampling settings, except the logit biases. Devices that can sample do so.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_set_sampling(
     session: *mut SessionHandle,
@@ -178,7 +181,7 @@ pub unsafe extern "C" fn akunu_set_sampling(
 ) -> Status {
     guard(|| {
         let session = SESSIONS.get(session)?;
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let settings = unsafe { read_struct(sampling) }?;
         session.change(|sampling| {
             *sampling = Sampling {
@@ -197,7 +200,7 @@ pub unsafe extern "C" fn akunu_set_sampling(
     })
 }
 
-/// What the makers of a model suggest for sampling, or the best token always where they suggest nothing.
+/// Gets the sampling settings that the model's files suggest, or greedy sampling where they suggest none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_suggested_sampling(
     model: *const ModelHandle,
@@ -206,7 +209,7 @@ pub unsafe extern "C" fn akunu_suggested_sampling(
     guard(|| {
         let model = MODELS.get(model)?;
         let suggested = Sampling::suggested(&model.model.config().sampling, &Sampling::default());
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { write_struct(sampling, &settings(&suggested)) }
     })
 }
@@ -227,8 +230,8 @@ fn settings(sampling: &Sampling) -> SamplingSettings {
     }
 }
 
-/// Adds `biases[i]` to the logit of `tokens[i]` from now on, in the place of earlier biases; -INFINITY rules a token out. A count of
-/// 0 takes them all away.
+/// Sets the logit biases, replacing earlier ones: `biases[i]` is added to the logit of `tokens[i]`. -INFINITY excludes a token.
+/// A count of 0 removes all biases.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_set_logit_bias(
     session: *mut SessionHandle,
@@ -238,7 +241,7 @@ pub unsafe extern "C" fn akunu_set_logit_bias(
 ) -> Status {
     guard(|| {
         let session = SESSIONS.get(session)?;
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let (tokens, biases) =
             unsafe { (items(tokens, count, "the tokens")?, items(biases, count, "the biases")?) };
         session.change(|sampling| {
@@ -247,7 +250,7 @@ pub unsafe extern "C" fn akunu_set_logit_bias(
     })
 }
 
-/// Sets the temperature of the session's sampling, which the device then does; 0 takes the best token always.
+/// Sets the temperature of the session's sampling. Devices that can sample apply it; 0 is greedy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_gpu_temperature_scale(
     session: *mut SessionHandle,
@@ -256,8 +259,7 @@ pub unsafe extern "C" fn akunu_gpu_temperature_scale(
     guard(|| SESSIONS.get(session)?.change(|sampling| sampling.temperature = temperature))
 }
 
-/// Sets the repeat penalty of the session's sampling, which the device then does, and how many of the latest tokens it looks
-/// back at; a penalty of 1 is none.
+/// Sets the repeat penalty of the session's sampling and its window, in tokens. Devices that can sample apply it; 1 is off.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_gpu_repetition_penalty(
     session: *mut SessionHandle,
@@ -272,8 +274,8 @@ pub unsafe extern "C" fn akunu_gpu_repetition_penalty(
     })
 }
 
-/// Makes the session's text equal to `tokens`: keeps the beginning that they share, and runs the model over the rest. `next` (may be
-/// null) gets the token that follows, picked as the session samples; `reused` (may be null) how many tokens stood there already.
+/// Makes the session's content equal to `tokens`: keeps their common prefix, and prefills the rest. `next` (may be null) gets the
+/// next token, sampled with the session's settings. `reused` (may be null) gets the length of the common prefix.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_prefill(
     session: *mut SessionHandle,
@@ -284,23 +286,23 @@ pub unsafe extern "C" fn akunu_prefill(
 ) -> Status {
     guard(|| {
         let session = SESSIONS.get(session)?;
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let tokens = unsafe { items(tokens, count, "the tokens") }?.to_vec();
         let sampling = (!next.is_null()).then(|| session.sampling());
-        let (picked, kept) = session.ask_for_logits(move |engine, held| {
-            let kept = engine.prefill(&mut held.session, &tokens)?.reused;
+        let (sampled, kept) = session.run_for_logits(move |engine, state| {
+            let kept = engine.prefill(&mut state.session, &tokens)?.reused;
             let Some(sampling) = sampling else { return Ok((0, kept)) };
             let mut sampler = Sampler::new(&sampling, engine.vocab_size())?;
             Ok((sampler.pick(engine.last_logits()?, &tokens)?, kept))
         })?;
-        // SAFETY: the caller's word.
-        unsafe { write_wanted(next, picked, "next") }?;
-        // SAFETY: the caller's word.
-        unsafe { write_wanted(reused, kept, "reused") }
+        // SAFETY: guaranteed by the caller.
+        unsafe { write_optional(next, sampled, "next") }?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { write_optional(reused, kept, "reused") }
     })
 }
 
-/// Appends `token` to the session's text, and gives the one that follows it, picked as the session samples.
+/// Appends `token` to the session, and gets the next token, sampled with the session's settings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_decode_step(
     session: *mut SessionHandle,
@@ -311,17 +313,19 @@ pub unsafe extern "C" fn akunu_decode_step(
         check_pointer(next, "next")?;
         let session = SESSIONS.get(session)?;
         let sampling = session.sampling();
-        let found = session.ask_for_logits(move |engine, held| {
-            let found = decode(engine, held, &sampling, token, 1, &[])?;
-            found.first().copied().ok_or_else(|| Failure::new(Status::Internal, "a step gave no token"))
+        let sampled = session.run_for_logits(move |engine, state| {
+            let ids = decode(engine, state, &sampling, token, 1, &[])?;
+            ids.first()
+                .copied()
+                .ok_or_else(|| Failure::new(Status::Internal, "a decode step returned no token"))
         })?;
-        // SAFETY: checked, and the caller's word.
-        unsafe { write(next, found, "next") }
+        // SAFETY: checked above; the rest is guaranteed by the caller.
+        unsafe { write(next, sampled, "next") }
     })
 }
 
-/// Decodes up to `steps` tokens after `token` without coming back in between, where the device can: `token` is appended to the
-/// session's text, then each token found but the last, which is to be fed next. Fewer come where one ends the text; that one comes last.
+/// Decodes up to `steps` tokens after `token`, in as few submissions to the device as possible. `token` and all tokens but the last
+/// are appended to the session; the last is to be passed to the next call. Decoding stops after an end-of-sequence token.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_chain_decode(
     session: *mut SessionHandle,
@@ -333,61 +337,62 @@ pub unsafe extern "C" fn akunu_chain_decode(
 ) -> Status {
     guard(|| {
         let session = SESSIONS.get(session)?;
-        let room = Room { buffer: tokens, capacity, length: count };
-        room.check()?;
+        let output = OutBuffer { buffer: tokens, capacity, length: count };
+        output.check()?;
         if capacity < steps || steps == 0 {
-            let message =
-                format!("the buffer holds {capacity} tokens, and a chain of {steps} may give as many");
+            let message = format!(
+                "the buffer of {capacity} tokens is too small for a chain of {steps}, which must be at least 1"
+            );
             let status = if steps == 0 { Status::Argument } else { Status::BufferTooSmall };
             return Err(Failure::new(status, message));
         }
         let sampling = session.sampling();
-        let endings = session.model.model.eos_ids().to_vec();
-        let found = session.ask(move |engine, held| {
-            held.tail.clear();
-            if held.session.len().saturating_add(steps) > engine.context() {
+        let eos_ids = session.model.model.eos_ids().to_vec();
+        let found = session.run(move |engine, state| {
+            state.pending.clear();
+            if state.session.len().saturating_add(steps) > engine.context() {
                 return Err(Error::ContextFull { context: engine.context() }.into());
             }
-            decode(engine, held, &sampling, token, steps, &endings)
+            decode(engine, state, &sampling, token, steps, &eos_ids)
         })?;
-        // SAFETY: the caller's word.
-        unsafe { room.fill(&found) }
+        // SAFETY: guaranteed by the caller.
+        unsafe { output.fill(&found) }
     })
 }
 
-/// Decodes `steps` tokens, in as many chains as it takes; fewer if one of `endings` comes up.
+/// Decodes `steps` tokens, in as many chains as necessary; fewer if one of `eos_ids` is sampled.
 fn decode(
     engine: &mut Engine,
-    held: &mut SessionState,
+    state: &mut SessionState,
     sampling: &Sampling,
     token: u32,
     steps: usize,
-    endings: &[u32],
+    eos_ids: &[u32],
 ) -> Result<Vec<u32>, Failure> {
     let mut sampler = match sampling.is_plain_greedy() {
         true => None,
         false => Some(Sampler::new(sampling, engine.vocab_size())?),
     };
-    let start = held.session.len();
-    let mut history = held.session.tokens().to_vec();
+    let start = state.session.len();
+    let mut history = state.session.tokens().to_vec();
     history.push(token);
     loop {
         let done = history.len() - start - 1;
         let last = history[history.len() - 1];
-        if done == steps || (done > 0 && endings.contains(&last)) {
+        if done == steps || (done > 0 && eos_ids.contains(&last)) {
             return Ok(history.split_off(start + 1));
         }
-        let session = &mut held.session;
-        let found = engine.chain(session, &history, sampler.as_mut(), steps - done, endings, None)?;
-        if found.is_empty() {
-            return Err(Failure::new(Status::Internal, "a chain gave no token"));
+        let session = &mut state.session;
+        let ids = engine.chain(session, &history, sampler.as_mut(), steps - done, eos_ids, None)?;
+        if ids.is_empty() {
+            return Err(Failure::new(Status::Internal, "a chain returned no token"));
         }
-        history.extend_from_slice(found);
+        history.extend_from_slice(ids);
     }
 }
 
-/// The logits after the session's last token, one for each id. Where other work came between, the token goes through the
-/// model once more.
+/// The logits after the session's last token, one per token id. If the engine ran other work in between, the last token is
+/// processed again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_get_logits(
     session: *mut SessionHandle,
@@ -397,15 +402,15 @@ pub unsafe extern "C" fn akunu_get_logits(
 ) -> Status {
     guard(|| {
         let session = SESSIONS.get(session)?;
-        let room = Room { buffer: logits, capacity, length: count };
+        let output = OutBuffer { buffer: logits, capacity, length: count };
         let vocabulary = session.model.model.config().vocab_size;
-        if room.check()? {
-            // SAFETY: checked, and the caller's word.
+        if output.check()? {
+            // SAFETY: checked above; the rest is guaranteed by the caller.
             return unsafe { write(count, vocabulary, "the count") };
         }
         let number = session.number;
-        let found = session.model.post.ask(move |worker| worker.logits(number))?;
-        // SAFETY: the caller's word.
-        unsafe { room.fill(&found) }
+        let found = session.model.queue.run(move |worker| worker.logits(number))?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { output.fill(&found) }
     })
 }

@@ -1,56 +1,57 @@
-//! The structs of the interface. Each says its own size first; fields are only ever added, at the end, and 0 means in a new one what
-//! was meant before it was there. No padding: layouts are the same wherever pointers are as long.
+//! The structs of the C API. Each begins with its own size. New fields are only added at the end, and 0 in a new field selects the
+//! behaviour from before the field existed. There is no padding, so layouts depend only on the size of pointers.
 
 use std::ffi::{c_char, c_void};
 
-use crate::arguments::Plain;
+use crate::arguments::SizedStruct;
 
-/// A model that stands on a device. An opaque handle.
+/// A model that is loaded on a device. An opaque handle.
 #[derive(Debug)]
 pub struct ModelHandle(());
 
-/// A text in a model's cache, and how it goes on. An opaque handle.
+/// A sequence of tokens in a model's KV cache, with sampling settings. An opaque handle.
 #[derive(Debug)]
 pub struct SessionHandle(());
 
-/// A model that makes vectors of texts, on a device. An opaque handle.
+/// An embedding model that is loaded on a device. An opaque handle.
 #[derive(Debug)]
 pub struct EmbedderHandle(());
 
-/// How the states of a text's tokens become one vector.
+/// How the hidden states of a text's tokens become one vector.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug)]
 pub enum Pooling {
     /// As the model's files say.
     Model = 0,
+    /// The mean over all tokens.
     Mean = 1,
-    /// The first token's.
+    /// The state of the first token.
     Cls = 2,
-    /// The last token's.
+    /// The state of the last token.
     Last = 3,
 }
 
-/// How an embedder is loaded. All zeros but for `size`: as the model's files say.
+/// Options for loading an embedder. 0 in every field but `size` selects the defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct EmbedSettings {
     /// sizeof(akunu_embed_options)
     pub size: u32,
-    /// Host threads; 0: one for each physical core.
+    /// CPU threads; 0: one per physical core.
     pub threads: u32,
-    /// A name that akunu_device_name gives; null: "auto".
+    /// The name of a device as akunu_device_name gives it; null: "auto".
     pub device: *const c_char,
-    /// Tokens of the longest text; 0: what vectors of the model were made for, at most 8192.
+    /// Maximum tokens of a text; 0: the maximum that the model was trained for, at most 8192.
     pub context: u32,
     /// An akunu_pooling.
     pub pooling: u32,
-    /// 1: vectors keep the length that the model gives them. 0: they get length 1.
+    /// 1: vectors keep the length that the model gives them. 0: they are normalised to length 1.
     pub keep_length: u32,
-    /// 1: texts that are too long are cut. 0: they are AKUNU_STATUS_CONTEXT.
+    /// 1: texts that are too long are truncated. 0: they are an error, AKUNU_STATUS_CONTEXT.
     pub truncate: u32,
 }
 
-/// What a KV cache is made of.
+/// The data type of a KV cache.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug)]
 pub enum KvType {
@@ -59,41 +60,41 @@ pub enum KvType {
     Q8_0 = 2,
 }
 
-/// How a model is loaded. All zeros but for `size`: as Akunu thinks best.
+/// Options for loading a model. 0 in every field but `size` selects the defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct LoadOptions {
     /// sizeof(akunu_load_options)
     pub size: u32,
-    /// Host threads; 0: one for each physical core.
+    /// CPU threads; 0: one per physical core.
     pub threads: u32,
-    /// A name that akunu_device_name gives; null: "auto".
+    /// The name of a device as akunu_device_name gives it; null: "auto".
     pub device: *const c_char,
-    /// Positions that each session has; 0: the model's own, at most 4096.
+    /// Context length of each session, in tokens; 0: the model's own, at most 4096.
     pub context: u32,
-    /// Sessions at once; 0: 1.
+    /// Maximum number of sessions; 0: 1.
     pub sessions: u32,
-    /// What the cache is made of, an akunu_kv_type.
+    /// The data type of the KV cache, an akunu_kv_type.
     pub kv_type: u32,
-    /// Most tokens of a prompt in one pass; 0: what the device likes.
+    /// Maximum tokens of a prompt in one prefill pass; 0: chosen for the device.
     pub chunk: u32,
-    /// Most tokens that the device decodes without the host; 0: what it likes.
+    /// Maximum tokens decoded in one submission to the device; 0: chosen for the device.
     pub chain: u32,
-    /// Most milliseconds that the device decodes without the host; 0: 50.
+    /// Maximum duration of one submission when decoding, in milliseconds; 0: 50.
     pub chain_ms: u32,
 }
 
-/// What a model is, and how it was loaded.
+/// Properties of a loaded model.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// sizeof(akunu_config)
     pub size: u32,
-    /// Logits of a position. Token ids are smaller.
+    /// Number of logits per position. Every token id is below it.
     pub vocabulary: u32,
-    /// Positions that each session has.
+    /// Context length of each session, in tokens.
     pub context: u32,
-    /// Positions that the model was trained for.
+    /// Context length that the model was trained for.
     pub trained_context: u32,
     pub layers: u32,
     pub hidden_size: u32,
@@ -101,152 +102,158 @@ pub struct Config {
     pub heads: u32,
     pub kv_heads: u32,
     pub head_size: u32,
-    /// Sessions at once.
+    /// Maximum number of sessions.
     pub sessions: u32,
-    /// Most tokens of a prompt in one pass.
+    /// Maximum tokens of a prompt in one prefill pass.
     pub chunk: u32,
-    /// Most tokens that the device decodes without the host.
+    /// Maximum tokens decoded in one submission to the device.
     pub chain: u32,
-    /// Commands of a decode step: what akunu_profile_decode_step times.
+    /// Commands of a decode step, as timed by akunu_profile_decode_step.
     pub commands: u32,
-    /// Tokens that have a text; 0: the model takes and gives ids only.
+    /// Size of the tokenizer's vocabulary; 0: the model has no tokenizer, so only token ids can be used.
     pub tokens: u32,
-    /// The token that begins a text, or -1.
+    /// The beginning-of-sequence token, or -1.
     pub begin_token: i32,
-    /// The token that ends a text, or -1. There may be more: akunu_is_end.
+    /// The end-of-sequence token, or -1. A model may have several; see akunu_is_end.
     pub end_token: i32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 
-/// Where a model's bytes are.
+/// Memory use of a loaded model, in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     /// sizeof(akunu_memory)
     pub size: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
-    /// What the device allocated: the sum of the six that follow.
+    /// Allocated on the device: the sum of the next six fields.
     pub allocated: u64,
-    /// Weights that were copied to the device.
+    /// Weights copied to the device.
     pub weights_copied: u64,
     pub constants: u64,
     pub kv_cache: u64,
     pub scratch: u64,
     pub rows_and_logits: u64,
-    /// The device's own.
+    /// Scratch memory of the device's driver and libraries.
     pub workspace: u64,
-    /// Weights used where the file is mapped, shared with everyone who maps it.
+    /// Weights used in place in the memory-mapped file, not part of `allocated`.
     pub weights_in_place: u64,
-    /// The list of commands, on the host.
+    /// Dispatch tables in host memory, not part of `allocated`.
     pub tables: u64,
 }
 
-/// How the next token is picked. A session begins with temperature 0: always the best token. Get it, change it, set it.
+/// Sampling settings. A new session samples greedily (temperature 0). To change a setting, call akunu_get_sampling, change the
+/// field, and call akunu_set_sampling.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SamplingSettings {
     /// sizeof(akunu_sampling)
     pub size: u32,
-    /// 0: always the best token.
+    /// 0: greedy, the most probable token.
     pub temperature: f32,
-    /// Only the k best; 0: all.
+    /// Sample from the k most probable tokens; 0: from all.
     pub top_k: u32,
-    /// Only the fewest best whose probabilities reach this; 1: all.
+    /// Sample from the smallest set of most probable tokens whose probabilities sum to this; 1: from all.
     pub top_p: f32,
-    /// Only those at least this times as probable as the best; 0: all.
+    /// Sample from tokens whose probability is at least this fraction of the highest; 0: from all.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens among the latest; 1: off.
+    /// Divides positive and multiplies negative logits of tokens in the penalty window; 1: off.
     pub repeat_penalty: f32,
-    /// Subtracted for each occurrence among the latest; 0: off.
+    /// Subtracted from a logit for each occurrence in the penalty window; 0: off.
     pub frequency_penalty: f32,
-    /// Subtracted once for an occurrence among the latest; 0: off.
+    /// Subtracted once from the logit of a token in the penalty window; 0: off.
     pub presence_penalty: f32,
-    /// How many the latest are.
+    /// The penalty window: how many of the latest tokens are considered.
     pub repeat_last_n: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
     /// The same seed gives the same tokens.
     pub seed: u64,
 }
 
-/// What happens when the context is full and the text is not done.
+/// What happens when the context is full before the text is complete.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug)]
 pub enum Overflow {
-    /// The text ends, with AKUNU_FINISH_CONTEXT_FULL.
+    /// Stop with AKUNU_FINISH_CONTEXT_FULL.
     Stop = 0,
-    /// AKUNU_STATUS_CONTEXT.
+    /// Fail with AKUNU_STATUS_CONTEXT.
     Error = 1,
-    /// The older half of what follows the first `keep` tokens is forgotten, and the text goes on.
+    /// Discard the older half of the tokens after the first `keep`, and continue.
     Shift = 2,
 }
 
-/// When a text ends. All zeros but for `size`: where the model ends it, or the context.
+/// Limits of a generation. 0 in every field but `size`: until the model ends the text or the context is full.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GenerateSettings {
     /// sizeof(akunu_generate_options)
     pub size: u32,
-    /// Most tokens; 0: no limit.
+    /// Maximum number of generated tokens; 0: no limit.
     pub max_tokens: u32,
-    /// Texts, each up to its null character, that end the text before them. They may span tokens.
+    /// Null-terminated texts. The generation stops before the first of them, which may span tokens.
     pub stop_texts: *const *const c_char,
-    /// Tokens that end the text, besides the model's own.
+    /// Token ids that stop the generation, in addition to the model's end-of-sequence tokens.
     pub stop_tokens: *const u32,
     pub stop_text_count: u32,
     pub stop_token_count: u32,
     /// An akunu_overflow.
     pub overflow: u32,
-    /// Tokens at the beginning that AKUNU_OVERFLOW_SHIFT never forgets.
+    /// Tokens at the beginning that AKUNU_OVERFLOW_SHIFT keeps.
     pub keep: u32,
-    /// 1: go on past the model's own end of a text.
+    /// 1: continue after the model's end-of-sequence tokens.
     pub ignore_end: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 
-/// What a callback gets: a piece of text as soon as it is certain. It is gone when the callback returns.
+/// A piece of generated text. Valid until the callback returns.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TokenPiece {
-    /// What this library's akunu_piece has.
+    /// The size of akunu_piece in this library.
     pub size: u32,
-    /// How many tokens came since the last piece.
+    /// Number of tokens generated since the previous piece.
     pub token_count: u32,
-    /// Whole UTF-8 characters, and a null character that `text_length` does not count.
+    /// Whole UTF-8 characters, followed by a null character that `text_length` does not count.
     pub text: *const c_char,
     pub text_length: usize,
-    /// Text that may begin a stop text is held back, so the text may belong to earlier tokens in part.
+    /// The tokens since the previous piece. Text that may be the beginning of a stop text is held back, so `text` may
+    /// belong to earlier tokens in part.
     pub tokens: *const u32,
 }
 
-/// Called with each piece of a text on the thread that asked for it; AKUNU_CONTINUE or AKUNU_STOP.
+/// Called with each piece of text, on the thread that called akunu_generate. Returns AKUNU_CONTINUE or AKUNU_STOP.
 ///
-/// It may call what does not wait for the model (akunu_encode, akunu_decode, akunu_get_config, akunu_cancel, akunu_get_error);
-/// whatever else it calls answers AKUNU_STATUS_BUSY. It must neither throw nor jump out.
+/// It may call functions that do not wait for the model (akunu_encode, akunu_decode, akunu_get_config, akunu_cancel,
+/// akunu_get_error). Others return AKUNU_STATUS_BUSY. It must not throw exceptions or use longjmp.
 pub type OnPiece = Option<unsafe extern "C" fn(piece: *const TokenPiece, user: *mut c_void) -> i32>;
 
-/// Why a text ended.
+/// Why a generation ended.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// The model ended it, with `end_token`.
+    /// The model ended the text, with `end_token`.
     End = 1,
-    /// A stop text came up.
+    /// A stop text was generated.
     StopText = 2,
-    /// `end_token` did, one of the stop tokens.
+    /// A stop token was generated, `end_token`.
     StopToken = 3,
+    /// `max_tokens` were generated.
     MaxTokens = 4,
+    /// The context is full.
     ContextFull = 5,
-    /// akunu_cancel, or the model was freed.
+    /// By akunu_cancel, or because the model or session was freed.
     Cancelled = 6,
-    /// The callback said so.
+    /// The callback returned AKUNU_STOP.
     Callback = 7,
+    /// The model ended its answer, which has tool calls to be run (akunu_generate_answer only).
+    ToolCalls = 8,
 }
 
-/// What a text took.
+/// Statistics of a generation.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Stats {
@@ -254,36 +261,109 @@ pub struct Stats {
     pub size: u32,
     /// An akunu_finish.
     pub finish: u32,
-    /// The token that ended the text, which is no part of it, or -1.
+    /// The token that ended the text and is not part of it, or -1.
     pub end_token: i64,
+    /// Tokens of the prompt.
     pub prompt_tokens: u64,
-    /// Of these, how many stood in the session already.
+    /// Of these, how many were in the session already.
     pub reused_tokens: u64,
+    /// Tokens generated.
     pub generated_tokens: u64,
-    /// From the call to the prompt's last logits.
+    /// From the call to the end of the prefill.
     pub prompt_seconds: f64,
-    /// From then to the end.
+    /// From the end of the prefill to the end of the generation.
     pub generate_seconds: f64,
     /// From the call to the first token.
     pub first_token_seconds: f64,
+    /// Generated tokens that belong to reasoning (akunu_generate_answer only).
+    pub reasoning_tokens: u64,
 }
 
-macro_rules! plain {
-    ($($name:ident = $c:literal;)*) => {$(
-        // SAFETY: repr(C), a u32 first, integers, floats and pointers without padding (tests/abi.rs adds them up).
-        unsafe impl Plain for $name {
+/// The format that an answer must have.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug)]
+pub enum AnswerFormat {
+    /// Any text, and tool calls if the conversation has tools.
+    Text = 0,
+    /// A JSON object.
+    JsonObject = 1,
+    /// JSON that conforms to `schema`.
+    JsonSchema = 2,
+    /// One call of one of the conversation's tools.
+    ToolCall = 3,
+}
+
+/// Options for answering a conversation. 0 in every field but `size` selects the defaults.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerSettings {
+    /// sizeof(akunu_answer_options)
+    pub size: u32,
+    /// An akunu_answer_format.
+    pub format: u32,
+    /// A JSON Schema for AKUNU_ANSWER_FORMAT_JSON_SCHEMA, as JSON.
+    pub schema: *const c_char,
+    /// The name of a chat template of the model; null: the default.
+    pub template_name: *const c_char,
+    /// 1: the answer ends after its first tool call.
+    pub one_call: u32,
+    /// Must be 0.
+    pub reserved: u32,
+}
+
+/// What an akunu_delta adds to an answer.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeltaKind {
+    /// `text` is reasoning.
+    Reasoning = 1,
+    /// `text` is part of the answer.
+    Answer = 2,
+    /// A whole tool call: of the function `name`, with the JSON object `text` as arguments.
+    ToolCall = 3,
+}
+
+/// An addition to an answer. Valid until the callback returns.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerDelta {
+    /// The size of akunu_delta in this library.
+    pub size: u32,
+    /// An akunu_delta_kind.
+    pub kind: u32,
+    /// Whole UTF-8 characters, followed by a null character that `text_length` does not count.
+    pub text: *const c_char,
+    /// Bytes of `text`.
+    pub text_length: usize,
+    /// The function that a tool call calls, else null.
+    pub name: *const c_char,
+    /// The number of a tool call in the answer, from 0.
+    pub index: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// Called with each addition to an answer, on the thread that called akunu_generate_answer. The rules of akunu_on_piece apply.
+pub type OnDelta = Option<unsafe extern "C" fn(delta: *const AnswerDelta, user: *mut c_void) -> i32>;
+
+macro_rules! sized_structs {
+    ($($name:ident = $c:literal, $first:expr;)*) => {$(
+        // SAFETY: repr(C), a u32 first, integers, floats and pointers without padding (checked by tests/capi/abi.rs).
+        unsafe impl SizedStruct for $name {
             const NAME: &'static str = $c;
-            const FIRST: usize = size_of::<$name>();
+            const FIRST: usize = $first;
         }
     )*};
 }
 
-plain! {
-    LoadOptions = "akunu_load_options";
-    EmbedSettings = "akunu_embed_options";
-    Config = "akunu_config";
-    Memory = "akunu_memory";
-    SamplingSettings = "akunu_sampling";
-    GenerateSettings = "akunu_generate_options";
-    Stats = "akunu_stats";
+sized_structs! {
+    LoadOptions = "akunu_load_options", size_of::<LoadOptions>();
+    EmbedSettings = "akunu_embed_options", size_of::<EmbedSettings>();
+    Config = "akunu_config", size_of::<Config>();
+    Memory = "akunu_memory", size_of::<Memory>();
+    SamplingSettings = "akunu_sampling", size_of::<SamplingSettings>();
+    GenerateSettings = "akunu_generate_options", size_of::<GenerateSettings>();
+    AnswerSettings = "akunu_answer_options", size_of::<AnswerSettings>();
+    // Without `reasoning_tokens`.
+    Stats = "akunu_stats", std::mem::offset_of!(Stats, reasoning_tokens);
 }

@@ -1,5 +1,5 @@
-//! The thread that a model's engine lives on. A device belongs to one thread; callers of many threads send it jobs and wait, and
-//! it does them in turn.
+//! The thread that owns a model's engine. A device may be used from one thread only, so other threads queue jobs for it and
+//! wait for the results.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -8,38 +8,61 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use akunu::chat::{ChatFormat, Responder};
+use akunu::constrain::Constraints;
 use akunu::{Engine, EngineOptions, Session};
+use serde_json::Value as Json;
 
 use crate::boundary::{Failure, Status, check_not_in_callback};
 
-/// What lives on the thread.
+/// What the engine's thread owns.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) engine: Engine,
     sessions: BTreeMap<usize, SessionState>,
-    /// The session whose last token gave the engine's latest logits, if nothing has happened to it since.
+    /// The session that the engine's latest logits belong to, if it has not changed since.
     pub(crate) fresh: Option<usize>,
+    /// By the template's name.
+    pub(crate) chat_formats: BTreeMap<Option<String>, Arc<ChatFormat>>,
+    pub(crate) constraints: Option<Arc<Constraints>>,
 }
 
-/// A session, as the thread has it.
+/// The engine's side of a session.
 #[derive(Debug)]
 pub(crate) struct SessionState {
     pub(crate) session: Session,
-    /// The latest tokens of its text, as far as they have not been through the model.
-    pub(crate) tail: Vec<u32>,
+    /// The last tokens of its text, which the model has not processed yet.
+    pub(crate) pending: Vec<u32>,
+    /// By the template's name.
+    pub(crate) responders: BTreeMap<Option<String>, Responder>,
+    /// The latest answer.
+    pub(crate) message: Option<Json>,
 }
 
 impl Worker {
-    /// A session and the engine for it. What is done with them makes other logits, or none.
-    pub(crate) fn held(&mut self, number: usize) -> Result<(&mut Engine, &mut SessionState), Failure> {
+    fn new(engine: Engine) -> Worker {
+        Worker {
+            engine,
+            sessions: BTreeMap::new(),
+            fresh: None,
+            chat_formats: BTreeMap::new(),
+            constraints: None,
+        }
+    }
+
+    /// The engine and a session to change. The engine's latest logits are no longer the session's afterwards.
+    pub(crate) fn session(&mut self, number: usize) -> Result<(&mut Engine, &mut SessionState), Failure> {
         self.fresh = None;
-        let held = self.sessions.get_mut(&number);
-        Ok((&mut self.engine, held.ok_or_else(session_freed)?))
+        let state = self.sessions.get_mut(&number);
+        Ok((&mut self.engine, state.ok_or_else(session_freed)?))
     }
 
     pub(crate) fn add(&mut self, number: usize) -> Result<(), Failure> {
         let session = self.engine.session()?;
-        self.sessions.insert(number, SessionState { session, tail: Vec::new() });
+        self.sessions.insert(
+            number,
+            SessionState { session, pending: Vec::new(), responders: BTreeMap::new(), message: None },
+        );
         Ok(())
     }
 
@@ -49,25 +72,25 @@ impl Worker {
     }
 
     pub(crate) fn tokens(&self, number: usize) -> Result<Vec<u32>, Failure> {
-        let held = self.sessions.get(&number).ok_or_else(session_freed)?;
-        Ok(held.session.tokens().to_vec())
+        let state = self.sessions.get(&number).ok_or_else(session_freed)?;
+        Ok(state.session.tokens().to_vec())
     }
 
     /// The logits after a session's last token.
     pub(crate) fn logits(&mut self, number: usize) -> Result<Vec<f32>, Failure> {
         if self.fresh != Some(number) {
-            let (engine, held) = self.held(number)?;
-            let tokens = held.session.tokens().to_vec();
+            let (engine, state) = self.session(number)?;
+            let tokens = state.session.tokens().to_vec();
             if tokens.is_empty() {
-                return Err(Failure::argument("the session is empty: nothing has logits there"));
+                return Err(Failure::argument("the session is empty, so it has no logits: prefill it first"));
             }
-            engine.prefill(&mut held.session, &tokens)?;
+            engine.prefill(&mut state.session, &tokens)?;
             self.fresh = Some(number);
         }
         Ok(self.engine.last_logits()?.to_vec())
     }
 
-    /// Makes `to` begin with the first `count` tokens of `from`, and hold no more.
+    /// Makes the first `count` tokens of `from` the whole content of `to`.
     pub(crate) fn copy(&mut self, from: usize, to: usize, count: usize) -> Result<(), Failure> {
         self.fresh = None;
         let mut target = self.sessions.remove(&to).ok_or_else(session_freed)?;
@@ -75,14 +98,14 @@ impl Worker {
             Some(source) => Ok(self.engine.copy_prefix(&source.session, &mut target.session, count)),
             None => Err(session_freed()),
         };
-        target.tail.clear();
+        target.pending.clear();
         self.sessions.insert(to, target);
         Ok(copied??)
     }
 }
 
 fn freed(what: &str) -> Failure {
-    Failure::new(Status::Handle, format!("the {what} was freed meanwhile"))
+    Failure::new(Status::Handle, format!("the {what} was freed during the call"))
 }
 
 fn session_freed() -> Failure {
@@ -96,90 +119,92 @@ enum Job {
     Close,
 }
 
-/// The other threads' side.
+/// The callers' side of an engine's thread.
 #[derive(Debug)]
-pub(crate) struct Post {
+pub(crate) struct EngineQueue {
     jobs: Sender<Job>,
     thread: Mutex<Option<JoinHandle<()>>>,
     running: Mutex<Running>,
 }
 
-/// Generations that are under way or waiting, by session, and how to end them.
+/// The cancellation flags of running and queued generations, with their sessions.
 #[derive(Debug, Default)]
 struct Running {
     cancels: Vec<(usize, Arc<AtomicBool>)>,
     closing: bool,
 }
 
-impl Post {
-    /// Makes the engine on a thread of its own, and asks it for what is `known` of it for good.
+impl EngineQueue {
+    /// Starts a thread with an engine, and returns what `inspect` reads from it.
     pub(crate) fn open<T: Send + 'static>(
         model: Arc<akunu::Model>,
         options: EngineOptions,
-        known: impl FnOnce(&Engine) -> T + Send + 'static,
-    ) -> Result<(Post, T), Failure> {
+        inspect: impl FnOnce(&Engine) -> T + Send + 'static,
+    ) -> Result<(EngineQueue, T), Failure> {
         let (jobs, queue) = channel();
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let serve = move || match Engine::new(model, &options) {
             Err(error) => {
-                let _ = tell.send(Err(Failure::from(error)));
+                let _ = sender.send(Err(Failure::from(error)));
             }
             Ok(engine) => {
-                let _ = tell.send(Ok(known(&engine)));
-                drop(tell);
-                serve(Worker { engine, sessions: BTreeMap::new(), fresh: None }, &queue);
+                let _ = sender.send(Ok(inspect(&engine)));
+                drop(sender);
+                serve(Worker::new(engine), &queue);
             }
         };
         let thread =
             std::thread::Builder::new().name("akunu-engine".into()).spawn(serve).map_err(|error| {
                 Failure::new(Status::Memory, format!("no thread for the engine could be started: {error}"))
             })?;
-        let known = told.recv().unwrap_or_else(|_| Err(broken()))?;
-        let post = Post { jobs, thread: Mutex::new(Some(thread)), running: Mutex::new(Running::default()) };
-        Ok((post, known))
+        let inspected = receiver.recv().unwrap_or_else(|_| Err(broken()))?;
+        let queue =
+            EngineQueue { jobs, thread: Mutex::new(Some(thread)), running: Mutex::new(Running::default()) };
+        Ok((queue, inspected))
     }
 
     fn running(&self) -> std::sync::MutexGuard<'_, Running> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the thread do something, and waits for what comes of it.
-    pub(crate) fn ask<T: Send + 'static>(
+    /// Runs a task on the engine's thread, and waits for its result.
+    pub(crate) fn run<T: Send + 'static>(
         &self,
         task: impl FnOnce(&mut Worker) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         check_not_in_callback()?;
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         self.send(Box::new(move |worker| {
-            // Whoever asked waits for it.
-            let _ = tell.send(task(worker));
+            // The receiver waits below.
+            let _ = sender.send(task(worker));
         }))?;
-        told.recv().unwrap_or_else(|_| Err(self.ended()))
+        receiver.recv().unwrap_or_else(|_| Err(self.ended()))
     }
 
-    /// As [`Post::ask`], of a task that says things on the way, which `on_said` answers on this thread.
-    pub(crate) fn converse<T: Send + 'static, S: Send + 'static>(
+    /// As [`EngineQueue::run`], with a task that emits items while it runs. Each is passed to `on_emit` on this thread, and the task
+    /// waits for its result.
+    pub(crate) fn run_streaming<T: Send + 'static, S: Send + 'static>(
         &self,
-        task: impl FnOnce(&mut Worker, Say<'_, S>) -> Result<T, Failure> + Send + 'static,
-        mut on_said: impl FnMut(S) -> ControlFlow<()>,
+        task: impl FnOnce(&mut Worker, Emit<'_, S>) -> Result<T, Failure> + Send + 'static,
+        mut on_emit: impl FnMut(S) -> ControlFlow<()>,
     ) -> Result<T, Failure> {
         check_not_in_callback()?;
-        let (tell, told) = channel();
-        let (answer, answers) = channel();
+        let (sender, receiver) = channel();
+        let (flow_sender, flows) = channel();
         self.send(Box::new(move |worker| {
-            let say = |said: S| match tell.send(Event::Said(said)) {
-                Ok(()) => answers.recv().unwrap_or(ControlFlow::Break(())),
+            let emit = |item: S| match sender.send(Event::Emitted(item)) {
+                Ok(()) => flows.recv().unwrap_or(ControlFlow::Break(())),
                 Err(_) => ControlFlow::Break(()),
             };
-            let done = task(worker, &say);
-            let _ = tell.send(Event::Done(done));
+            let result = task(worker, &emit);
+            let _ = sender.send(Event::Done(result));
         }))?;
         loop {
-            match told.recv() {
-                Ok(Event::Said(said)) => {
-                    let _ = answer.send(on_said(said));
+            match receiver.recv() {
+                Ok(Event::Emitted(item)) => {
+                    let _ = flow_sender.send(on_emit(item));
                 }
-                Ok(Event::Done(done)) => return done,
+                Ok(Event::Done(result)) => return result,
                 Err(_) => return Err(self.ended()),
             }
         }
@@ -189,7 +214,7 @@ impl Post {
         self.jobs.send(Job::Run(task)).map_err(|_| self.ended())
     }
 
-    /// Why the thread does not answer.
+    /// The error for a thread that has ended.
     fn ended(&self) -> Failure {
         match self.running().closing {
             true => freed("model"),
@@ -197,8 +222,8 @@ impl Post {
         }
     }
 
-    /// Registers a session's generation, so that it can be cancelled.
-    pub(crate) fn begin(&self, session: usize) -> Result<Arc<AtomicBool>, Failure> {
+    /// Registers a generation of a session, so that it can be cancelled.
+    pub(crate) fn register(&self, session: usize) -> Result<Arc<AtomicBool>, Failure> {
         let mut running = self.running();
         if running.closing {
             return Err(freed("model"));
@@ -208,19 +233,19 @@ impl Post {
         Ok(cancel)
     }
 
-    /// What [`Post::begin`] gave is over.
-    pub(crate) fn end(&self, cancel: &Arc<AtomicBool>) {
+    /// Reverses [`EngineQueue::register`].
+    pub(crate) fn unregister(&self, cancel: &Arc<AtomicBool>) {
         self.running().cancels.retain(|(_, other)| !Arc::ptr_eq(other, cancel));
     }
 
-    /// Ends a session's generations soon, if any is under way or waits.
+    /// Cancels the running and queued generations of a session.
     pub(crate) fn cancel(&self, session: usize) {
         let running = self.running();
         let of_session = running.cancels.iter().filter(|(number, _)| *number == session);
         of_session.for_each(|(_, cancel)| cancel.store(true, Ordering::Relaxed));
     }
 
-    /// Ends what is under way, and waits until the engine has given back what it had.
+    /// Cancels all generations, and waits until the engine is dropped.
     pub(crate) fn close(&self) {
         let mut running = self.running();
         running.closing = true;
@@ -228,26 +253,25 @@ impl Post {
         drop(running);
         let _ = self.jobs.send(Job::Close);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A thread that broke has told its callers.
+        // A thread that panicked has failed its callers' requests already.
         let _ = thread.map(JoinHandle::join);
     }
 }
 
-/// Says something to the thread that asked, and waits for its answer.
-pub(crate) type Say<'a, S> = &'a dyn Fn(S) -> ControlFlow<()>;
+/// Passes an item to the calling thread, and waits for its decision.
+pub(crate) type Emit<'a, S> = &'a dyn Fn(S) -> ControlFlow<()>;
 
 enum Event<S, T> {
-    Said(S),
+    Emitted(S),
     Done(Result<T, Failure>),
 }
 
 fn broken() -> Failure {
-    let message =
-        "a bug in Akunu: this model's engine broke down, and answers no more; free it and load it again";
+    let message = "a bug in Akunu: the engine of this model panicked and cannot be used; free the model and load it again";
     Failure::new(Status::Internal, message)
 }
 
-/// Until it is closed, or nobody can ask any more.
+/// Runs jobs until the queue is closed or dropped.
 fn serve(mut worker: Worker, queue: &Receiver<Job>) {
     while let Ok(Job::Run(task)) = queue.recv() {
         task(&mut worker);
@@ -259,16 +283,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_engine_that_broke_down_is_told_and_can_be_freed() {
+    fn an_engine_that_panicked_gives_errors_and_can_be_freed() {
         let model = Arc::new(akunu::Model::embedded().unwrap());
         let options = EngineOptions { device: akunu::DeviceChoice::Cpu, ..EngineOptions::default() };
-        let (post, context) = Post::open(model, options, Engine::context).unwrap();
-        assert_eq!(post.ask(|worker| Ok(worker.engine.context())).unwrap(), context);
-        let told = post.ask(|_| -> Result<(), Failure> { panic!("on purpose") });
-        assert_eq!(told.unwrap_err().status, Status::Internal);
-        assert_eq!(post.ask(|_| Ok(())).unwrap_err().status, Status::Internal);
-        post.close();
-        assert_eq!(post.ask(|_| Ok(())).unwrap_err().status, Status::Handle);
-        assert_eq!(post.begin(1).unwrap_err().status, Status::Handle);
+        let (queue, context) = EngineQueue::open(model, options, Engine::context).unwrap();
+        assert_eq!(queue.run(|worker| Ok(worker.engine.context())).unwrap(), context);
+        let result = queue.run(|_| -> Result<(), Failure> { panic!("on purpose") });
+        assert_eq!(result.unwrap_err().status, Status::Internal);
+        assert_eq!(queue.run(|_| Ok(())).unwrap_err().status, Status::Internal);
+        queue.close();
+        assert_eq!(queue.run(|_| Ok(())).unwrap_err().status, Status::Handle);
+        assert_eq!(queue.register(1).unwrap_err().status, Status::Handle);
     }
 }

@@ -1,4 +1,4 @@
-//! A device that fails or panics when it is told to.
+//! A device that fails or panics on demand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,7 @@ use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Submission,
 };
 
-/// As the device in it, but that the next submission fails, once, where `failing` is set, and panics where `panicking`
-/// is.
+/// Wraps a device. The next submission fails if `failing` is set, and panics if `panicking` is set.
 #[derive(Debug)]
 pub struct FailingDevice<D> {
     inner: D,

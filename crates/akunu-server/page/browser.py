@@ -1,4 +1,4 @@
-"""As much of WebDriver as a page's test needs, from the standard library alone."""
+"""A minimal WebDriver client, with the standard library only."""
 
 import base64
 import json
@@ -59,7 +59,7 @@ class Browser:
         self.post("/url", url=url)
 
     def run(self, script, *arguments):
-        """What a function body returns in the page."""
+        """The result of a function body that is run in the page."""
         return self.post("/execute/sync", script=script, args=list(arguments))
 
     def cdp(self, command, **parameters):
@@ -78,7 +78,7 @@ class Browser:
         self.post(f"/element/{self.find(selector)}/value", text=text)
 
     def press(self, *keys):
-        """On what has the focus; the last key while the others are held."""
+        """Presses keys on the focused element; the last one while the others are held."""
         steps = [{"type": "keyDown", "value": key} for key in keys]
         steps += [{"type": "keyUp", "value": key} for key in reversed(keys)]
         self.post("/actions", actions=[{"type": "key", "id": "keyboard", "actions": steps}])
@@ -93,7 +93,7 @@ class Browser:
         return self.get(f"/element/{element}/computedrole"), self.get(f"/element/{element}/computedlabel")
 
     def wait(self, what, condition):
-        """Until the condition, a function or a script, holds."""
+        """Waits until the condition, a function or a script, is true."""
         holds = condition if callable(condition) else lambda: self.run(f"return {condition}")
         end = time.monotonic() + PATIENCE_S
         while not (value := holds()):
@@ -110,6 +110,6 @@ class Browser:
         path.write_bytes(base64.b64decode(self.get("/screenshot")))
 
     def complaints(self):
-        """What the page's scripts did wrong; answers of 4xx are no such thing."""
+        """Errors of the page's scripts, without responses with status 4xx."""
         entries = self.post("/se/log", type="browser")
         return [e["message"] for e in entries if e["level"] == "SEVERE" and e.get("source") != "network"]

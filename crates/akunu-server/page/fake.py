@@ -1,4 +1,4 @@
-"""A server that answers as a test tells it, and serves the page."""
+"""A fake server with scripted replies, which also serves the page."""
 
 import json
 import threading
@@ -112,7 +112,7 @@ class Fake:
 
 
 def slowly(*pieces):
-    """So that the page sees them come one by one."""
+    """A delay, so that the page receives them one by one."""
     for piece in pieces:
         yield piece
         time.sleep(0.05)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The chat page in headless Chromium: `cargo xtask page`. With PAGE_SHOTS=DIR, pictures of it are left there."""
+"""The chat page in headless Chromium: `cargo xtask page`. With PAGE_SHOTS=DIR, screenshots are saved there."""
 
 import os
 import re
@@ -103,7 +103,7 @@ class Page(unittest.TestCase):
         self.say("And now?")
         roles = [message["role"] for message in self.fake.bodies[-1]["messages"]]
         self.assertEqual(roles, ["user", "assistant", "user"])
-        # Closed and opened again, the tab still has it.
+        # It is still there after the page is reloaded.
         self.load()
         self.assertEqual(len(self.browser.find_all(".turn")), 4)
 
@@ -144,7 +144,7 @@ class Page(unittest.TestCase):
         self.ended()
         self.assertTrue(self.fake.hung_up.wait(30), "the server saw the client go")
         self.assertRegex(self.browser.text(f"{ANSWER} .numbers"), r"tokens.*stopped$")
-        # And again, as if it had never been asked.
+        # Retried, without the failed attempt in the conversation.
         self.fake.reply = lambda body: iter(["Better."])
         self.browser.run(f"[...document.querySelectorAll('{ANSWER} .foot button')].find(b => b.innerText === 'Regenerate').click()")
         self.browser.wait("another answer", f"document.querySelector('{ANSWER} > .text').innerText === 'Better.'")
@@ -251,7 +251,7 @@ class Page(unittest.TestCase):
             self.assertTrue(self.browser.role_and_label(element)[1])
         self.assertEqual(self.browser.role_and_label(self.browser.find("dialog")), ("dialog", "Settings"))
         self.browser.press(ESCAPE)
-        # Tab goes round through all of it, and where it is can be seen.
+        # Tab visits all controls, with a visible focus.
         self.browser.run("document.activeElement.blur()")
         visited = set()
         for _ in range(14):
@@ -279,7 +279,7 @@ class Page(unittest.TestCase):
         self.assertEqual(self.browser.run(background), seen["light"])
 
     def contrast(self):
-        """WCAG's 4.5 for every colour of text on what it stands on."""
+        """A contrast of at least 4.5 (WCAG) for all text."""
         ratio = """
           const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
           const luminance = name => {

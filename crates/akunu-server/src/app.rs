@@ -1,4 +1,4 @@
-//! What all handlers share, and the layers around them.
+//! The state that all handlers share, and the middleware.
 
 use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,7 +26,7 @@ use crate::models::Models;
 use crate::protocol;
 use crate::refusal::{Reason, Refusal};
 
-/// Clones are the same.
+/// Clones share the same state.
 #[derive(Clone, Debug)]
 pub struct App(Arc<Shared>);
 
@@ -37,9 +37,9 @@ pub struct Shared {
     rate: Option<Rate>,
     keys: Keys,
     cors: Cors,
-    /// Engines' threads have it too, and must not hold what holds them.
+    /// Also held by the engines' threads. A separate `Arc`, because those must not keep `Shared` alive.
     metrics: Arc<Metrics>,
-    /// What is running may finish; nothing new is begun.
+    /// Shutting down: running requests may finish, and new ones are refused.
     draining: AtomicBool,
 }
 
@@ -85,12 +85,12 @@ impl Shared {
     }
 }
 
-/// Who asks.
+/// The client of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// Owners take turns, however much each of them asks for.
+    /// Slots are shared fairly between owners, however many requests each has.
     pub owner: u64,
-    /// The priority of its key: lower ones are begun first. `None`: there are no keys.
+    /// The priority of its API key: lower values are scheduled first. `None`: the server has no keys.
     pub priority: Option<i32>,
 }
 
@@ -124,34 +124,35 @@ impl App {
             .method_not_allowed_fallback(wrong_method)
             .layer(from_fn(guard_panics))
             .layer(from_fn_with_state(self.clone(), guard::admit))
-            .layer(from_fn(write_refusals))
-            .layer(from_fn_with_state(self.clone(), guard::share))
+            .layer(from_fn_with_state(self.clone(), write_refusals))
+            .layer(from_fn_with_state(self.clone(), guard::apply_cors))
             .layer(from_fn_with_state(self.clone(), count))
             .with_state(self.clone())
     }
 }
 
 async fn unknown(method: Method, uri: Uri) -> Refusal {
-    Refusal::new(Reason::NotFound, format!("there is nothing at {method} {}", uri.path())).code("unknown_url")
+    Refusal::new(Reason::NotFound, format!("unknown URL: {method} {}", uri.path())).code("unknown_url")
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Refusal {
-    let message = format!("{} does not answer {method}", uri.path());
+    let message = format!("method {method} is not allowed for {}", uri.path());
     Refusal::new(Reason::Method, message).code("method_not_supported")
 }
 
 async fn count(State(app): State<App>, request: Request, next: Next) -> Response {
-    // Paths that are none are counted as one: whoever makes them up would fill the memory.
+    // Unknown paths are counted together, so that clients cannot create any number of counters.
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_string());
     let response = next.run(request).await;
     app.metrics().answered(route.as_deref().unwrap_or("other"), response.status().as_u16());
     response
 }
 
-/// Refusals become the body that the path's protocol tells errors with.
-async fn write_refusals(uri: Uri, request: Request, next: Next) -> Response {
+/// Writes refusals in the error format of the path's protocol. Paths of models are kept out of the messages.
+async fn write_refusals(State(app): State<App>, uri: Uri, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
-    let Some(refusal) = response.extensions_mut().remove::<Refusal>() else { return response };
+    let Some(mut refusal) = response.extensions_mut().remove::<Refusal>() else { return response };
+    refusal.message = app.models().without_paths(refusal.message);
     let body = protocol::write_error(&uri, &refusal);
     *response.body_mut() = body.to_string().into();
     let headers = response.headers_mut();
@@ -162,13 +163,13 @@ async fn write_refusals(uri: Uri, request: Request, next: Next) -> Response {
     response
 }
 
-/// A panic in a handler is that request's error.
+/// Turns a panic in a handler into an error of its request.
 async fn guard_panics(request: Request, next: Next) -> Response {
     let mut running = Box::pin(next.run(request));
     std::future::poll_fn(move |context| {
         let polled = catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(context)));
         polled.unwrap_or_else(|_| {
-            Poll::Ready(Refusal::internal("this request hit a bug in Akunu").into_response())
+            Poll::Ready(Refusal::internal("internal error: a bug in Akunu").into_response())
         })
     })
     .await
@@ -195,10 +196,12 @@ mod tests {
         async fn broken() -> Response {
             panic!("a secret")
         }
+        let models = Models::new(crate::ModelsOptions::default());
+        let app = App::new(models, Limits::default(), Keys::default(), Cors::Off);
         let router: Router = Router::new()
             .route("/v1/broken", get(broken))
             .layer(from_fn(guard_panics))
-            .layer(from_fn(write_refusals));
+            .layer(from_fn_with_state(app, write_refusals));
         let service = TowerToHyperService::new(router);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let request = Request::builder().uri("/v1/broken").body(Body::empty()).unwrap();

@@ -14,7 +14,7 @@ use crate::limits::Limits;
 use crate::models::blocking;
 use crate::refusal::{Reason, Refusal};
 
-/// Bodies from this many bytes on are parsed where they hold nobody up.
+/// Bodies of at least this many bytes are parsed on a blocking thread.
 const LONG: usize = 64 << 10;
 
 #[derive(Clone, Debug)]
@@ -32,11 +32,11 @@ impl FromRequest<App> for JsonBody {
     }
 }
 
-/// All of a body. What is too long is read on for a while, and thrown away: most clients write first and read the answer
-/// then, and would never see it.
+/// Reads a body. If it is too large, up to four times the limit is read and discarded: most clients read the response only
+/// after they have sent the whole request.
 async fn read(mut body: Body, limits: &Limits) -> Result<Vec<u8>, Refusal> {
     let too_large = || {
-        let message = format!("the request's body has more than {} bytes", limits.body);
+        let message = format!("the request's body exceeds the limit of {} bytes", limits.body);
         Refusal::new(Reason::TooLarge, message).code("body_too_large")
     };
     let (mut bytes, mut len) = (Vec::new(), 0);

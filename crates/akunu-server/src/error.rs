@@ -1,4 +1,4 @@
-//! Why there is no server.
+//! Errors that prevent the server from starting.
 
 use std::io;
 
@@ -7,15 +7,15 @@ use std::io;
 pub enum ServeError {
     #[error("cannot listen on {address}: {error}; choose another address (--host) or port (--port)")]
     Listen { address: String, error: io::Error },
-    #[error("no threads for the server: {0}")]
+    #[error("cannot start the server's threads: {0}")]
     Threads(io::Error),
-    #[error("signals cannot be heard: {0}")]
+    #[error("cannot listen for signals: {0}")]
     Signals(io::Error),
     #[error("cannot read {path}: {error}")]
     File { path: String, error: io::Error },
-    #[error("there is no key in {path}; write one a line")]
+    #[error("{path} has no API keys; write one per line")]
     NoKeys { path: String },
-    #[error("line {line} of {path} is no key; write KEY, or KEY PRIORITY with a whole number")]
+    #[error("line {line} of {path} is not an API key; write KEY, or KEY PRIORITY with an integer")]
     Key { path: String, line: usize },
     #[error("{path} cannot be used for TLS: {reason}")]
     Tls { path: String, reason: String },

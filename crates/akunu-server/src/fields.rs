@@ -1,4 +1,4 @@
-//! Fields of a request's object, read with an error that names them. Null is as good as absent.
+//! Reads fields of a JSON object, with errors that name the field. A null field counts as absent.
 
 use std::ops::RangeInclusive;
 
@@ -9,21 +9,21 @@ use crate::refusal::Refusal;
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a> {
     map: &'a Map<String, Json>,
-    /// What stands before names in errors: `stream_options.`.
-    place: &'a str,
+    /// The prefix of names in errors, such as `stream_options.`.
+    prefix: &'a str,
 }
 
 impl<'a> Fields<'a> {
     pub fn new(json: &'a Json) -> Result<Fields<'a>, Refusal> {
         match json {
-            Json::Object(map) => Ok(Fields { map, place: "" }),
-            _ => Err(Refusal::invalid("the request's body has to be a JSON object")),
+            Json::Object(map) => Ok(Fields { map, prefix: "" }),
+            _ => Err(Refusal::invalid("the request's body must be a JSON object")),
         }
     }
 
-    /// The fields of an object within.
-    pub fn within(map: &'a Map<String, Json>, place: &'a str) -> Fields<'a> {
-        Fields { map, place }
+    /// The fields of a nested object.
+    pub fn within(map: &'a Map<String, Json>, prefix: &'a str) -> Fields<'a> {
+        Fields { map, prefix }
     }
 
     pub fn get(&self, name: &str) -> Option<&'a Json> {
@@ -31,8 +31,8 @@ impl<'a> Fields<'a> {
     }
 
     pub fn refuse(&self, name: &str, expected: impl std::fmt::Display) -> Refusal {
-        let param = format!("{}{name}", self.place);
-        Refusal::invalid(format!("'{param}' has to be {expected}")).param(param).code("invalid_value")
+        let param = format!("{}{name}", self.prefix);
+        Refusal::invalid(format!("'{param}' must be {expected}")).param(param).code("invalid_value")
     }
 
     fn read<T>(
@@ -46,7 +46,7 @@ impl<'a> Fields<'a> {
     }
 
     pub fn text(&self, name: &str) -> Result<Option<&'a str>, Refusal> {
-        self.read(name, "a text", Json::as_str)
+        self.read(name, "a string", Json::as_str)
     }
 
     pub fn flag(&self, name: &str) -> Result<Option<bool>, Refusal> {
@@ -69,8 +69,8 @@ impl<'a> Fields<'a> {
 
     pub fn count(&self, name: &str, range: RangeInclusive<usize>) -> Result<Option<usize>, Refusal> {
         let expected = match *range.end() {
-            usize::MAX => format!("a whole number, at least {}", range.start()),
-            end => format!("a whole number from {} to {end}", range.start()),
+            usize::MAX => format!("an integer of at least {}", range.start()),
+            end => format!("an integer from {} to {end}", range.start()),
         };
         let read = |value: &Json| {
             let number = usize::try_from(value.as_u64()?).ok()?;
@@ -80,26 +80,26 @@ impl<'a> Fields<'a> {
     }
 
     pub fn whole(&self, name: &str) -> Result<Option<i32>, Refusal> {
-        self.read(name, "a whole number of 32 bits", |value| i32::try_from(value.as_i64()?).ok())
+        self.read(name, "a 32-bit integer", |value| i32::try_from(value.as_i64()?).ok())
     }
 
-    /// Any whole number that fits 64 bits, with a sign or without.
+    /// Any 64-bit integer, signed or unsigned.
     pub fn seed(&self, name: &str) -> Result<Option<u64>, Refusal> {
         let read = |value: &Json| value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64));
-        self.read(name, "a whole number", read)
+        self.read(name, "an integer", read)
     }
 
-    /// One text, or a list of them.
+    /// A string, or a list of strings.
     pub fn texts(&self, name: &str) -> Result<Vec<String>, Refusal> {
         let read = |value: &Json| match value {
             Json::String(text) => Some(vec![text.clone()]),
             Json::Array(list) => list.iter().map(|text| text.as_str().map(str::to_string)).collect(),
             _ => None,
         };
-        Ok(self.read(name, "a text or a list of texts", read)?.unwrap_or_default())
+        Ok(self.read(name, "a string or a list of strings", read)?.unwrap_or_default())
     }
 
-    /// Where an answer ends: [`Fields::texts`], none of them empty. `expected` is what errors ask for.
+    /// Stop sequences: [`Fields::texts`], none of them empty. `expected` is for the error.
     pub fn stops(&self, name: &str, expected: &str) -> Result<Vec<String>, Refusal> {
         let texts = self.texts(name)?;
         match texts.iter().any(String::is_empty) {

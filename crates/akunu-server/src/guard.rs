@@ -1,4 +1,4 @@
-//! The layers that a request goes through before a handler sees it: who asks, how often, and from which page.
+//! Middleware before the handlers: API keys, rate limits, and CORS.
 
 use std::time::Instant;
 
@@ -14,9 +14,8 @@ use axum::response::{IntoResponse, Response};
 use crate::app::{App, Caller};
 use crate::refusal::{Reason, Refusal};
 
-/// Paths that anybody may look at: they tell nothing. Whoever watches over a server has no key, and the page asks for one.
-/// What is posted to them is work, and wants a key.
-const OPEN: [&str; 3] = ["/", "/health", "/ready"];
+/// Paths whose GET needs no API key: health checks, and the chat page, which asks the user for a key.
+const PUBLIC: [&str; 3] = ["/", "/health", "/ready"];
 
 pub(crate) async fn admit(State(app): State<App>, mut request: Request, next: Next) -> Response {
     match admitted(&app, &mut request) {
@@ -26,23 +25,22 @@ pub(crate) async fn admit(State(app): State<App>, mut request: Request, next: Ne
 }
 
 fn admitted(app: &App, request: &mut Request) -> Result<(), Refusal> {
-    // Whoever watches over the server is still told how it is.
-    let begins_work = request.method() == Method::POST;
-    let is_open = OPEN.contains(&request.uri().path()) && !begins_work;
-    if !app.keys().is_empty() && !is_open {
+    let is_work = request.method() == Method::POST;
+    let is_public = PUBLIC.contains(&request.uri().path()) && !is_work;
+    if !app.keys().is_empty() && !is_public {
         let caller = app.keys().find(request.headers()).ok_or_else(|| {
-            Refusal::new(Reason::Unauthorized, "this server wants an API key: Authorization: Bearer KEY")
+            Refusal::new(Reason::Unauthorized, "an API key is required: Authorization: Bearer KEY")
                 .code("invalid_api_key")
         })?;
         request.extensions_mut().insert(caller);
     }
-    if app.is_draining() && begins_work {
+    if app.is_draining() && is_work {
         return Err(Refusal::new(Reason::Unavailable, "the server is shutting down").retry_after(5));
     }
     let caller: Option<&Caller> = request.extensions().get();
-    if let (Some(rate), Some(caller)) = (app.rate().filter(|_| begins_work), caller) {
+    if let (Some(rate), Some(caller)) = (app.rate().filter(|_| is_work), caller) {
         rate.take(caller.owner, Instant::now()).map_err(|seconds| {
-            Refusal::new(Reason::TooMany, format!("too many requests a minute; try again in {seconds} s"))
+            Refusal::new(Reason::TooMany, format!("too many requests per minute; try again in {seconds} s"))
                 .code("rate_limit_exceeded")
                 .retry_after(seconds)
         })?;
@@ -50,7 +48,7 @@ fn admitted(app: &App, request: &mut Request) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Pages of other origins that may read answers. None, unless somebody says so.
+/// Origins whose pages may read responses. None by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Cors {
     #[default]
@@ -60,8 +58,8 @@ pub enum Cors {
 }
 
 impl Cors {
-    /// What to answer a page from this origin with.
-    fn allows(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+    /// The value of `Access-Control-Allow-Origin`; `None`: not allowed.
+    fn allowed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         let origin = headers.get(ORIGIN)?;
         match self {
             Cors::Off => None,
@@ -74,20 +72,20 @@ impl Cors {
     }
 }
 
-/// Browsers ask before they send, and what they may show afterwards.
-pub(crate) async fn share(State(app): State<App>, request: Request, next: Next) -> Response {
-    let Some(origin) = app.cors().allows(request.headers()) else { return next.run(request).await };
-    let asks_before = request.method() == Method::OPTIONS;
-    let mut response = match asks_before {
+/// Answers CORS preflight requests, and adds CORS headers to responses.
+pub(crate) async fn apply_cors(State(app): State<App>, request: Request, next: Next) -> Response {
+    let Some(origin) = app.cors().allowed_origin(request.headers()) else { return next.run(request).await };
+    let is_preflight = request.method() == Method::OPTIONS;
+    let mut response = match is_preflight {
         true => StatusCode::NO_CONTENT.into_response(),
         false => next.run(request).await,
     };
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.insert(VARY, HeaderValue::from_static("origin"));
-    if asks_before {
+    if is_preflight {
         headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE"));
-        // The star does not stand for this one.
+        // The wildcard does not include `authorization`.
         headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("authorization, *"));
         headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("3600"));
     }

@@ -1,4 +1,4 @@
-//! For whoever watches over the server.
+//! Endpoints for monitoring.
 
 use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
@@ -22,12 +22,12 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     ]
 }
 
-/// The process answers.
+/// Whether the process is alive.
 async fn health() -> Response {
     json(&json!({ "status": "ok" }))
 }
 
-/// Whether new requests are taken.
+/// Whether new requests are accepted.
 async fn ready(State(app): State<App>) -> Result<Response, Refusal> {
     match app.is_draining() {
         true => Err(Refusal::new(Reason::Unavailable, "the server is shutting down")),
@@ -35,7 +35,7 @@ async fn ready(State(app): State<App>) -> Result<Response, Refusal> {
     }
 }
 
-/// For Prometheus.
+/// Metrics in the format of Prometheus.
 async fn metrics(State(app): State<App>) -> Response {
     let mut response = app.metrics().write(app.models()).into_response();
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -43,7 +43,7 @@ async fn metrics(State(app): State<App>) -> Response {
     response
 }
 
-/// What all paths take and give. A test holds it to the routes.
+/// The OpenAPI description of all paths. A test compares it with the routes.
 async fn description() -> Response {
     let mut response = include_str!("../openapi.json").into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -1,7 +1,7 @@
-//! What to generate, whatever protocol asks for it, and what comes of it.
+//! Generation jobs and their outputs, independent of the protocol.
 //!
-//! A protocol module makes a [`Job`] from a request, gives it to [`App::start`](crate::App::start), and writes what
-//! [`Running::next`] gives in its own form. Dropping a [`Running`] ends its generation within a step.
+//! A protocol module makes a [`Job`] from a request, passes it to [`App::start`](crate::App::start), and converts the outputs of
+//! [`Running::next`] to its own format. Dropping a [`Running`] cancels the generation.
 
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
@@ -21,27 +21,27 @@ use crate::models::Lease;
 use crate::refusal::{Reason, Refusal};
 use crate::response_format::RequestedFormat;
 
-/// What somebody wants generated.
+/// A request to generate text.
 #[derive(Clone, Debug, Default)]
 pub struct Job {
-    /// A model's name or alias; `None`: the first.
+    /// A model's name or alias; `None`: the server's first model.
     pub model: Option<String>,
     pub prompts: Vec<Prompt>,
-    /// Answers to each prompt. Choice `i` answers prompt `i / choices`.
+    /// Number of answers to each prompt. Choice `i` answers prompt `i / choices`.
     pub choices: usize,
-    /// `None`: until the model ends the text, or the context is full.
+    /// `None`: no limit but the end of the text and the context length.
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
     pub sampling: SamplingOverrides,
-    /// For each token its log probability, and those of so many best ones at its place.
+    /// Return the log probability of each token, and of this many most probable alternatives.
     pub logprobs: Option<usize>,
-    /// Go on past the model's end-of-text ids.
+    /// Continue after the model's end-of-text tokens.
     pub ignore_eos: bool,
-    /// The format that answers have to have.
+    /// The format that answers must have.
     pub format: Option<RequestedFormat>,
-    /// An answer ends with its first call of a tool.
+    /// An answer ends after its first tool call.
     pub one_call: bool,
-    /// Lower ones are begun first; `None`: as the caller's key has it.
+    /// Lower priorities are scheduled first; `None`: the priority of the caller's API key.
     pub priority: Option<i32>,
 }
 
@@ -54,22 +54,22 @@ impl Job {
 #[derive(Clone, Debug)]
 pub enum Prompt {
     Chat(Conversation),
-    /// A text to go on with. Special tokens written out in it are read as such.
+    /// A text to continue. Special tokens that are spelled out in it are encoded as such.
     Text(String),
     Ids(Vec<u32>),
 }
 
-/// Messages and tools are what the OpenAI API takes: content is a text, and arguments of tool calls are objects.
+/// Messages and tools in the form of the OpenAI API, except that content is a text and arguments of tool calls are objects.
 #[derive(Clone, Debug, Default)]
 pub struct Conversation {
     pub messages: Vec<Json>,
-    /// With tools, calls are read out of the answer, where it is known how the model writes them.
+    /// With tools, calls are parsed from the answer if the model's format for calls is known.
     pub tools: Option<Vec<Json>>,
     /// Further variables of the template, such as `enable_thinking`.
     pub variables: Map<String, Json>,
 }
 
-/// How tokens are picked, as far as anybody said. The rest is as the model's makers suggest, or else neutral.
+/// Sampling settings of a request. Others are taken from the model's files, or else are neutral.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SamplingOverrides {
     pub temperature: Option<f32>,
@@ -79,44 +79,44 @@ pub struct SamplingOverrides {
     pub repeat_penalty: Option<f32>,
     pub frequency_penalty: Option<f32>,
     pub presence_penalty: Option<f32>,
-    /// Tokens that penalties look back at; `None`: all.
+    /// The window of the penalties, in tokens; `None`: the whole context.
     pub repeat_last_n: Option<usize>,
     pub logit_bias: Vec<(u32, f32)>,
-    /// `None`: another one each time. Choice `i` of a prompt has `seed + i`.
+    /// `None`: random. Choice `i` of a prompt uses `seed + i`.
     pub seed: Option<u64>,
 }
 
-/// Something that came of one choice.
+/// An output of one choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     pub choice: usize,
-    pub what: What,
+    pub event: OutputEvent,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum What {
-    Piece(Piece),
-    /// The last of a choice.
+pub enum OutputEvent {
+    Piece(AnswerPiece),
+    /// The last output of a choice.
     Finished(Finished),
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Piece {
-    /// What came before `answer`, in whole characters.
+pub struct AnswerPiece {
+    /// Reasoning, which precedes `answer`.
     pub reasoning: String,
     pub answer: String,
-    /// What came behind `answer`.
+    /// Tool calls, which follow `answer`.
     pub calls: Vec<ToolCall>,
-    /// The tokens since the last piece, where log probabilities were asked for.
+    /// The tokens since the previous piece, if log probabilities were requested.
     pub tokens: Vec<TokenLogprob>,
 }
 
-impl From<AnswerDelta> for Piece {
-    /// Gives each call an id.
-    fn from(delta: AnswerDelta) -> Piece {
+impl From<AnswerDelta> for AnswerPiece {
+    /// Assigns an id to each call.
+    fn from(delta: AnswerDelta) -> AnswerPiece {
         let AnswerDelta { reasoning, answer, calls } = delta;
         let calls = calls.into_iter().map(|call| ToolCall { id: new_id(), call }).collect();
-        Piece { reasoning, answer, calls, tokens: Vec::new() }
+        AnswerPiece { reasoning, answer, calls, tokens: Vec::new() }
     }
 }
 
@@ -132,9 +132,9 @@ fn new_id() -> String {
     (0..9).map(digit).collect()
 }
 
-impl Piece {
-    /// Adds what follows.
-    pub fn append(&mut self, more: Piece) {
+impl AnswerPiece {
+    /// Appends the next piece.
+    pub fn append(&mut self, more: AnswerPiece) {
         self.reasoning.push_str(&more.reasoning);
         self.answer.push_str(&more.answer);
         self.calls.extend(more.calls);
@@ -142,10 +142,10 @@ impl Piece {
     }
 }
 
-/// What the model wants done.
+/// A tool call with its id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolCall {
-    /// Nine letters and digits: what Mistral's templates want, and others take.
+    /// Nine letters and digits, as Mistral's templates require.
     pub id: String,
     pub call: Call,
 }
@@ -154,28 +154,28 @@ pub struct ToolCall {
 pub struct Finished {
     pub finish: FinishReason,
     pub timings: Timings,
-    /// Of the generated tokens, those that reasoned.
+    /// The generated tokens that belong to reasoning.
     pub reasoning_tokens: usize,
 }
 
-pub(crate) type Sent = Result<Output, Refusal>;
+pub(crate) type OutputResult = Result<Output, Refusal>;
 
-/// A job on its way.
+/// A running job.
 #[derive(Debug)]
 pub struct Running {
-    pub(crate) outputs: UnboundedReceiver<Sent>,
-    /// Choices that are not finished.
+    pub(crate) outputs: UnboundedReceiver<OutputResult>,
+    /// Number of unfinished choices.
     pub(crate) left: usize,
     pub(crate) cancel: Arc<AtomicBool>,
     /// The prompts' lengths in tokens.
     pub(crate) prompt_tokens: Vec<usize>,
     pub(crate) lease: Lease,
-    /// When somebody else is to have a turn.
+    /// When the request times out.
     pub(crate) deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl Running {
-    /// `None` once every choice is finished, and after an error.
+    /// The next output; `None` after every choice has finished, and after an error.
     pub async fn next(&mut self) -> Option<Result<Output, Refusal>> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
@@ -184,19 +184,19 @@ impl Running {
         if self.left == 0 {
             return Poll::Ready(None);
         }
-        let late = |deadline: &mut Pin<Box<Sleep>>| deadline.as_mut().poll(context).is_ready();
-        if self.deadline.as_mut().is_some_and(late) {
+        let has_passed = |deadline: &mut Pin<Box<Sleep>>| deadline.as_mut().poll(context).is_ready();
+        if self.deadline.as_mut().is_some_and(has_passed) {
             self.left = 0;
             self.cancel.store(true, Ordering::Relaxed);
-            let message = "the answer took longer than this server allows; ask for fewer tokens";
+            let message = "the answer exceeded the server's time limit; request fewer tokens";
             return Poll::Ready(Some(Err(Refusal::new(Reason::Overdue, message).code("timeout"))));
         }
         self.outputs.poll_recv(context).map(|sent| {
             let sent = sent.unwrap_or_else(|| {
-                Err(Refusal::internal("the engine broke down; the next request starts it anew"))
+                Err(Refusal::internal("the engine failed; it is restarted by the next request"))
             });
             match &sent {
-                Ok(Output { what: What::Finished(_), .. }) => self.left -= 1,
+                Ok(Output { event: OutputEvent::Finished(_), .. }) => self.left -= 1,
                 Ok(_) => {}
                 Err(_) => self.left = 0,
             }

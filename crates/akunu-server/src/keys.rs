@@ -1,4 +1,4 @@
-//! Who may ask: API keys.
+//! API keys.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use crate::app::Caller;
 use crate::error::ServeError;
 
-/// Keys that are let in; with none of them, everybody is. Only their digests are kept: all are of one length, so comparing them takes
-/// as long whatever they have in common.
+/// The accepted API keys; without any, all requests are accepted. Only digests are stored. They have equal lengths and are compared in
+/// constant time.
 #[derive(Clone, Debug, Default)]
 pub struct Keys(Vec<Key>);
 
@@ -22,14 +22,14 @@ struct Key {
 }
 
 impl Keys {
-    /// Any white space, or commas, between them.
+    /// Keys that are separated by white space or commas.
     pub fn new(text: &str) -> Keys {
-        let apart = |c: char| c.is_whitespace() || c == ',';
+        let is_separator = |c: char| c.is_whitespace() || c == ',';
         let key = |text| Key { digest: digest(text), priority: 0 };
-        Keys(text.split(apart).filter(|key| !key.is_empty()).map(key).collect())
+        Keys(text.split(is_separator).filter(|key| !key.is_empty()).map(key).collect())
     }
 
-    /// A key a line, and behind it the priority of its requests if that is not 0; lines with `#` in front are for people.
+    /// Reads a file with one key per line, optionally followed by a priority. Lines that begin with `#` are comments.
     pub fn from_file(path: &Path) -> Result<Keys, ServeError> {
         let shown = || path.display().to_string();
         let failed = |error| ServeError::File { path: shown(), error };
@@ -52,9 +52,9 @@ impl Keys {
         self.0.is_empty()
     }
 
-    /// Whose key a request comes with: an owner for each. Looks at all of them, whichever it is.
+    /// The caller whose key a request has. Always compares all keys.
     pub fn find(&self, headers: &HeaderMap) -> Option<Caller> {
-        let given = digest(given(headers)?);
+        let given = digest(presented_key(headers)?);
         let (mut owner, mut priority, mut found) = (0u64, 0i32, Choice::from(0));
         for (index, key) in (0u64..).zip(&self.0) {
             let same = key.digest.ct_eq(&given);
@@ -75,7 +75,7 @@ fn key(line: &str) -> Option<Key> {
 }
 
 /// `Authorization: Bearer KEY`, or `x-api-key: KEY`.
-fn given(headers: &HeaderMap) -> Option<&str> {
+fn presented_key(headers: &HeaderMap) -> Option<&str> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_a_key_a_line() {
+    fn a_file_has_one_key_per_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("keys");
         std::fs::write(&path, "# for tests\n\n  one \ntwo -3\n").unwrap();
@@ -128,8 +128,8 @@ mod tests {
             std::fs::write(&path, format!("one\n{line}\n")).unwrap();
             assert!(Keys::from_file(&path).unwrap_err().to_string().starts_with("line 2 of"), "{line}");
         }
-        std::fs::write(&path, "# nobody\n").unwrap();
-        assert!(Keys::from_file(&path).unwrap_err().to_string().contains("no key"));
+        std::fs::write(&path, "# empty\n").unwrap();
+        assert!(Keys::from_file(&path).unwrap_err().to_string().contains("no API keys"));
         assert!(Keys::from_file(&folder.path().join("none")).is_err());
     }
 }

@@ -5,17 +5,17 @@
 //!                                              protocol module ◀─Output── Running ◀─Event──┘
 //! ```
 //!
-//! Engines have threads of their own, one for each loaded model; tokio's threads only hand on.
+//! Each loaded model has an engine on a thread of its own; tokio's threads only pass messages.
 //!
 //! # To add a protocol
 //!
-//! A protocol is a module with a [`Protocol`]: its paths with their handlers, which paths' errors it tells, and how. It gets a row in
-//! `protocol::PROTOCOLS`. A handler takes [`JsonBody`], reads it with [`Fields`], makes a [`Job`] of it and gives that to [`App::start`].
-//! What comes of it is either gathered from [`Running::next`] or streamed by [`stream::respond`] through a [`stream::Writer`]. An error
-//! is a [`Refusal`], which handlers return as it is: the outermost layer writes it with the protocol's own `error`.
+//! A protocol is a module with a [`Protocol`]: its paths and handlers, and the format of its errors. Add it to `protocol::PROTOCOLS`.
+//! A handler takes a [`JsonBody`], reads it with [`Fields`], makes a [`Job`] from it, and passes that to [`App::start`]. Outputs are
+//! collected from [`Running::next`], or streamed by [`stream::respond`] through a [`stream::Writer`]. Handlers return errors as a
+//! [`Refusal`], which a middleware writes in the protocol's error format.
 //!
 //! ```text
-//! async fn tell(State(app): State<App>, caller: Caller, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
+//! async fn generate(State(app): State<App>, caller: Caller, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
 //!     let fields = Fields::new(&body)?;
 //!     let text = fields.text("prompt")?.unwrap_or_default().to_string();
 //!     let job = Job::new(fields.text("model")?.map(str::to_string), Prompt::Text(text));
@@ -24,7 +24,7 @@
 //! }
 //! ```
 //!
-//! `openai/` is the one to read first; its `conversation_of` reads messages, tools and variables of a request in OpenAI's form.
+//! Start with `openai/`. Its `conversation_of` reads messages, tools and template variables in OpenAI's format.
 
 mod anthropic;
 mod app;
@@ -60,7 +60,8 @@ pub use error::ServeError;
 pub use fields::Fields;
 pub use guard::Cors;
 pub use job::{
-    Conversation, Finished, Job, Output, Piece, Prompt, Running, SamplingOverrides, ToolCall, What,
+    AnswerPiece, Conversation, Finished, Job, Output, OutputEvent, Prompt, Running, SamplingOverrides,
+    ToolCall,
 };
 pub use keys::Keys;
 pub use limits::{Limits, Rate};

@@ -1,4 +1,4 @@
-//! What one client may take up.
+//! Limits on clients and requests.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,21 +6,21 @@ use std::time::{Duration, Instant};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
-    /// Bytes of a request's body.
+    /// Maximum bytes of a request's body.
     pub body: usize,
-    /// Bytes of a request's head.
+    /// Maximum bytes of a request's head.
     pub head: usize,
-    /// Until a request's head, and then each further part of its body, has arrived.
+    /// Timeout for a request's head, and for each further part of its body.
     pub read: Duration,
-    /// Until a client takes some of what it is sent.
+    /// Timeout for a client that does not read its response.
     pub write: Duration,
-    /// From a request's beginning to the end of its answer; `None`: as long as it takes.
+    /// Timeout from the start of a request to the end of its answer; `None`: no limit.
     pub request: Option<Duration>,
-    /// Connections at once.
+    /// Maximum concurrent connections.
     pub connections: usize,
-    /// Texts of one request for vectors, or documents of one that ranks.
+    /// Maximum texts of an embedding request, or documents of a reranking request.
     pub texts: usize,
-    /// Requests a minute of each caller; `None`: any number.
+    /// Maximum requests per minute of each caller; `None`: no limit.
     pub rate: Option<u32>,
 }
 
@@ -39,32 +39,32 @@ impl Default for Limits {
     }
 }
 
-/// Callers that are remembered before those that have been quiet are forgotten.
-const REMEMBERED: usize = 4096;
+/// When this many callers are tracked, those whose allowance is full are removed.
+const MAX_TRACKED: usize = 4096;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Lets each caller begin so many requests a minute. Nobody saves up more than a minute's.
+/// A token bucket per caller, which holds at most the requests of one minute.
 #[derive(Debug)]
 pub struct Rate {
-    /// What a request costs.
+    /// The cost of a request, as time.
     cost: Duration,
-    /// The time that each caller has saved up, as of an instant.
+    /// The unspent time of each caller at an instant.
     saved: Mutex<HashMap<u64, (Duration, Instant)>>,
 }
 
 impl Rate {
-    pub fn new(a_minute: u32) -> Rate {
-        Rate { cost: MINUTE / a_minute.max(1), saved: Mutex::new(HashMap::new()) }
+    pub fn new(per_minute: u32) -> Rate {
+        Rate { cost: MINUTE / per_minute.max(1), saved: Mutex::new(HashMap::new()) }
     }
 
-    /// Counts a request, or says how many seconds it has to wait.
+    /// Admits a request, or returns the number of seconds to wait.
     pub fn take(&self, owner: u64, now: Instant) -> Result<(), u64> {
         let mut all = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
         let by_now = |(saved, since): &(Duration, Instant)| {
             saved.saturating_add(now.saturating_duration_since(*since)).min(MINUTE)
         };
-        if all.len() >= REMEMBERED {
+        if all.len() >= MAX_TRACKED {
             all.retain(|_, entry| by_now(entry) < MINUTE);
         }
         let saved = all.get(&owner).map_or(MINUTE, by_now);
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_caller_has_a_minutes_worth_and_gets_it_back_with_time() {
+    fn the_allowance_of_a_caller_refills() {
         let rate = Rate::new(2);
         let start = Instant::now();
         assert_eq!(
@@ -97,10 +97,10 @@ mod tests {
     }
 
     #[test]
-    fn those_who_have_been_quiet_are_forgotten() {
+    fn callers_with_a_full_allowance_are_removed() {
         let rate = Rate::new(60);
         let start = Instant::now();
-        for owner in 0..REMEMBERED as u64 {
+        for owner in 0..MAX_TRACKED as u64 {
             rate.take(owner, start).unwrap();
         }
         rate.take(u64::MAX, start + Duration::from_secs(60)).unwrap();

@@ -1,4 +1,4 @@
-//! Counters and histograms, written as Prometheus reads them.
+//! Counters and histograms in the text format of Prometheus.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -10,7 +10,7 @@ use akunu::schedule::Stats;
 
 use crate::models::{Lease, Models, TextCounts};
 
-/// Seconds; from a fast GPU's token to a long prompt on a slow machine.
+/// Bounds of the buckets, in seconds.
 const BOUNDS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
@@ -28,12 +28,12 @@ impl Metrics {
         *requests.entry((route.to_string(), status)).or_default() += 1;
     }
 
-    /// From a request's beginning to its first token.
+    /// Records the time from the start of a request to its first token.
     pub(crate) fn first_token(&self, after: Duration) {
         self.first_token.observe(after, 1);
     }
 
-    /// So many tokens came together, and each took its share of the time.
+    /// Records tokens that were generated together; the time is divided between them.
     pub(crate) fn next_tokens(&self, after: Duration, tokens: usize) {
         if tokens > 0 {
             self.between_tokens.observe(after.div_f64(tokens as f64), tokens as u64);
@@ -41,26 +41,26 @@ impl Metrics {
     }
 
     pub(crate) fn write(&self, models: &Models) -> String {
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         page.about("akunu_requests_total", "counter", "Requests answered, by route and status.");
         for ((route, status), count) in self.requests.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             page.line("akunu_requests_total", &[("route", route), ("status", &status.to_string())], count);
         }
         page.histogram(
             "akunu_time_to_first_token_seconds",
-            "From a request's beginning to its first token.",
+            "Time from the start of a request to its first token.",
             &self.first_token,
         );
         page.histogram(
             "akunu_inter_token_seconds",
-            "Between tokens of one answer; what came together shares its time.",
+            "Time between tokens of an answer; tokens generated together share their time.",
             &self.between_tokens,
         );
         page.about("akunu_model_loaded", "gauge", "Whether a model is in memory.");
         for (spec, lease) in models.list() {
             page.line("akunu_model_loaded", &[("model", &spec.name)], u8::from(lease.is_some()));
         }
-        page.about("akunu_model_bytes", "gauge", "Memory of a loaded model, weights included.");
+        page.about("akunu_model_bytes", "gauge", "Memory of a loaded model, including weights.");
         for (spec, lease) in models.list() {
             page.line("akunu_model_bytes", &[("model", &spec.name)], lease.map_or(0, |lease| lease.bytes()));
         }
@@ -68,7 +68,7 @@ impl Metrics {
             .list()
             .filter_map(|(spec, lease)| Some((spec.name.as_str(), lease?.handle()?.stats())))
             .collect();
-        for (name, kind, help, value) in OF_ENGINES {
+        for (name, kind, help, value) in ENGINE_METRICS {
             page.about(name, kind, help);
             for (model, stats) in &loaded {
                 page.line(name, &[("model", model)], value(stats));
@@ -79,7 +79,7 @@ impl Metrics {
             .filter_map(|(spec, lease)| Some((spec.name.as_str(), lease?)))
             .filter(|(_, lease)| lease.texts().is_some())
             .collect();
-        for (name, kind, help, value) in OF_EMBEDDERS {
+        for (name, kind, help, value) in EMBEDDER_METRICS {
             page.about(name, kind, help);
             for (model, lease) in &embedders {
                 if let Some(queue) = lease.texts() {
@@ -91,49 +91,46 @@ impl Metrics {
     }
 }
 
-/// Name, type, help, and where an embedder tells it.
-type OfEmbedder = (&'static str, &'static str, &'static str, fn(&TextCounts) -> u64);
+/// Name, type, help, and value.
+type EmbedderMetric = (&'static str, &'static str, &'static str, fn(&TextCounts) -> u64);
 
-/// What each loaded model tells that makes vectors or scores.
-const OF_EMBEDDERS: &[OfEmbedder] = &[
-    ("akunu_text_requests", "gauge", "Requests for vectors or scores that are not answered yet.", |c| {
+/// Metrics of each loaded embedding or reranking model.
+const EMBEDDER_METRICS: &[EmbedderMetric] = &[
+    ("akunu_text_requests", "gauge", "Embedding and reranking requests that are queued or running.", |c| {
         c.waiting() as u64
     }),
-    (
-        "akunu_embedded_texts_total",
-        "counter",
-        "Texts made into vectors, and pairs scored.",
-        TextCounts::texts,
-    ),
+    ("akunu_embedded_texts_total", "counter", "Texts embedded, and pairs scored.", TextCounts::texts),
     ("akunu_embedded_tokens_total", "counter", "Tokens of those texts.", TextCounts::tokens),
     (
         "akunu_embedding_turns_total",
         "counter",
-        "Calls of the embedder, shared by requests.",
-        TextCounts::turns,
+        "Batches run by the embedder, shared by requests.",
+        TextCounts::batches,
     ),
 ];
 
-/// Name, type, help, and where an engine tells it.
-type OfEngine = (&'static str, &'static str, &'static str, fn(&Stats) -> f64);
+/// Name, type, help, and value.
+type EngineMetric = (&'static str, &'static str, &'static str, fn(&Stats) -> f64);
 
-/// What each loaded model's engine tells. Its totals begin anew when it is loaded again.
-const OF_ENGINES: &[OfEngine] = &[
+/// Metrics of each loaded model's engine. Totals start from 0 when a model is reloaded.
+const ENGINE_METRICS: &[EngineMetric] = &[
     ("akunu_queue_requests", "gauge", "Requests that wait for a slot.", |s| s.waiting as f64),
-    ("akunu_reading_requests", "gauge", "Requests whose prompts are being read.", |s| s.reading as f64),
-    ("akunu_running_requests", "gauge", "Requests that tokens are generated for.", |s| s.running as f64),
-    ("akunu_slots", "gauge", "Requests that can be at work at once.", |s| s.slots as f64),
+    ("akunu_reading_requests", "gauge", "Requests whose prompts are being prefilled.", |s| s.reading as f64),
+    ("akunu_running_requests", "gauge", "Requests that are being decoded.", |s| s.running as f64),
+    ("akunu_slots", "gauge", "Maximum concurrent requests.", |s| s.slots as f64),
     ("akunu_batch_rows", "gauge", "Rows of the last pass.", |s| s.rows as f64),
     ("akunu_kv_used_tokens", "gauge", "Positions of the KV cache in use.", |s| s.kv_tokens as f64),
-    ("akunu_kv_kept_tokens", "gauge", "Positions kept for prompts that begin alike.", |s| s.kv_kept as f64),
+    ("akunu_kv_kept_tokens", "gauge", "Positions kept for reuse by prompts with the same prefix.", |s| {
+        s.kv_kept as f64
+    }),
     ("akunu_kv_capacity_tokens", "gauge", "Positions of the KV cache.", |s| s.kv_capacity as f64),
-    ("akunu_prompt_tokens_total", "counter", "Tokens of prompts that went through the model.", |s| {
+    ("akunu_prompt_tokens_total", "counter", "Tokens of prompts that were prefilled.", |s| {
         s.prompt_tokens as f64
     }),
-    ("akunu_reused_tokens_total", "counter", "Tokens of prompts that stood in the cache.", |s| {
+    ("akunu_reused_tokens_total", "counter", "Tokens of prompts that were found in the cache.", |s| {
         s.reused_tokens as f64
     }),
-    ("akunu_prefix_hits_total", "counter", "Prompts of which much stood in the cache.", |s| {
+    ("akunu_prefix_hits_total", "counter", "Prompts with a substantial prefix in the cache.", |s| {
         s.prefix_hits as f64
     }),
     ("akunu_generated_tokens_total", "counter", "Tokens generated.", |s| s.generated_tokens as f64),
@@ -145,7 +142,7 @@ const OF_ENGINES: &[OfEngine] = &[
 
 #[derive(Debug, Default)]
 struct Histogram {
-    /// What lies under each bound and not under the one before.
+    /// Counts between each bound and the one before.
     buckets: [AtomicU64; BOUNDS.len()],
     count: AtomicU64,
     nanoseconds: AtomicU64,
@@ -163,11 +160,11 @@ impl Histogram {
 }
 
 #[derive(Debug, Default)]
-struct Page {
+struct MetricsPage {
     text: String,
 }
 
-impl Page {
+impl MetricsPage {
     fn about(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
@@ -180,18 +177,18 @@ impl Page {
         let _ = writeln!(self.text, "{name}{labels} {value}");
     }
 
-    fn histogram(&mut self, name: &str, help: &str, of: &Histogram) {
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.about(name, "histogram", help);
         let bucket = format!("{name}_bucket");
         let mut below = 0;
-        for (bound, count) in BOUNDS.iter().zip(&of.buckets) {
+        for (bound, count) in BOUNDS.iter().zip(&histogram.buckets) {
             below += count.load(Ordering::Relaxed);
             self.line(&bucket, &[("le", &bound.to_string())], below);
         }
-        // Read last, so that no bucket has more.
-        let count = of.count.load(Ordering::Relaxed);
+        // Read last, so that it is not less than any bucket.
+        let count = histogram.count.load(Ordering::Relaxed);
         self.line(&bucket, &[("le", "+Inf")], count);
-        let seconds = Duration::from_nanos(of.nanoseconds.load(Ordering::Relaxed)).as_secs_f64();
+        let seconds = Duration::from_nanos(histogram.nanoseconds.load(Ordering::Relaxed)).as_secs_f64();
         self.line(&format!("{name}_sum"), &[], seconds);
         self.line(&format!("{name}_count"), &[], count);
     }

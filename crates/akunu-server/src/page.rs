@@ -1,4 +1,4 @@
-//! The chat page, at `/`.
+//! The chat page at `/`.
 
 use axum::http::HeaderValue;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
@@ -11,10 +11,10 @@ use crate::protocol::Protocol;
 
 pub const PROTOCOL: Protocol = Protocol { routes, owns: |_| false, error: openai::error };
 
-/// All of it: nothing is fetched but answers.
+/// The whole page; it loads no other resources.
 const PAGE: &str = include_str!("../page/index.html");
 
-/// No other page may show this one in a frame: that is said in headers only. The rest of the policy stands in the page.
+/// The content security policy is in the page, except `frame-ancestors`, which must be in a header.
 const HEADERS: [(axum::http::HeaderName, HeaderValue); 4] = [
     (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
     (CACHE_CONTROL, HeaderValue::from_static("no-cache")),

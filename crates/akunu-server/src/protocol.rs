@@ -1,4 +1,4 @@
-//! The protocols that are spoken: a row for each.
+//! The table of protocols.
 
 use axum::Router;
 use axum::http::Uri;
@@ -9,17 +9,17 @@ use crate::app::App;
 use crate::refusal::Refusal;
 use crate::{anthropic, health, ollama, openai, page, rerank, tei, tools};
 
-/// A protocol: its paths, and how it tells errors.
+/// A protocol: its paths, and the format of its errors.
 #[derive(Clone, Copy, Debug)]
 pub struct Protocol {
-    /// Every path with its handlers. A handler may return [`Refusal`] for an error.
+    /// Paths and handlers. A handler may return a [`Refusal`].
     pub routes: fn() -> Vec<(&'static str, MethodRouter<App>)>,
-    /// Whether errors at this path are told in this protocol's form, if a handler is there or not.
+    /// Whether errors at this path have this protocol's format, even if there is no handler.
     pub owns: fn(path: &str) -> bool,
     pub error: fn(&Refusal) -> Json,
 }
 
-/// The last speaks for all paths that no other owns.
+/// The last one owns all paths that no other owns.
 pub const PROTOCOLS: &[Protocol] = &[
     health::PROTOCOL,
     tools::PROTOCOL,

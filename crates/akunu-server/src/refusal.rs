@@ -1,4 +1,4 @@
-//! Why a request is not answered, before a protocol says so in its way.
+//! Errors of requests, independent of the protocol.
 
 use akunu::Error;
 use axum::http::StatusCode;
@@ -6,18 +6,18 @@ use axum::response::{IntoResponse, Response};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The request makes no sense, or asks for what is not there.
+    /// The request is invalid.
     Invalid,
     Unauthorized,
     NotFound,
     Method,
     TooLarge,
-    /// The client was.
+    /// The client sent its request too slowly.
     TooSlow,
     TooMany,
     Internal,
     Unavailable,
-    /// The answer took longer than the server allows.
+    /// The answer exceeded the server's time limit.
     Overdue,
 }
 
@@ -38,16 +38,16 @@ impl Reason {
     }
 }
 
-/// A handler that returns one has answered: the outermost layer writes it in the form of the path's protocol.
+/// An error response. Handlers return it, and a middleware writes it in the error format of the path's protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: Reason,
     pub message: String,
-    /// The field that is to blame.
+    /// The invalid field.
     pub param: Option<String>,
-    /// For programs: `model_not_found`, `context_length_exceeded`.
+    /// A code for programs, such as `model_not_found`.
     pub code: Option<&'static str>,
-    /// Seconds after which it may be worth trying again.
+    /// Seconds after which the client may retry.
     pub retry_after: Option<u64>,
 }
 
@@ -91,18 +91,17 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// What the engine says of a request that is on its way.
 impl From<Error> for Refusal {
     fn from(error: Error) -> Refusal {
         let text = error.to_string();
         match error {
             Error::PromptTooLong { prompt, context } => Refusal::invalid(format!(
-                "the prompt has {prompt} tokens, and the context of this model has {context} positions; shorten the prompt"
+                "the prompt has {prompt} tokens, and the context length of this model is {context}; shorten the prompt"
             ))
             .code("context_length_exceeded"),
             Error::TextTooLong { index, tokens, longest } => Refusal::invalid(format!(
-                "text number {} has {tokens} tokens, and this model takes at most {longest} here; shorten it, or let it \
-                 be cut: \"truncate\": true",
+                "text number {} has {tokens} tokens, and this model takes at most {longest}; shorten it, or set \
+                 \"truncate\": true",
                 index + 1
             ))
             .code("context_length_exceeded"),

@@ -1,5 +1,4 @@
-//! `/v1/rerank` in the form of Jina's and Cohere's APIs, which differ in what an answer has beside its results, and
-//! Cohere's `/v2/rerank`.
+//! `/v1/rerank` of Jina's and Cohere's APIs, and Cohere's `/v2/rerank`. Responses have the fields of both.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -28,10 +27,10 @@ fn error(refusal: &Refusal) -> Json {
 
 async fn rerank(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
-    let query = fields.text("query")?.ok_or_else(|| texts::missing("query", "give a text"))?;
+    let query = fields.text("query")?.ok_or_else(|| texts::missing("query", "give a string"))?;
     let documents = texts::documents(&fields, "documents")?;
     let with_documents = fields.flag("return_documents")?.unwrap_or(false);
-    let most = fields.count("top_n", 1..=usize::MAX)?.unwrap_or(usize::MAX);
+    let top_n = fields.count("top_n", 1..=usize::MAX)?.unwrap_or(usize::MAX);
     let model = fields.text("model")?.map(str::to_string);
     let job = RankJob {
         model: model.clone(),
@@ -42,7 +41,7 @@ async fn rerank(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Resp
         document_tokens: fields.count("max_tokens_per_doc", 1..=usize::MAX)?,
     };
     let ranked = app.rank(job).await?;
-    let results = ranked.order().into_iter().take(most).map(|index| {
+    let results = ranked.order().into_iter().take(top_n).map(|index| {
         let score = exact(ranked.scores[index].relevance);
         let mut result = json!({ "index": index, "relevance_score": score });
         if with_documents {

@@ -1,4 +1,4 @@
-//! The format that a request asks of its answer, whatever the protocol.
+//! Reads the requested format of an answer, for all protocols.
 
 use akunu::constrain::{ResponseFormat, Tool};
 use serde_json::Value as Json;
@@ -7,14 +7,14 @@ use crate::fields::Fields;
 use crate::job::Conversation;
 use crate::refusal::Refusal;
 
-/// A format, and the field of the request that asks for it.
+/// A format, and the field of the request that specifies it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestedFormat {
     pub format: ResponseFormat,
     pub param: &'static str,
 }
 
-/// `{"type": "json_schema", …}` with the schema at `within`, or `{"type": "json_object"}`.
+/// Reads `{"type": "json_object"}`, or `{"type": "json_schema", …}` with the schema in the field `within`.
 pub(crate) fn format(
     format: Option<&Fields<'_>>,
     within: Option<&str>,
@@ -26,7 +26,7 @@ pub(crate) fn format(
         Some("text") => Ok(None),
         Some("json_object") => requested(ResponseFormat::Object),
         Some("json_schema") => {
-            let missing = |name: &str| format.refuse(name, "an object, the JSON Schema of the answer");
+            let missing = |name: &str| format.refuse(name, "an object, a JSON Schema");
             let schema = match within {
                 None => format.object("schema")?.ok_or_else(|| missing("schema"))?,
                 Some(within) => {
@@ -45,7 +45,7 @@ pub(crate) fn format(
     }
 }
 
-/// A call of one of a conversation's tools, or of just this one.
+/// A format that forces a call of one of the conversation's tools, or of the one named `only`.
 pub(crate) fn call(
     conversation: &Conversation,
     only: Option<&str>,
@@ -53,21 +53,16 @@ pub(crate) fn call(
 ) -> Result<RequestedFormat, Refusal> {
     let refuse = |message: String| Refusal::invalid(message).param(param).code("invalid_value");
     let tools = conversation.tools.as_deref().unwrap_or_default();
-    let named = tools.iter().filter_map(|tool| {
-        let function = &tool["function"];
-        let name = function["name"].as_str()?.to_string();
-        let parameters = function.get("parameters").filter(|parameters| parameters.is_object()).cloned();
-        Some(Tool { name, parameters })
-    });
-    let wanted: Vec<Tool> = named.filter(|tool| only.is_none_or(|only| tool.name == only)).collect();
-    match (only, wanted.is_empty()) {
-        (_, false) => Ok(RequestedFormat { format: ResponseFormat::Call(wanted), param }),
-        (Some(only), true) => Err(refuse(format!("'{param}' names \"{only}\", which is none of the tools"))),
-        (None, true) => Err(refuse(format!("'{param}' asks for a call, and there is no tool to call"))),
+    let named = tools.iter().filter_map(Tool::from_openai);
+    let tools: Vec<Tool> = named.filter(|tool| only.is_none_or(|only| tool.name == only)).collect();
+    match (only, tools.is_empty()) {
+        (_, false) => Ok(RequestedFormat { format: ResponseFormat::Call(tools), param }),
+        (Some(only), true) => Err(refuse(format!("'{param}' names \"{only}\", which is not in 'tools'"))),
+        (None, true) => Err(refuse(format!("'{param}' requires a tool call, and 'tools' is empty"))),
     }
 }
 
-/// Refuses a format beside tools that may be called: no grammar says "a call of a tool, or else this format".
+/// Refuses a format together with optional tool calls, which a grammar cannot combine.
 pub(crate) fn check_one(
     requested: Option<&RequestedFormat>,
     conversation: &Conversation,
@@ -78,7 +73,7 @@ pub(crate) fn check_one(
         None => Ok(()),
         Some(RequestedFormat { param, .. }) => {
             let message = format!(
-                "'{param}' beside tools that may be called is not supported: leave one out, or force a call"
+                "'{param}' together with 'tools' is not supported: remove one, or force a call with 'tool_choice'"
             );
             Err(Refusal::invalid(message).param(*param).code("unsupported_parameter"))
         }

@@ -1,4 +1,4 @@
-//! The socket, its connections, and how all of it ends.
+//! The listener, connections, and shutdown.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -29,8 +29,9 @@ use crate::write_timeout::WriteTimeout;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Port 0: any that is free.
+    /// The address to bind.
     pub host: String,
+    /// 0: any free port.
     pub port: u16,
     pub models: ModelsOptions,
     pub limits: Limits,
@@ -38,7 +39,7 @@ pub struct Options {
     pub cors: Cors,
     /// `None`: plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// How long what is running may go on once the server is told to stop.
+    /// How long running requests may take to finish at shutdown.
     pub drain: Duration,
 }
 
@@ -57,7 +58,7 @@ impl Default for Options {
     }
 }
 
-/// A server that runs on threads of its own. Dropped, it ends at once.
+/// A server that runs on threads of its own. Dropping it aborts all requests.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -67,18 +68,18 @@ pub struct Server {
     runtime: Runtime,
 }
 
-/// Threads that wait for the network; the work is done elsewhere.
+/// Threads for network I/O.
 const THREADS: usize = 2;
 
-/// Threads that tokenize, and read bodies that are long.
-const WORKERS: usize = 8;
+/// Threads for blocking work, such as tokenization and large request bodies.
+const BLOCKING_THREADS: usize = 8;
 
 impl Server {
-    /// Binds and serves.
+    /// Binds the address and starts serving.
     pub fn start(options: Options) -> Result<Server, ServeError> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(THREADS)
-            .max_blocking_threads(WORKERS)
+            .max_blocking_threads(BLOCKING_THREADS)
             .thread_name("akunu-server")
             .enable_all()
             .build()
@@ -100,7 +101,7 @@ impl Server {
         self.address
     }
 
-    /// Takes nothing new, lets what is running finish within the time that it has, and ends.
+    /// Shuts down: refuses new requests, and waits up to [`Options::drain`] for running ones.
     pub fn stop(mut self) {
         self.app.drain();
         let _ = self.stop.send(true);
@@ -109,7 +110,7 @@ impl Server {
         }
     }
 
-    /// Waits for Ctrl-C, or SIGTERM where there are signals.
+    /// Waits for Ctrl-C or, on Unix, SIGTERM.
     pub fn wait_for_signal(&self) -> Result<(), ServeError> {
         self.runtime.block_on(signal()).map_err(ServeError::Signals)
     }
@@ -135,20 +136,20 @@ async fn serve(
     mut stopped: watch::Receiver<bool>,
     drain: Duration,
 ) {
-    let keeper = tokio::spawn(unload_idle(app.clone()));
+    let unloader = tokio::spawn(unload_idle(app.clone()));
     let router = app.router();
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         if connections.len() >= app.limits().connections {
-            // The others wait in the system's own queue.
+            // Further connections wait in the listener's backlog.
             connections.join_next().await;
             continue;
         }
         let Some(accepted) = either(listener.accept(), stopped.changed()).await.first() else { break };
         match accepted {
             Ok((stream, peer)) => {
-                // Tokens are small, and each is wanted at once.
+                // Tokens are small and must be sent without delay.
                 let _ = stream.set_nodelay(true);
                 let stream = WriteTimeout::new(stream, app.limits().write);
                 let router = router.clone().layer(Extension(Caller::of_address(peer.ip())));
@@ -157,7 +158,7 @@ async fn serve(
                     match tls {
                         None => connection(stream, router, limits, stopped).await,
                         Some(tls) => {
-                            // Whoever does not shake hands in time wants nothing.
+                            // Connections whose handshake fails or times out are closed.
                             if let Ok(Ok(stream)) = timeout(limits.read, tls.accept(stream)).await {
                                 connection(stream, router, limits, stopped).await;
                             }
@@ -165,7 +166,7 @@ async fn serve(
                     }
                 });
             }
-            // Out of descriptors, most likely: some will be closed.
+            // Most likely out of file descriptors; wait until some are closed.
             Err(_) => sleep(Duration::from_millis(50)).await,
         }
     }
@@ -173,11 +174,11 @@ async fn serve(
     let all_done = async { while connections.join_next().await.is_some() {} };
     let _ = timeout(drain, all_done).await;
     connections.shutdown().await;
-    keeper.abort();
+    unloader.abort();
 }
 
 async fn unload_idle(app: App) {
-    if !app.models().are_unloaded() {
+    if !app.models().has_idle_timeout() {
         return;
     }
     let mut ticks = interval(Duration::from_secs(1));
@@ -201,14 +202,14 @@ async fn connection(
             .max_buf_size(limits.head)
             .serve_connection(TokioIo::new(stream), service)
     );
-    // Whatever ends a connection, nobody is left to be told.
+    // Errors are ignored: the connection is closed, so the client cannot be informed.
     if either(&mut serving, stopped.wait_for(|stopped| *stopped)).await.first().is_none() {
         serving.as_mut().graceful_shutdown();
         let _ = serving.await;
     }
 }
 
-/// What ended first.
+/// The result of the future that completed first.
 #[derive(Debug)]
 enum Either<A, B> {
     First(A),

@@ -1,4 +1,4 @@
-//! From a job to requests of an engine.
+//! Turns a job into requests to the engine.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
@@ -15,28 +15,30 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::app::{App, Caller};
 use crate::job::{
-    Conversation, Finished, Job, Output, Piece, Prompt, Running, SamplingOverrides, Sent, What,
+    AnswerPiece, Conversation, Finished, Job, Output, OutputEvent, OutputResult, Prompt, Running,
+    SamplingOverrides,
 };
 use crate::metrics::Metrics;
 use crate::models::{Kind, Lease, Loaded, blocking};
 use crate::refusal::{Reason, Refusal};
 use crate::response_format::RequestedFormat;
 
-/// Choices of one job, over all its prompts.
-pub const MOST_CHOICES: usize = 128;
+/// Maximum choices of one job, over all its prompts.
+pub const MAX_CHOICES: usize = 128;
 
 impl App {
-    /// Has a job begun.
+    /// Starts a job.
     pub async fn start(&self, job: Job, caller: Caller) -> Result<Running, Refusal> {
         let priority = priority(&job, caller)?;
         let choices = job.prompts.len() * job.choices;
-        if !(1..=MOST_CHOICES).contains(&choices) {
-            let message = format!("one request may ask for 1 to {MOST_CHOICES} answers, not {choices}");
+        if !(1..=MAX_CHOICES).contains(&choices) {
+            let message =
+                format!("a request may ask for 1 to {MAX_CHOICES} answers, and this one asks for {choices}");
             return Err(Refusal::invalid(message).param("n"));
         }
         let job = Arc::new(job);
         let deadline = self.limits().request.map(|limit| Instant::now() + limit);
-        // The second time where an engine had broken down.
+        // The second attempt is for a model whose engine had failed.
         for _ in 0..2 {
             let lease = self.models().get(job.model.as_deref()).await?;
             lease.check_kind(Kind::Generates)?;
@@ -51,7 +53,7 @@ impl App {
                 Ok(running) => return Ok(running),
             }
         }
-        Err(Refusal::internal("the engine breaks down as soon as it has begun"))
+        Err(Refusal::internal("the engine failed right after it was started"))
     }
 
     fn submit(
@@ -61,15 +63,15 @@ impl App {
         deadline: Option<Instant>,
     ) -> Result<Running, Refused> {
         let (sender, outputs) = unbounded_channel();
-        let (cancel, begun) = (Arc::new(AtomicBool::new(false)), Instant::now());
+        let (cancel, started) = (Arc::new(AtomicBool::new(false)), Instant::now());
         let prompt_tokens = prepared.iter().map(|prepared| prepared.request.prompt.len()).collect();
         let (left, deadline) = (prepared.len(), deadline.map(|deadline| Box::pin(sleep_until(deadline))));
         let running = Running { outputs, left, cancel: cancel.clone(), prompt_tokens, lease, deadline };
         for (choice, Prepared { mut request, reader }) in prepared.into_iter().enumerate() {
             request.options.cancel = Some(cancel.clone());
             let handle = running.lease.handle().ok_or(Refused::Closed)?;
-            let clock = Clock { metrics: self.metrics().clone(), begun, last: None };
-            handle.submit(request, hear(choice, reader, clock, sender.clone()))?;
+            let timer = TokenTimer { metrics: self.metrics().clone(), started, last: None };
+            handle.submit(request, event_handler(choice, reader, timer, sender.clone()))?;
         }
         Ok(running)
     }
@@ -79,20 +81,21 @@ pub(crate) fn queue_full(refused: &Refused) -> Refusal {
     Refusal::new(Reason::TooMany, format!("{refused}; try again later")).code("queue_full").retry_after(1)
 }
 
-/// What a request asks for, or else its key's; nobody comes sooner than that.
+/// The request's priority, or else that of its API key, which it may not precede.
 fn priority(job: &Job, caller: Caller) -> Result<i32, Refusal> {
-    let wanted = job.priority.or(caller.priority).unwrap_or(0);
-    match caller.priority.filter(|least| wanted < *least) {
-        None => Ok(wanted),
+    let priority = job.priority.or(caller.priority).unwrap_or(0);
+    match caller.priority.filter(|least| priority < *least) {
+        None => Ok(priority),
         Some(least) => {
-            let message =
-                format!("'priority' has to be at least {least} with this API key; lower ones come first");
+            let message = format!(
+                "'priority' is {priority} and must be at least {least} with this API key (lower values are scheduled first)"
+            );
             Err(Refusal::invalid(message).param("priority").code("invalid_value"))
         }
     }
 }
 
-/// A request for the engine, and what reads the answer to it.
+/// A request for the engine, and the reader of its answer.
 #[derive(Clone, Debug)]
 struct Prepared {
     request: Request,
@@ -100,7 +103,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// One for each choice. Tokenizes: not for a thread that others wait for.
+    /// One for each choice. Renders and tokenizes, so it must not run on an async thread.
     fn all(job: &Job, loaded: &Loaded) -> Result<Vec<Prepared>, Refusal> {
         let seed = job.sampling.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 11);
         let sampling = sampling(&job.sampling, loaded);
@@ -128,7 +131,7 @@ impl Prepared {
             ..GenerateOptions::default()
         };
         let format = job.format.as_ref().map(|requested| requested.format.clone());
-        // The only thing that can be refused about an answer is its format.
+        // The format is the only part of an answer's options that can be invalid.
         let refuse = |error: Error| match &job.format {
             Some(RequestedFormat { param, .. }) => Refusal::from(error).param(*param).code("invalid_schema"),
             None => error.into(),
@@ -138,14 +141,14 @@ impl Prepared {
         };
         let (ids, reader) = match prompt {
             Prompt::Chat(conversation) => {
-                let form = loaded.form()?;
+                let chat_format = loaded.chat_format()?;
                 let rendered = render(conversation, loaded)?;
                 let tools = conversation.tools.clone();
-                let wanted = AnswerOptions { tools, format, one_call: job.one_call };
-                let reader = form
-                    .answer(&rendered.text, &wanted, loaded.constraints(), &mut options)
+                let answer = AnswerOptions { tools, format, one_call: job.one_call };
+                let reader = chat_format
+                    .answer(&rendered.text, &answer, loaded.constraints(), &mut options)
                     .map_err(refuse)?;
-                (rendered.encode(&**form.tokenizer()).map_err(Error::from)?, reader)
+                (rendered.encode(&**chat_format.tokenizer()).map_err(Error::from)?, reader)
             }
             Prompt::Text(text) => (loaded.model().encode(text)?, plain(format, &mut options)?),
             Prompt::Ids(ids) => (ids.clone(), plain(format, &mut options)?),
@@ -156,11 +159,13 @@ impl Prepared {
     }
 }
 
-/// The text of a conversation that is to be answered.
+/// Renders a conversation with the prompt for an answer.
 pub(crate) fn render(conversation: &Conversation, loaded: &Loaded) -> Result<akunu::chat::Rendered, Refusal> {
-    let form = loaded.form()?;
+    let chat_format = loaded.chat_format()?;
     let Conversation { messages, tools, variables } = conversation;
-    form.prompt(messages, tools.as_deref(), variables).map_err(|error| Refusal::from(error).param("messages"))
+    chat_format
+        .prompt(messages, tools.as_deref(), variables)
+        .map_err(|error| Refusal::from(error).param("messages"))
 }
 
 fn sampling(overrides: &SamplingOverrides, loaded: &Loaded) -> Sampling {
@@ -182,9 +187,15 @@ fn sampling(overrides: &SamplingOverrides, loaded: &Loaded) -> Sampling {
     }
 }
 
-/// What hears of one choice on the engine's thread, and only hands on.
-fn hear(choice: usize, mut reader: AnswerReader, mut clock: Clock, sender: UnboundedSender<Sent>) -> OnEvent {
-    let send = move |what: Result<What, Refusal>| match sender.send(what.map(|what| Output { choice, what }))
+/// Handles the events of one choice on the engine's thread, and sends the outputs to the request's task.
+fn event_handler(
+    choice: usize,
+    mut reader: AnswerReader,
+    mut timer: TokenTimer,
+    sender: UnboundedSender<OutputResult>,
+) -> OnEvent {
+    let send = move |event: Result<OutputEvent, Refusal>| match sender
+        .send(event.map(|event| Output { choice, event }))
     {
         Ok(()) => ControlFlow::Continue(()),
         Err(_) => ControlFlow::Break(()),
@@ -192,44 +203,44 @@ fn hear(choice: usize, mut reader: AnswerReader, mut clock: Clock, sender: Unbou
     Box::new(move |event| match event {
         Event::Started { .. } => ControlFlow::Continue(()),
         Event::Piece { text, ids, logprobs } => {
-            clock.tokens(ids.len());
+            timer.tokens(ids.len());
             let (delta, _) = reader.push(text, ids.len(), &mut |_| ControlFlow::Continue(()));
-            let mut piece = Piece::from(delta);
+            let mut piece = AnswerPiece::from(delta);
             piece.tokens.extend_from_slice(logprobs);
-            if piece != Piece::default() {
-                send(Ok(What::Piece(piece)))?;
+            if piece != AnswerPiece::default() {
+                send(Ok(OutputEvent::Piece(piece)))?;
             }
             if reader.is_complete() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }
         Event::Finished(finished) => {
-            let piece = Piece::from(reader.finish(&mut |_| ControlFlow::Continue(())));
-            if piece != Piece::default() {
-                send(Ok(What::Piece(piece)))?;
+            let piece = AnswerPiece::from(reader.finish(&mut |_| ControlFlow::Continue(())));
+            if piece != AnswerPiece::default() {
+                send(Ok(OutputEvent::Piece(piece)))?;
             }
             let reasoning_tokens = reader.reasoning_tokens();
             let (finish, timings) = (finished.finish, finished.timings);
-            send(Ok(What::Finished(Finished { finish, timings, reasoning_tokens })))
+            send(Ok(OutputEvent::Finished(Finished { finish, timings, reasoning_tokens })))
         }
         Event::Failed(error) => send(Err(error.into())),
     })
 }
 
-/// Measures how fast tokens come.
+/// Measures the time to the first token and between tokens.
 #[derive(Debug)]
-struct Clock {
+struct TokenTimer {
     metrics: Arc<Metrics>,
-    begun: Instant,
-    /// When the last tokens came.
+    started: Instant,
+    /// When the latest tokens were generated.
     last: Option<Instant>,
 }
 
-impl Clock {
+impl TokenTimer {
     fn tokens(&mut self, count: usize) {
         let now = Instant::now();
         match self.last.replace(now) {
             Some(last) => self.metrics.next_tokens(now - last, count),
             None => {
-                self.metrics.first_token(now - self.begun);
+                self.metrics.first_token(now - self.started);
                 self.metrics.next_tokens(Duration::ZERO, count.saturating_sub(1));
             }
         }

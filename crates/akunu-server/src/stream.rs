@@ -1,4 +1,4 @@
-//! A running job as the body of a response.
+//! Streams a running job as the body of a response.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -12,37 +12,37 @@ use http_body::Frame;
 use crate::job::{Output, Running};
 use crate::refusal::Refusal;
 
-/// What a protocol writes of a job, as it comes.
+/// Writes the outputs of a job in a protocol's format.
 pub trait Writer: Send + Unpin + 'static {
-    /// `text/event-stream`, `application/x-ndjson`.
+    /// Such as `text/event-stream` or `application/x-ndjson`.
     const CONTENT_TYPE: &'static str;
 
-    /// Before anything has come.
+    /// Called before the first output.
     fn begin(&mut self, _to: &mut String) {}
 
     fn output(&mut self, output: Output, to: &mut String);
 
-    /// After the last output, unless it failed.
+    /// Called after the last output, unless the job failed.
     fn end(&mut self, to: &mut String);
 
-    /// The last that is written.
+    /// Called if the job failed, after which nothing is written.
     fn failed(&mut self, refusal: &Refusal, to: &mut String);
 }
 
-/// One server-sent event.
+/// Writes a server-sent event.
 pub fn event(data: &serde_json::Value, to: &mut String) {
     to.push_str("data: ");
     to.push_str(&data.to_string());
     to.push_str("\n\n");
 }
 
-/// Hanging up drops the body, and with it the job.
+/// Responds with a stream. When the client disconnects, the body is dropped, which cancels the job.
 pub fn respond<W: Writer>(running: Running, writer: W) -> Response {
     let mut response = Response::new(Body::new(Streamed { running, writer, state: State::Begin }));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(W::CONTENT_TYPE));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Some proxies hold streams back unless they are told not to.
+    // Disables buffering in proxies such as nginx.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
@@ -62,7 +62,7 @@ struct Streamed<W> {
 }
 
 impl<W: Writer> Streamed<W> {
-    /// Everything that is there already goes into one frame.
+    /// Writes all outputs that are available into one frame.
     fn fill(&mut self, context: &mut Context<'_>, text: &mut String) {
         if self.state == State::Begin {
             self.writer.begin(text);

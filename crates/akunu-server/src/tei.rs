@@ -1,5 +1,5 @@
-//! The API of Hugging Face's Text Embeddings Inference: `/embed` and `/rerank`, and both at `/`, where Hugging Face's
-//! own client sends what it has for a server that it knows the address of.
+//! The API of Hugging Face's Text Embeddings Inference: `/embed`, `/rerank`, and `/` for both, which Hugging Face's client
+//! uses with a base URL.
 
 use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
@@ -32,15 +32,17 @@ fn error(refusal: &Refusal) -> Json {
     json!({ "error": refusal.message, "error_type": kind })
 }
 
-/// Texts are cut at their ends only.
+/// Only truncation at the end is supported.
 fn truncate(fields: &Fields<'_>) -> Result<bool, Refusal> {
     match fields.text("truncation_direction")? {
         None | Some("Right" | "right") => Ok(fields.flag("truncate")?.unwrap_or(false)),
-        Some(_) => Err(fields.refuse("truncation_direction", "\"Right\": texts are cut at their ends")),
+        Some(_) => {
+            Err(fields.refuse("truncation_direction", "\"Right\": truncation at the start is not supported"))
+        }
     }
 }
 
-/// What the fields are those of.
+/// Dispatches by the fields of the request.
 async fn root(state: State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     match body.get("texts") {
         Some(_) => rerank(state, JsonBody(body)).await,
@@ -67,7 +69,7 @@ async fn embed(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Respo
 
 async fn rerank(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
-    let query = fields.text("query")?.ok_or_else(|| texts::missing("query", "give a text"))?;
+    let query = fields.text("query")?.ok_or_else(|| texts::missing("query", "give a string"))?;
     let documents = texts::documents(&fields, "texts")?;
     let is_raw = fields.flag("raw_scores")?.unwrap_or(false);
     let with_text = fields.flag("return_text")?.unwrap_or(false);

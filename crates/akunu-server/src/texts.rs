@@ -1,4 +1,4 @@
-//! From texts to vectors and rankings, whatever protocol asks for them.
+//! Embedding and reranking jobs, independent of the protocol.
 
 use std::borrow::Cow;
 
@@ -19,24 +19,24 @@ use crate::start::queue_full;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TextInput {
     Text(String),
-    /// As the model is to see it.
+    /// Token ids, special tokens included.
     Ids(Vec<u32>),
 }
 
-/// Texts whose vectors somebody wants.
+/// A request to embed texts.
 #[derive(Clone, Debug)]
 pub struct EmbedJob {
-    /// A model's name or alias; `None`: the first.
+    /// A model's name or alias; `None`: the server's first model.
     pub model: Option<String>,
     pub inputs: Vec<TextInput>,
-    /// What errors call the inputs: the request's field.
+    /// The name of the request's field, for errors.
     pub field: &'static str,
-    /// The prompt before each text, by its name in the model's files.
+    /// The name of a prompt in the model's files, to be put before each text.
     pub prompt_name: Option<String>,
-    /// Cuts texts that are too long, instead of refusing them.
+    /// Truncate texts that are too long instead of refusing them.
     pub truncate: bool,
     pub normalise: bool,
-    /// Only the first numbers of each vector.
+    /// Keep only this many dimensions of each vector.
     pub dimensions: Option<usize>,
 }
 
@@ -46,21 +46,21 @@ pub struct Embedded {
     pub vectors: Vec<Vec<f32>>,
     /// Tokens of all texts.
     pub tokens: usize,
-    /// How long the model took to load; next to nothing where it was loaded.
+    /// The time to load the model; close to 0 if it was loaded.
     pub load: Duration,
 }
 
-/// Documents to be ranked by how well they answer a query.
+/// A request to rank documents by their relevance to a query.
 #[derive(Clone, Debug)]
 pub struct RankJob {
     pub model: Option<String>,
     pub query: String,
     pub documents: Vec<String>,
-    /// What errors call the documents: the request's field.
+    /// The name of the request's field, for errors.
     pub field: &'static str,
-    /// Cuts documents that are too long, instead of refusing them.
+    /// Truncate documents that are too long instead of refusing them.
     pub truncate: bool,
-    /// Cuts each document to so many tokens.
+    /// Truncate each document to this many tokens.
     pub document_tokens: Option<usize>,
 }
 
@@ -74,14 +74,14 @@ pub struct Ranked {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score {
-    /// As the model's classifier gives it; of a generative reranker, the probability of yes.
+    /// The classifier's score, or a generative reranker's probability of yes.
     pub raw: f32,
-    /// From 0 to 1: the sigmoid of a classifier's score, or that probability.
+    /// From 0 to 1: the sigmoid of the classifier's score, or that probability.
     pub relevance: f32,
 }
 
 impl Ranked {
-    /// Documents' numbers, best first; those that are equally good in their order.
+    /// Indices of the documents, most relevant first. Ties keep their order.
     pub fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.scores.len()).collect();
         order.sort_by(|a, b| self.scores[*b].raw.total_cmp(&self.scores[*a].raw));
@@ -89,7 +89,7 @@ impl Ranked {
     }
 }
 
-/// Results of texts, and what it took to have them.
+/// The results of a job.
 struct Encoded {
     lease: Lease,
     results: Vec<Vec<f32>>,
@@ -98,7 +98,7 @@ struct Encoded {
 }
 
 impl App {
-    /// Has texts made into vectors.
+    /// Embeds texts.
     pub async fn embed(&self, job: EmbedJob) -> Result<Embedded, Refusal> {
         self.check_count(job.field, job.inputs.len())?;
         let EmbedJob { model, inputs, prompt_name, truncate, normalise: normalised, dimensions, .. } = job;
@@ -107,7 +107,7 @@ impl App {
                 && dimensions > queue.width()
             {
                 let message = format!(
-                    "'dimensions' is {dimensions}, and the vectors of this model have {} numbers",
+                    "'dimensions' is {dimensions}, and the vectors of this model have {}",
                     queue.width()
                 );
                 return Err(Refusal::invalid(message).param("dimensions").code("invalid_value"));
@@ -136,11 +136,11 @@ impl App {
         Ok(Embedded { model: lease.name().to_string(), vectors: results, tokens, load })
     }
 
-    /// Has documents scored.
+    /// Scores documents.
     pub async fn rank(&self, job: RankJob) -> Result<Ranked, Refusal> {
         self.check_count(job.field, job.documents.len())?;
         if job.query.is_empty() {
-            return Err(Refusal::invalid("'query' has to be a text that is not empty").param("query"));
+            return Err(Refusal::invalid("'query' must not be empty").param("query"));
         }
         let RankJob { model, query, documents, truncate, document_tokens, .. } = job;
         let read = move |lease: &Lease| {
@@ -148,8 +148,8 @@ impl App {
                 true => Err(Error::EmptyText { index }.into()),
                 false => {
                     let document = shorten(lease.model(), document, document_tokens)?;
-                    let most = truncate.then(|| lease.context());
-                    Ok(lease.model().pair_ids(&query, &document, None, most)?)
+                    let limit = truncate.then(|| lease.context());
+                    Ok(lease.model().pair_ids(&query, &document, None, limit)?)
                 }
             };
             documents.iter().enumerate().map(pair).collect()
@@ -167,18 +167,18 @@ impl App {
     }
 
     fn check_count(&self, param: &str, count: usize) -> Result<(), Refusal> {
-        let most = self.limits().texts;
+        let limit = self.limits().texts;
         match count {
             0 => Err(Refusal::invalid(format!("'{param}' is empty: give at least one text")).param(param)),
-            count if count > most => {
-                let message = format!("'{param}' has {count} texts, and one request may have {most}");
+            count if count > limit => {
+                let message = format!("'{param}' has {count} texts, and the limit is {limit}");
                 Err(Refusal::invalid(message).param(param).code("too_many_texts"))
             }
             _ => Ok(()),
         }
     }
 
-    /// Reads texts off the threads that pass messages on, and has them go through the model with those of others.
+    /// Tokenizes texts on a blocking thread, and queues them for the model.
     async fn encode(
         &self,
         model: Option<&str>,
@@ -190,11 +190,11 @@ impl App {
         let mut lease = self.models().get(model).await?;
         lease.check_kind(kind)?;
         let load = started.elapsed();
-        let of_reader = lease.clone();
-        let texts = blocking(move || read(&of_reader)).await??;
+        let read_lease = lease.clone();
+        let texts = blocking(move || read(&read_lease)).await??;
         let tokens = texts.iter().map(|text| text.ids.len()).sum();
-        let broken = || Refusal::internal("the engine broke down; the next request starts it anew");
-        // The second time where the embedder had broken down.
+        let failed = || Refusal::internal("the engine failed; it is restarted by the next request");
+        // The second attempt is for a model whose embedder had failed.
         for _ in 0..2 {
             let submitted = match lease.texts() {
                 Some(queue) => queue.submit(texts.clone()),
@@ -212,22 +212,22 @@ impl App {
             let answer = match deadline {
                 None => answer.await,
                 Some(deadline) => timeout_at(deadline, answer).await.map_err(|_| {
-                    let message = "the answer took longer than this server allows; send fewer texts";
+                    let message = "the answer exceeded the server's time limit; send fewer texts";
                     Refusal::new(Reason::Overdue, message).code("timeout")
                 })?,
             };
-            let results = answer.map_err(|_| broken())??;
+            let results = answer.map_err(|_| failed())??;
             return Ok(Encoded { lease, results, tokens, load });
         }
-        Err(broken())
+        Err(failed())
     }
 }
 
-/// The first tokens of a document, as a text.
-fn shorten<'a>(model: &Model, document: &'a str, most: Option<usize>) -> Result<Cow<'a, str>, Refusal> {
-    let Some(most) = most else { return Ok(document.into()) };
+/// Truncates a document to `limit` tokens.
+fn shorten<'a>(model: &Model, document: &'a str, limit: Option<usize>) -> Result<Cow<'a, str>, Refusal> {
+    let Some(limit) = limit else { return Ok(document.into()) };
     let all = plain_ids(model, document)?;
-    Ok(if all.len() <= most { document.into() } else { model.decode(&all[..most])?.into() })
+    Ok(if all.len() <= limit { document.into() } else { model.decode(&all[..limit])?.into() })
 }
 
 fn plain_ids(model: &Model, text: &str) -> Result<Vec<u32>, Refusal> {
@@ -235,11 +235,10 @@ fn plain_ids(model: &Model, text: &str) -> Result<Vec<u32>, Refusal> {
     Ok(model.tokenizer()?.encode(text, plain).map_err(Error::from)?)
 }
 
-/// A text, ids, or a list of either.
+/// Reads a string, token ids, or a list of either.
 pub(crate) fn inputs(fields: &Fields<'_>, name: &str) -> Result<Vec<TextInput>, Refusal> {
-    let refuse = || {
-        fields.refuse(name, "a text, a list of token ids, or a list of texts or of such lists, none empty")
-    };
+    let refuse =
+        || fields.refuse(name, "a string, a list of token ids, or a list of either, none of them empty");
     let ids = |list: &[Json]| {
         let id = |value: &Json| u32::try_from(value.as_u64()?).ok();
         list.iter().map(id).collect::<Option<Vec<u32>>>().filter(|ids| !ids.is_empty()).map(TextInput::Ids)
@@ -256,7 +255,7 @@ pub(crate) fn inputs(fields: &Fields<'_>, name: &str) -> Result<Vec<TextInput>, 
         }
         Some(Json::Array(list)) => list.iter().map(|value| one(value).ok_or_else(refuse)).collect(),
         Some(value) => Ok(vec![one(value).ok_or_else(refuse)?]),
-        None => Err(missing(name, "give a text or a list of texts")),
+        None => Err(missing(name, "give a string or a list of strings")),
     }
 }
 
@@ -264,15 +263,15 @@ pub(crate) fn missing(name: &str, advice: &str) -> Refusal {
     Refusal::invalid(format!("'{name}' is missing: {advice}")).param(name).code("missing_required_parameter")
 }
 
-/// Documents as texts, or as objects with a `text`.
+/// Reads documents: strings, or objects with a `text`.
 pub(crate) fn documents(fields: &Fields<'_>, name: &str) -> Result<Vec<String>, Refusal> {
-    let list = fields.list(name)?.ok_or_else(|| missing(name, "give a list of texts"))?;
+    let list = fields.list(name)?.ok_or_else(|| missing(name, "give a list of strings"))?;
     let text = |value: &Json| Some(value.as_str().or_else(|| value.get("text")?.as_str())?.to_string());
     let texts: Option<Vec<String>> = list.iter().map(text).collect();
-    texts.ok_or_else(|| fields.refuse(name, "a list of texts, or of objects with a \"text\""))
+    texts.ok_or_else(|| fields.refuse(name, "a list of strings, or of objects with a \"text\""))
 }
 
-/// Numbers as JSON, each with as many digits as tell it from its neighbours.
+/// Writes a vector as JSON, each number with the fewest digits that identify it.
 pub(crate) fn write_vector(vector: &[f32], to: &mut String) {
     to.push('[');
     for (index, number) in vector.iter().enumerate() {
@@ -284,7 +283,7 @@ pub(crate) fn write_vector(vector: &[f32], to: &mut String) {
     to.push(']');
 }
 
-/// Vectors as a JSON list of lists.
+/// Writes vectors as a JSON list of lists.
 pub(crate) fn write_vectors(vectors: &[Vec<f32>]) -> String {
     let mut text = String::from("[");
     for (index, vector) in vectors.iter().enumerate() {
@@ -297,7 +296,7 @@ pub(crate) fn write_vectors(vectors: &[Vec<f32>]) -> String {
     text
 }
 
-/// A number with the digits that tell it from its neighbours, instead of those of the same number as f64.
+/// A number with the fewest digits that identify it as f32.
 pub(crate) fn exact(number: f32) -> Json {
     number.to_string().parse::<f64>().map_or(Json::Null, Json::from)
 }

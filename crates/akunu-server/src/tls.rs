@@ -1,4 +1,4 @@
-//! Certificates.
+//! TLS certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::error::ServeError;
 
-/// PEM files: a chain of certificates, and the key of its first.
+/// PEM files: a certificate chain, and the private key of its first certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     pub certificate: PathBuf,

@@ -1,4 +1,4 @@
-//! What a model makes of texts, without running it: `/tokenize`, `/detokenize`, `/apply-template`.
+//! Tokenization and chat templates, without running the model: `/tokenize`, `/detokenize`, `/apply-template`.
 
 use akunu_tokenizer::EncodeOptions;
 use axum::extract::State;
@@ -37,7 +37,7 @@ fn missing(name: &str, what: &str) -> Refusal {
 
 async fn tokenize(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
-    let content = fields.text("content")?.ok_or_else(|| missing("content", "a text"))?.to_string();
+    let content = fields.text("content")?.ok_or_else(|| missing("content", "a string"))?.to_string();
     let options = EncodeOptions {
         add_special: fields.flag("add_special")?.unwrap_or(false),
         parse_special: fields.flag("parse_special")?.unwrap_or(true),

@@ -1,4 +1,4 @@
-//! A stream that fails when its other end takes nothing for too long.
+//! A stream with a timeout for writes.
 
 use std::future::Future;
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Fails with [`io::ErrorKind::TimedOut`] when nothing could be written for as long as `limit`.
+/// Fails with [`io::ErrorKind::TimedOut`] when a write has been pending for `limit`.
 #[derive(Debug)]
 pub(crate) struct WriteTimeout<S> {
     stream: S,

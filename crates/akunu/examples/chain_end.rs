@@ -1,4 +1,4 @@
-//! How long a chain takes that finds a token to stop at early: its later steps do nothing, but some of them are submitted.
+//! Measures a chain that reaches a stop token early. Its later steps do nothing, but some of them are submitted.
 //!
 //! `cargo run --release -p akunu --example chain_end -- DEVICE [MODEL]`
 #![allow(clippy::print_stdout)]
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The steps that a chain did, and how long it takes: the median of some runs, after one to warm up.
+/// The number of steps of a chain, and its median duration, after a warm-up.
 fn median(
     engine: &mut Engine,
     session: &mut Session,

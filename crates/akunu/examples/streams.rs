@@ -1,4 +1,4 @@
-//! How fast many streams are together: streams MODEL [COUNT [TOKENS [PROMPT]]].
+//! Measures the throughput of many streams: streams MODEL [COUNT [TOKENS [PROMPT]]].
 //!
 //! Each of COUNT requests has a prompt of PROMPT random ids, and generates TOKENS.
 #![allow(clippy::print_stdout)]

@@ -1,15 +1,14 @@
-//! Settings of the backends, and how programs name them in environment variables. Nothing here reads the environment itself.
+//! Settings of the backends, and the environment variables for them. This module does not read the environment itself.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use akunu_cpu::{Isa, IsaError};
 
-/// Settings of the backends. Each is used where its backend opens; the default suits every machine.
+/// Settings of the backends, each used when its backend is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendOptions {
-    /// The CPU's instruction set, by its name ([`Isa::name`]); `None`: the best that the processor has. The name is checked when
-    /// the CPU device opens.
+    /// The name of the CPU's instruction set ([`Isa::name`]); `None`: the best available. Checked when the CPU device is opened.
     pub isa: Option<String>,
     #[cfg(not(target_vendor = "apple"))]
     pub cuda: akunu_cuda::CudaOptions,
@@ -18,12 +17,12 @@ pub struct BackendOptions {
 }
 
 impl BackendOptions {
-    /// The options that a program's users set in variables: `AKUNU_ISA` names an instruction set, `AKUNU_CUDA` and `AKUNU_METAL` list
-    /// how those devices run, `AKUNU_CUDA_PATH`, `CUDA_PATH` and `CUDA_HOME` are folders of NVIDIA's libraries, and `AKUNU_CACHE`
-    /// holds compiled GPU kernels. An empty variable counts as one that is not set.
+    /// Reads the options from variables: `AKUNU_ISA` names an instruction set, `AKUNU_CUDA` and `AKUNU_METAL` have options of those
+    /// devices, `AKUNU_CUDA_PATH`, `CUDA_PATH` and `CUDA_HOME` are folders of NVIDIA's libraries, and `AKUNU_CACHE` is the folder for
+    /// compiled GPU kernels. An empty variable counts as unset.
     pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> BackendOptions {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
-        // Text that is not Unicode still has to be refused as an unknown name.
+        // Converted lossily, so that text that is not Unicode is refused as an unknown name.
         let text = |name: &str| get(name).map(|value| value.to_string_lossy().into_owned());
         BackendOptions {
             isa: text("AKUNU_ISA"),
@@ -50,7 +49,7 @@ impl BackendOptions {
         }
     }
 
-    /// The instruction set of the CPU device: the one that is named, else the best that this processor has.
+    /// The instruction set of the CPU device: the named one, or else the best available.
     pub fn cpu_isa(&self) -> Result<Isa, IsaError> {
         match &self.isa {
             Some(name) => name.parse::<Isa>()?.checked(),
@@ -59,8 +58,7 @@ impl BackendOptions {
     }
 }
 
-/// Where a backend keeps its compiled kernels: in `AKUNU_CACHE`, else where the system has its users' caches. `None` if neither is
-/// known.
+/// The folder for compiled kernels: `AKUNU_CACHE`, or else the user's cache folder. `None` if neither is known.
 fn kernel_folder(backend: &str, get: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let path = |name: &str| get(name).map(PathBuf::from);
     let caches = || {
@@ -110,7 +108,7 @@ mod tests {
 
     #[test]
     #[cfg(not(target_vendor = "apple"))]
-    fn akunu_cuda_lists_how_the_device_runs() {
+    fn akunu_cuda_lists_options_of_the_device() {
         use akunu_cuda::CudaOptions;
         let cuda = |words: &str| from(&[("AKUNU_CUDA", words)]).cuda;
         let serial = CudaOptions { linked: false, ..CudaOptions::default() };
@@ -123,7 +121,7 @@ mod tests {
     #[test]
     #[cfg(unix)]
     #[cfg(not(target_vendor = "apple"))]
-    fn folders_of_libraries_come_in_the_order_of_their_variables() {
+    fn library_folders_have_the_order_of_their_variables() {
         let folders =
             from(&[("CUDA_HOME", "/h"), ("CUDA_PATH", "/p"), ("AKUNU_CUDA_PATH", "/a:/b")]).cuda.folders;
         assert_eq!(folders.libraries, [Path::new("/a"), Path::new("/b")]);
@@ -131,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_kept_in_the_users_caches_unless_a_folder_is_named() {
+    fn the_kernel_cache_is_in_the_users_cache_folder_by_default() {
         let folder = |variables: &[(&str, &str)]| {
             let found =
                 |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());

@@ -1,4 +1,4 @@
-//! Chains: passes of one row in one submission, each fed what was picked after the one before.
+//! Chains: several decode steps in one submission, each with the token sampled by the one before.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use crate::pass::LastPass;
 use crate::{Engine, Error, Sampler, Session};
 
 impl Engine {
-    /// A pass and a pick, up to `steps` times in one submission: feeds the last token of `history` (all tokens of the text), then
-    /// what was picked after it, and so on. Gives the ids that were picked: fewer if one of `stop` came up or `cancel` was set. The
-    /// session then holds what was fed, which is all of the text but the last id.
+    /// Runs up to `steps` decode steps in one submission. The first processes the last token of `history` (all tokens of the text),
+    /// the others the token sampled before. Returns the sampled ids: fewer if one of them is in `stop`, or if `cancel` was set. The
+    /// session then holds all of the text except the last id.
     ///
-    /// Without a sampler the best token is picked. With a sampler whose settings the device cannot follow, the host picks, and the
-    /// chain is one step long. The tokens are the same.
+    /// Without a sampler, sampling is greedy. If the device does not support the sampler's settings, the host samples, and the chain
+    /// is one step long. The tokens are the same.
     pub fn chain(
         &mut self,
         session: &mut Session,
@@ -26,7 +26,7 @@ impl Engine {
     ) -> Result<&[u32], Error> {
         let &token = history.last().ok_or(Error::EmptyPrompt)?;
         self.check_feed(session, &[token], 0)?;
-        // None: the host picks.
+        // `None`: the host samples.
         let kind = match sampler.as_deref_mut() {
             None => Some(PassKind::Decode),
             Some(sampler) => self.upload_sampler(sampler, history)?.then_some(PassKind::SampledDecode),
@@ -52,7 +52,7 @@ impl Engine {
         Ok(&self.found[..done])
     }
 
-    /// Uploads a sampler's settings for a chain; false if the device cannot pick as it does.
+    /// Uploads a sampler's settings for a chain; false if the device does not support them.
     fn upload_sampler(&mut self, sampler: &mut Sampler, history: &[u32]) -> Result<bool, Error> {
         let records = self.records(PassKind::SampledDecode);
         let (Some(records), Some(record)) = (records, sampler.record(history)) else { return Ok(false) };
@@ -60,7 +60,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// As many steps as a submission may have.
+    /// The maximum steps of a submission.
     fn chain_steps(&self, session: &Session, steps: usize) -> Result<usize, Error> {
         let steps = steps.clamp(1, self.plan.tables.decode().steps);
         if session.len() + steps > self.context() {
@@ -69,7 +69,7 @@ impl Engine {
         Ok(steps)
     }
 
-    /// Submits a chain that decodes `token`, and gives how many ids it found: the first of `found`.
+    /// Submits a chain that decodes `token`. Returns the number of sampled ids, which are the first of `found`.
     fn submit_chain(
         &mut self,
         session: &Session,
@@ -101,7 +101,7 @@ impl Engine {
         self.step_seconds = Some(self.step_seconds.map_or(seconds, |s| 0.75 * s + 0.25 * seconds));
     }
 
-    /// The most steps of a chain that takes no longer than [`crate::EngineOptions::chain_time`], by the duration of the
+    /// The maximum steps of a chain that takes no longer than [`crate::EngineOptions::chain_time`], by the duration of the
     /// steps so far: at least 1, and 1 before the first step has been measured.
     pub fn chain_limit(&self) -> usize {
         let seconds = self.chain_time.as_secs_f64();

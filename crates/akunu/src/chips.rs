@@ -1,8 +1,7 @@
-//! Chips that a model can be planned for on a machine without them.
+//! Chips that a model can be planned for without having them.
 //!
-//! What a plan needs of a device are its [`Capabilities`]. Each backend derives them in one function from a chip's
-//! facts, whether a driver told them or a table of known chips has them, so a plan made here is the plan that the
-//! chip's own machine makes.
+//! A plan depends on a device's [`Capabilities`] only. Each backend derives them in one function from the properties of a
+//! chip, which come from the driver or from a table of known chips. So a plan made here equals that made on the chip itself.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,11 +14,11 @@ use akunu_plan::reference::ReferenceDevice;
 
 use crate::{Capabilities, Error};
 
-/// Threads of a CPU where no number is given: what many desktop processors have as cores.
+/// Default threads of a CPU: a common number of cores.
 const CPU_THREADS: usize = 8;
 
-/// A chip to plan for. Its text form is the backend's name, which stands for the backend's default chip, or that name,
-/// a colon and the name of a chip: `cuda`, `metal:m3-max`.
+/// A chip to plan for. Written as the name of a backend, for its default chip, or as backend and chip with a colon:
+/// `cuda`, `metal:m3-max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChipChoice {
     /// A CPU with an instruction set: AVX2 by default.
@@ -45,12 +44,12 @@ fn backends() -> [(&'static str, Vec<ChipChoice>); 4] {
 }
 
 impl ChipChoice {
-    /// All that there are, grouped by backend, each backend's default first.
+    /// All known chips, grouped by backend, with the backend's default first.
     pub fn all() -> Vec<ChipChoice> {
         backends().into_iter().flat_map(|(_, chips)| chips).collect()
     }
 
-    /// Every name for people: `cpu[:avx2|scalar|…], cuda[:h200|…], …`. The default chip of a backend comes first.
+    /// All names, for messages: `cpu[:avx2|scalar|…], cuda[:h200|…], …`. The default chip of a backend comes first.
     pub fn names() -> String {
         let of = |(backend, chips): (&str, Vec<ChipChoice>)| {
             let names: Vec<&str> = chips.iter().filter_map(|chip| chip.chip_name()).collect();
@@ -69,8 +68,7 @@ impl ChipChoice {
         }
     }
 
-    /// What a device on this chip asks of plans. `threads` is for a CPU; by default 8. How many bytes are available
-    /// is not known of a chip that is not there.
+    /// The capabilities of a device with this chip. `threads` is for a CPU, by default 8. The available memory is unknown.
     pub fn capabilities(self, threads: Option<usize>) -> Capabilities {
         match self {
             ChipChoice::Cpu(isa) => akunu_cpu::capabilities(isa, threads.unwrap_or(CPU_THREADS)),
@@ -116,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_chip_is_found_by_its_name_and_a_backend_stands_for_its_first_chip() {
+    fn chips_are_found_by_name_and_backends_have_a_default_chip() {
         for chip in ChipChoice::all() {
             assert_eq!(chip.to_string().parse::<ChipChoice>().unwrap(), chip);
         }
@@ -128,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_chip_is_called_is_refused_with_all_names() {
+    fn unknown_chips_are_refused_with_all_names() {
         for name in ["", "rocm", "metal:m9", "cuda:", "reference:x", ":h200", "cpu:avx2 "] {
             let refused = name.parse::<ChipChoice>().unwrap_err().to_string();
             assert!(refused.contains(&format!("\"{name}\"")), "{refused}");

@@ -1,4 +1,4 @@
-//! The one registry of backends: what exists, what it is called, how it is opened.
+//! The registry of backends: their names, detection, and how they are opened.
 
 use std::str::FromStr;
 
@@ -12,7 +12,7 @@ use crate::{BackendOptions, Error};
 /// Which device runs the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The best that this machine has: Metal or CUDA where a GPU answers, else the CPU. [`crate::Engine::notes`] says which it was.
+    /// The best device of this machine: Metal or CUDA if a GPU is usable, else the CPU. [`crate::Engine::notes`] has the choice.
     #[default]
     Auto,
     Cpu,
@@ -22,7 +22,7 @@ pub enum DeviceChoice {
     /// An Apple GPU.
     #[cfg(target_vendor = "apple")]
     Metal,
-    /// Plain loops in f32 and f64: slow, obvious, the oracle for the others.
+    /// Plain loops in f32 and f64: slow and simple, the reference for testing the others.
     Reference,
 }
 
@@ -49,7 +49,7 @@ impl DeviceChoice {
         }
     }
 
-    /// What `Auto` stands for on this machine.
+    /// The device that `Auto` selects on this machine.
     pub fn resolve(self, backends: &BackendOptions) -> DeviceChoice {
         match self {
             DeviceChoice::Auto => gpu(backends).unwrap_or(DeviceChoice::Cpu),
@@ -58,7 +58,7 @@ impl DeviceChoice {
     }
 }
 
-/// A GPU that has all that it needs.
+/// A usable GPU: its libraries are complete.
 fn gpu(backends: &BackendOptions) -> Option<DeviceChoice> {
     #[cfg(not(target_vendor = "apple"))]
     if akunu_cuda::probe(&backends.cuda.folders).is_ok() {
@@ -71,7 +71,7 @@ fn gpu(backends: &BackendOptions) -> Option<DeviceChoice> {
     None
 }
 
-/// Why `Auto` does not stand for a GPU that is there: a part of what it needs is missing.
+/// Why `Auto` does not select a GPU that exists: one of its libraries is missing.
 pub(crate) fn unused_gpu(backends: &BackendOptions) -> Option<String> {
     #[cfg(not(target_vendor = "apple"))]
     if let Err(error) = akunu_cuda::probe(&backends.cuda.folders) {
@@ -84,7 +84,7 @@ pub(crate) fn unused_gpu(backends: &BackendOptions) -> Option<String> {
     None
 }
 
-/// What this machine has for GPUs and what is missing, as (name, value).
+/// The state of GPUs, drivers and libraries on this machine, as (name, value).
 pub fn gpu_facts(backends: &BackendOptions) -> Vec<(&'static str, String)> {
     #[cfg(not(target_vendor = "apple"))]
     return akunu_cuda::report(&backends.cuda.folders);
@@ -110,7 +110,7 @@ impl std::fmt::Display for DeviceChoice {
     }
 }
 
-/// Opens a device; `threads` is for those that use host threads (`None`: one for each physical core).
+/// Opens a device. `threads` is for devices that use CPU threads (`None`: one per physical core).
 pub fn open_device(
     choice: DeviceChoice,
     threads: Option<usize>,
@@ -132,7 +132,7 @@ pub fn open_device(
     }
 }
 
-/// The Metal device, its tables encoded once, as indirect command buffers, or anew for every pass: whatever `backends` say of that.
+/// The Metal device. `backends` says whether dispatch tables are encoded once, as indirect command buffers, or for every pass.
 pub fn open_metal(
     choice: DeviceChoice,
     #[cfg_attr(not(target_vendor = "apple"), allow(unused_variables, reason = "nothing here has them"))]

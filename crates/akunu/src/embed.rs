@@ -1,4 +1,4 @@
-//! Vectors and scores of whole texts: a model on a device that keeps nothing of a text but its result.
+//! Embedding and scoring of whole texts, without a persistent KV cache.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,36 +13,36 @@ use crate::engine::{available, check_memory};
 use crate::profile::{LabelTiming, time_table};
 use crate::{BackendOptions, DeviceChoice, Error, Model, Note};
 
-/// Tokens of the longest text where neither the files nor anybody else says, unless the model takes fewer.
+/// Default maximum tokens of a text, unless that of the model is less.
 pub const DEFAULT_LONGEST: usize = 8192;
 
-/// Rows of a pass that give a vector, where a text gives one.
+/// Maximum texts of a pass, if each gives one vector.
 const MOST_TEXTS: usize = 1024;
 
-/// What texts become.
+/// What is computed from texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmbedTask {
     /// Vectors; `None`: as the model's files say.
     Vectors(Option<Pooling>),
-    /// How well a document answers a query, as the model's classifier says, or the token that it would go on with.
+    /// Scores of documents for a query, from the model's classifier or the probability of its next token.
     Scores,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbedOptions {
     pub device: DeviceChoice,
-    /// Host threads; `None`: one for each physical core.
+    /// CPU threads; `None`: one per physical core.
     pub threads: Option<usize>,
     /// Settings of the device's backend.
     pub backends: BackendOptions,
     pub task: EmbedTask,
-    /// Tokens of the longest text; `None`: what vectors of the model were made for, at most 8192.
+    /// Maximum tokens of a text; `None`: the maximum that the model was trained for, at most 8192.
     pub longest: Option<usize>,
-    /// How keys and values are stored during a pass; `None`: as exactly as the device goes fast.
+    /// The type of keys and values during a pass; `None`: the most precise type that is fast on the device.
     pub kv: Option<KvType>,
-    /// Rows of a pass; `None`: what the device likes, and at least the longest text.
+    /// Rows of a pass; `None`: chosen for the device, at least the maximum tokens of a text.
     pub rows: Option<usize>,
-    /// Fuse Q·K·V and gate·up where their types agree. Off only to compare.
+    /// Fuse Q·K·V and gate·up where their types agree. Off only for comparisons.
     pub fuse: bool,
 }
 
@@ -61,13 +61,13 @@ impl Default for EmbedOptions {
     }
 }
 
-/// A text as the model reads it.
+/// A tokenized text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TextIds {
     pub ids: Vec<u32>,
-    /// The kind of each token: 1 for those of a second text. Empty where all are 0.
+    /// The segment of each token: 1 for those of a second text. Empty if all are 0.
     pub segments: Vec<u32>,
-    /// Whether tokens were left out because there were too many.
+    /// Whether the text was truncated.
     pub is_cut: bool,
 }
 
@@ -77,7 +77,7 @@ impl From<Vec<u32>> for TextIds {
     }
 }
 
-/// A model that makes vectors or scores of texts, on a device.
+/// An embedding or reranking model, loaded on a device.
 #[derive(Debug)]
 pub struct Embedder {
     model: Arc<Model>,
@@ -90,11 +90,13 @@ pub struct Embedder {
     pass: TextPass,
 }
 
-/// How a model's texts become vectors: what was asked for, or what the files say, or what is usual.
-fn pooling(model: &Model, asked: Option<Pooling>) -> Result<(Pooling, Option<Note>), Error> {
+/// The pooling of a model: the requested one, or that of its files, or the default.
+fn pooling(model: &Model, requested: Option<Pooling>) -> Result<(Pooling, Option<Note>), Error> {
     let config = model.config();
-    match asked.or(config.embedding.pooling) {
-        Some(pooling) if asked.is_none() || config.bidirectional || config.embedding.pooling.is_some() => {
+    match requested.or(config.embedding.pooling) {
+        Some(pooling)
+            if requested.is_none() || config.bidirectional || config.embedding.pooling.is_some() =>
+        {
             Ok((pooling, None))
         }
         Some(pooling) => Ok((pooling, Some(Note::GenerativeEmbedding { pooling: pooling.name() }))),
@@ -103,22 +105,22 @@ fn pooling(model: &Model, asked: Option<Pooling>) -> Result<(Pooling, Option<Not
     }
 }
 
-/// Tokens of the longest text where nobody asks for another: what the model's files say, at most [`DEFAULT_LONGEST`]
-/// where they say nothing, and no more than the model was trained for.
-pub fn usual_longest(config: &ModelConfig) -> usize {
+/// The default maximum tokens of a text: what the model's files say, or else [`DEFAULT_LONGEST`], and at most what the model
+/// was trained for.
+pub fn default_longest(config: &ModelConfig) -> usize {
     config.embedding.max_text_tokens.unwrap_or(DEFAULT_LONGEST).min(config.context_length)
 }
 
-/// Rows of a pass where nobody asks for another number. There is no cache that grows with them, so a GPU gets more than in a
-/// prompt: on an H200 bge-large takes 38% more tokens a second than with those.
-fn usual_rows(capabilities: &Capabilities) -> usize {
+/// The default rows of a pass. A GPU gets more than for prefill, because no KV cache grows with them: on an H200 bge-large
+/// processes 38% more tokens per second than with the rows of a prefill.
+fn default_rows(capabilities: &Capabilities) -> usize {
     match capabilities.half_products {
         Some(_) => 4 * capabilities.prefill_rows,
         None => capabilities.prefill_rows,
     }
 }
 
-/// Plans a model for a device without allocating or loading anything, and without asking whether it fits.
+/// Plans a model for a device, without allocating or loading anything or checking the memory.
 pub fn plan_texts(
     model: &Model,
     capabilities: &Capabilities,
@@ -126,8 +128,8 @@ pub fn plan_texts(
 ) -> Result<(EncodePlan, Option<Note>), Error> {
     let config = model.config();
     let (output, note) = match options.task {
-        EmbedTask::Vectors(asked) => {
-            let (pooling, note) = pooling(model, asked)?;
+        EmbedTask::Vectors(requested) => {
+            let (pooling, note) = pooling(model, requested)?;
             (EncodeOutput::Vectors(pooling), note)
         }
         EmbedTask::Scores if model.weights().tensor("cls.output.weight").is_some() => {
@@ -137,15 +139,15 @@ pub fn plan_texts(
         EmbedTask::Scores => return Err(Error::NoClassifier),
     };
     let trained = config.context_length;
-    let longest = options.longest.unwrap_or(usual_longest(config));
+    let longest = options.longest.unwrap_or(default_longest(config));
     if longest == 0 || longest > trained {
         return Err(Error::Setting {
-            name: "the longest text",
+            name: "the maximum length of a text",
             value: longest.to_string(),
-            expected: "at least 1 token and at most those that the model was trained for",
+            expected: "from 1 to the context length that the model was trained for",
         });
     }
-    let rows = options.rows.unwrap_or(usual_rows(capabilities)).max(longest);
+    let rows = options.rows.unwrap_or(default_rows(capabilities)).max(longest);
     let every_row = output == EncodeOutput::Vectors(Pooling::None);
     let plan_options = EncodeOptions {
         longest,
@@ -169,7 +171,7 @@ impl Embedder {
         Embedder::on_device(model, device, options)
     }
 
-    /// As [`Embedder::new`], on a device that is open already.
+    /// As [`Embedder::new`], on an open device.
     pub fn on_device(
         model: Arc<Model>,
         mut device: Box<dyn Device>,
@@ -203,34 +205,33 @@ impl Embedder {
         &*self.device
     }
 
-    /// What was decided for the user and is worth a line.
+    /// Decisions that the user should know of.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
 
-    /// Planning, loading and preparing.
+    /// The time for planning, loading and preparing.
     pub fn load_time(&self) -> Duration {
         self.load_time
     }
 
-    /// Tokens of the longest text.
+    /// Maximum tokens of a text.
     pub fn longest(&self) -> usize {
         self.plan.options.longest
     }
 
-    /// Numbers of one vector.
+    /// Dimensions of a vector.
     pub fn width(&self) -> usize {
         self.plan.width
     }
 
-    /// Refuses a text that no pass could take. `index` is its number among others.
+    /// Checks that a text can be processed. `index` is its number, for the error.
     pub fn check(&self, text: &TextIds, index: usize) -> Result<(), Error> {
         check(&self.plan, text, index)
     }
 
-    /// What each text becomes, in the texts' order: its vector as the model leaves it, not normalised; with
-    /// [`Pooling::None`] those of all its tokens, one after the other; or its scores. The bits of a text's result are the
-    /// same whoever is in the pass with it.
+    /// The result of each text, in order: its vector, not normalised; with [`Pooling::None`] the vectors of all its tokens, one
+    /// after the other; or its scores. The bits of a result do not depend on the other texts of the pass.
     pub fn encode(&mut self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
         texts.iter().enumerate().try_for_each(|(index, text)| self.check(text, index))?;
         let mut results = Vec::with_capacity(texts.len());
@@ -243,7 +244,7 @@ impl Embedder {
         Ok(results)
     }
 
-    /// Of scored texts: how well each document answers its query.
+    /// The relevance of each document to its query.
     pub fn scores(&mut self, texts: &[TextIds]) -> Result<Vec<f32>, Error> {
         let answers = self.model.answers();
         let results = self.encode(texts)?;
@@ -260,7 +261,7 @@ impl Embedder {
         results.into_iter().map(score).collect()
     }
 
-    /// What [`Embedder::encode`] reads and computes for these texts.
+    /// The memory traffic and operations of [`Embedder::encode`] for these texts.
     pub fn cost(&self, texts: &[TextIds]) -> Result<Cost, Error> {
         texts.iter().enumerate().try_for_each(|(index, text)| self.check(text, index))?;
         let mut cost = Cost::default();
@@ -281,7 +282,7 @@ impl Embedder {
         Ok(())
     }
 
-    /// How long each command of one pass over these texts takes, the median of so many passes.
+    /// Times each command of a pass over these texts: the median over `passes`.
     pub fn profile(&mut self, texts: &[TextIds], passes: usize) -> Result<Vec<LabelTiming>, Error> {
         fill(&mut self.pass, texts, &self.plan)?;
         self.upload_segments()?;
@@ -314,7 +315,7 @@ impl Embedder {
     }
 }
 
-/// Where more rows were asked for than the longest text needs, fewer of them are the first thing to try.
+/// Replaces the advice if more rows were requested than the longest text needs: fewer rows save memory first.
 fn about_rows(error: Error, options: &EmbedOptions, longest: usize) -> Error {
     match error {
         Error::DoesNotFit { plan, context, available, .. }
@@ -343,13 +344,13 @@ fn check(plan: &EncodePlan, text: &TextIds, index: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes a pass of as many texts as fit, from the first on, and says how many these are.
+/// Fills a pass with as many of the first texts as fit, and returns their number.
 fn fill_from(pass: &mut TextPass, texts: &[TextIds], plan: &EncodePlan) -> usize {
     pass.clear();
     texts.iter().take_while(|text| pass.add(&text.ids, &text.segments, plan)).count()
 }
 
-/// Makes one pass of all the texts, or says why it cannot.
+/// Fills a pass with all texts, or returns why they do not fit.
 pub(crate) fn fill(pass: &mut TextPass, texts: &[TextIds], plan: &EncodePlan) -> Result<(), Error> {
     texts.iter().enumerate().try_for_each(|(index, text)| check(plan, text, index))?;
     if fill_from(pass, texts, plan) == texts.len() {
@@ -362,12 +363,12 @@ pub(crate) fn fill(pass: &mut TextPass, texts: &[TextIds], plan: &EncodePlan) ->
     })
 }
 
-/// Of the first of two logits.
+/// The probability of the first of two logits.
 fn probability(first: f32, second: f32) -> f32 {
     1.0 / (1.0 + (second - first).exp())
 }
 
-/// Scales a vector to length 1. One of zeros stays as it is.
+/// Scales a vector to length 1. A zero vector is unchanged.
 pub fn normalise(vector: &mut [f32]) {
     let length = vector.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>().sqrt();
     if length > 0.0 {
@@ -387,7 +388,7 @@ mod tests {
         let mut zeros = [0.0; 3];
         normalise(&mut zeros);
         assert_eq!(zeros, [0.0; 3]);
-        // Squares that f32 could not hold.
+        // Squares that overflow f32.
         let mut large = [3.0, 4.0].map(|v: f32| v * 2f32.powi(100));
         normalise(&mut large);
         assert_eq!(large, [0.6, 0.8]);

@@ -1,4 +1,4 @@
-//! A model on a device: passes over rows, and the KV cache they fill.
+//! A model on a device with its KV cache.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,35 +13,35 @@ use crate::prompt::check_prompt;
 use crate::session::SlotPool;
 use crate::{BackendOptions, DeviceChoice, Error, Model, Session, memory};
 
-/// Positions of the context where nobody says, unless the model has fewer.
+/// Default context length, unless that of the model is shorter.
 pub const DEFAULT_CONTEXT: usize = 4096;
 
-/// Short enough that text streams smoothly and that Ctrl-C takes effect at once.
+/// Short enough that text streams smoothly and cancelling takes effect quickly.
 pub const DEFAULT_CHAIN_TIME: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineOptions {
     pub device: DeviceChoice,
-    /// Host threads; `None`: one for each physical core.
+    /// CPU threads; `None`: one per physical core.
     pub threads: Option<usize>,
     /// Settings of the device's backend.
     pub backends: BackendOptions,
-    /// Positions of each slot; `None`: the model's own, at most 4096.
+    /// Context length of each slot; `None`: the model's own, at most 4096.
     pub context: Option<usize>,
     pub kv: KvType,
-    /// Sessions held at once.
+    /// Number of slots, which is the maximum number of sessions.
     pub slots: usize,
-    /// Most rows of a prefill pass; `None`: what the device likes.
+    /// Maximum rows of a prefill pass; `None`: chosen for the device.
     pub chunk: Option<usize>,
-    /// Most rows of a prefill pass that give logits. 1 is enough to generate; more makes scoring faster and takes
+    /// Maximum rows of a prefill pass that compute logits. 1 is enough to generate; more make scoring faster and take
     /// `vocabulary · 4` bytes each.
     pub logit_rows: usize,
-    /// Most steps of one decode submission; `None`: what the device likes.
+    /// Maximum steps of a decode submission; `None`: chosen for the device.
     pub chain: Option<usize>,
-    /// The longest that one decode submission should take, by the measured duration of a step. Text is given out, and a
-    /// request is cancelled or joined by others, between submissions. [`Duration::ZERO`]: submissions of one step.
+    /// Maximum duration of a decode submission, estimated from measured steps. Text is streamed, and requests are cancelled or
+    /// added, between submissions. [`Duration::ZERO`]: submissions of one step.
     pub chain_time: Duration,
-    /// Fuse QKV and gate·up where their types agree, and fold what the device asks for. Off only to compare.
+    /// Fuse QKV and gate·up where their types agree, and other operations where the device supports it. Off only for comparisons.
     pub fuse: bool,
 }
 
@@ -64,50 +64,46 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    /// For so many sequences that go on together: as many slots, and a row of logits for each.
+    /// Options for this many concurrent sequences: a slot and a row of logits for each.
     pub fn batching(self, sequences: usize) -> EngineOptions {
         EngineOptions { slots: sequences, logit_rows: self.logit_rows.max(sequences), ..self }
     }
 }
 
-/// Something decided for the user that is worth a line on stderr. Display is that line.
+/// A decision made while loading that the user should know of. Display is a line for stderr.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Note {
     #[error("device auto: {device} ({detail})")]
     AutoDevice { device: &'static str, detail: String },
     #[error("the GPU is not used: {reason}")]
     UnusedGpu { reason: String },
-    #[error(
-        "the context is {context} of the {trained} positions that the model was trained for; -c asks for more"
-    )]
+    #[error("the context length is {context}, and the model was trained for {trained}; use -c for more")]
     DefaultContext { context: usize, trained: usize },
     #[error(
-        "a context of {context} is more than the {trained} positions that the model was trained for: expect nonsense beyond"
+        "a context length of {context} exceeds the {trained} that the model was trained for: expect poor quality beyond"
     )]
     BeyondTraining { context: usize, trained: usize },
-    #[error("this model generates text; its states are pooled as asked for ({pooling})")]
+    #[error("this model generates text; its hidden states are pooled as requested ({pooling})")]
     GenerativeEmbedding { pooling: &'static str },
-    #[error(
-        "the model's files do not say how its states become a vector: their mean is taken (--pooling changes it)"
-    )]
+    #[error("the model's files do not specify a pooling: the mean is used (--pooling changes it)")]
     AssumedPooling,
     #[error(
-        "the weights ({}) are larger than the memory available ({}): parts are read from the file again for each token",
+        "the weights ({}) are larger than the memory available ({}): parts are read from disk again for each token",
         memory::human(*weights), memory::human(*available)
     )]
     WeightsExceedMemory { weights: u64, available: u64 },
 }
 
-/// What a prefill did.
+/// The result of a prefill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefilled {
-    /// Tokens that stood in the session already.
+    /// Tokens that were in the session already.
     pub reused: usize,
-    /// Tokens that went through the model.
+    /// Tokens that were processed.
     pub fed: usize,
 }
 
-/// Plans a model for a device without allocating or loading anything, and without asking whether it fits.
+/// Plans a model for a device, without allocating or loading anything or checking the memory.
 pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions) -> Result<ModelPlan, Error> {
     let at_least_1 = |name, value: Option<usize>| match value {
         Some(0) => Err(Error::Setting { name, value: "0".into(), expected: "at least 1" }),
@@ -137,7 +133,7 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
     Ok(akunu_plan::plan(model.weights(), capabilities, &plan_options)?)
 }
 
-/// Bytes that a device can still allocate, where anybody knows.
+/// Memory that a device can still allocate, if known.
 pub(crate) fn available(capabilities: &Capabilities) -> Option<u64> {
     match capabilities.available_bytes {
         Some(bytes) => Some(bytes),
@@ -150,10 +146,10 @@ pub(crate) fn check_fits(plan: &ModelPlan, available: Option<u64>) -> Result<(),
     check_memory(&plan.memory, plan.options.context, available)
 }
 
-/// Whether what is planned for texts of so many tokens fits.
+/// Checks that a plan fits into the available memory.
 pub(crate) fn check_memory(plan: &MemoryPlan, context: usize, available: Option<u64>) -> Result<(), Error> {
     let Some(available) = available else { return Ok(()) };
-    // What a device made for itself is allocated already.
+    // The device has allocated its own workspace already.
     if plan.allocated() - plan.workspace <= available {
         return Ok(());
     }
@@ -185,7 +181,7 @@ fn notes(
     notes
 }
 
-/// A model that stands on a device.
+/// A model loaded on a device.
 #[derive(Debug)]
 pub struct Engine {
     model: Arc<Model>,
@@ -196,10 +192,10 @@ pub struct Engine {
     notes: Vec<Note>,
     load_time: Duration,
 
-    // The host's side of passes, allocated once.
+    // Host buffers of passes, allocated once.
     /// At most the prefill table's rows.
     pub(crate) rows: Vec<Row>,
-    /// Which of them ask for logits.
+    /// Which of them need logits.
     pub(crate) asking: Vec<u32>,
     /// The ids of a submission, step by step.
     pub(crate) found: Vec<u32>,
@@ -219,7 +215,7 @@ impl Engine {
         Engine::on_device(model, device, options)
     }
 
-    /// As [`Engine::new`], on a device that is open already: `options.threads` is not looked at, and `options.backends` only for notes.
+    /// As [`Engine::new`], on an open device: `options.threads` is not used, and `options.backends` only for notes.
     pub fn on_device(
         model: Arc<Model>,
         mut device: Box<dyn Device>,
@@ -261,7 +257,7 @@ impl Engine {
         &*self.device
     }
 
-    /// Positions of each slot.
+    /// The context length of each slot.
     pub fn context(&self) -> usize {
         self.plan.options.context
     }
@@ -270,12 +266,12 @@ impl Engine {
         self.plan.config.vocab_size
     }
 
-    /// What was decided for the user and is worth a line.
+    /// Decisions that the user should know of.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
 
-    /// Planning, loading and preparing.
+    /// The time for planning, loading and preparing.
     pub fn load_time(&self) -> Duration {
         self.load_time
     }
@@ -286,15 +282,15 @@ impl Engine {
         self.pool.take(self.context()).ok_or(Error::NoFreeSlot { slots })
     }
 
-    /// Makes the session's tokens equal to `ids`: keeps the prefix that they share, and feeds the rest (at least the
-    /// last token, so that its logits can be had).
+    /// Makes the session's tokens equal to `ids`: keeps their common prefix, and processes the rest (at least the last token,
+    /// for its logits).
     pub fn prefill(&mut self, session: &mut Session, ids: &[u32]) -> Result<Prefilled, Error> {
         let reused = self.reuse(session, ids)?;
         self.feed(session, &ids[reused..])?;
         Ok(Prefilled { reused, fed: ids.len() - reused })
     }
 
-    /// Checks a prompt and cuts the session back to what it shares with it, and leaves at least one token to feed.
+    /// Checks a prompt, and truncates the session to their common prefix, leaving at least one token to process.
     pub(crate) fn reuse(&self, session: &mut Session, ids: &[u32]) -> Result<usize, Error> {
         self.check_own(session)?;
         self.check_prompt(ids)?;
@@ -304,7 +300,7 @@ impl Engine {
         Ok(reused)
     }
 
-    /// Feeds tokens after those of the session, in passes as large as the prefill table; the last row gives logits.
+    /// Processes tokens after those of the session, in passes as large as the prefill table; only the last row has logits.
     pub(crate) fn feed(&mut self, session: &mut Session, ids: &[u32]) -> Result<(), Error> {
         let chunk = self.plan.tables.prefill().rows;
         for (index, part) in ids.chunks(chunk).enumerate() {
@@ -314,8 +310,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Forgets `discard` tokens after the first `keep_first` and moves the rest down, their keys turned back to their new
-    /// positions. What the rest had seen of the forgotten stays in it, so this is not the same as feeding it anew.
+    /// Discards `discard` tokens after the first `keep_first`, and moves the rest down, with their keys rotated to the new
+    /// positions. The rest was computed with attention to the discarded tokens, so this differs from prefilling it again.
     pub fn shift(&mut self, session: &mut Session, keep_first: usize, discard: usize) -> Result<(), Error> {
         self.check_own(session)?;
         let len = session.len();
@@ -332,7 +328,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the first `n` tokens of `from` all that `to` holds, without running the model.
+    /// Replaces the content of `to` with the first `n` tokens of `from`, without running the model.
     pub fn copy_prefix(&mut self, from: &Session, to: &mut Session, n: usize) -> Result<(), Error> {
         self.check_own(from)?;
         self.check_own(to)?;
@@ -357,13 +353,13 @@ impl Engine {
         Ok(())
     }
 
-    /// The logits of every position of `ids` (`all`) or the last, one row after the other, in passes of at most `chunk`
-    /// rows (`None`: as many as the engine was made for). Uses a free slot for the while.
+    /// The logits of every position of `ids` (`all`) or of the last, one row after the other, in passes of at most `chunk`
+    /// rows (`None`: the engine's maximum). Uses a free slot temporarily.
     pub fn logits(&mut self, ids: &[u32], all: bool, chunk: Option<usize>) -> Result<Vec<f32>, Error> {
         self.check_prompt(ids)?;
         let table = self.plan.tables.prefill();
-        let most = if all { table.logit_rows } else { table.rows };
-        let chunk = chunk.unwrap_or(most).clamp(1, most);
+        let max_rows = if all { table.logit_rows } else { table.rows };
+        let chunk = chunk.unwrap_or(max_rows).clamp(1, max_rows);
         let mut session = self.session()?;
         let mut logits = Vec::with_capacity(self.vocab_size() * if all { ids.len() } else { 1 });
         for (index, part) in ids.chunks(chunk).enumerate() {

@@ -1,11 +1,11 @@
-//! What can go wrong between a file and a token, in words that say what to do next.
+//! Errors of the engine, with messages that say what to do.
 
 use akunu_format::FormatError;
 use akunu_plan::{DeviceError, MemoryPlan, PlanError};
 use akunu_tokenizer::TokenizerError;
 use akunu_tokenizer::chat::ChatError;
 
-/// Display is the whole story, causes included: print it as it is.
+/// Display includes all causes, so it can be printed as it is.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,14 +20,14 @@ pub enum Error {
     #[error(transparent)]
     Chat(#[from] ChatError),
 
-    #[error("there is no device \"{name}\"; choose one of {known}")]
+    #[error("unknown device \"{name}\"; choose one of {known}")]
     UnknownDevice { name: String, known: String },
 
-    #[error("there is no chip \"{name}\" to plan for; choose one of {known}")]
+    #[error("unknown chip \"{name}\"; choose one of {known}")]
     UnknownChip { name: String, known: String },
 
     #[error(
-        "indirect command buffers are Metal's, and this would run on {device}: leave --metal-icb out, or choose --device metal on a Mac"
+        "indirect command buffers need Metal, and this runs on {device}: remove --metal-icb, or use --device metal on a Mac"
     )]
     NotMetal { device: &'static str },
 
@@ -48,95 +48,91 @@ pub enum Error {
     TokenOutsideVocabulary { id: u32, index: usize, vocab: usize, place: &'static str },
 
     #[error(
-        "the prompt has {prompt} tokens and the context {context} positions; shorten the prompt or ask for a \
-         context of at least {} (-c)", prompt + 1
+        "the prompt has {prompt} tokens, and the context length is {context}; shorten the prompt, or use a context \
+         of at least {} (-c)", prompt + 1
     )]
     PromptTooLong { prompt: usize, context: usize },
 
-    #[error(
-        "all {context} tokens of the context are used; ask for a larger one (-c), or allow stopping or shifting"
-    )]
+    #[error("the context of {context} tokens is full; use a larger one (-c), or allow stopping or shifting")]
     ContextFull { context: usize },
 
-    #[error("this model has no vocabulary that can be used ({reason}), so it takes and gives token ids only")]
+    #[error("this model has no usable tokenizer ({reason}), so it accepts and returns token ids only")]
     NoTokenizer { reason: String },
 
     #[error(
-        "the logits after position {position} are not finite numbers: the weights are damaged, or a kernel is \
-         wrong (akunu verify MODEL tells)"
+        "the logits after position {position} are not finite: the weights are damaged, or a kernel is wrong (check \
+         with akunu verify MODEL)"
     )]
     NotFinite { position: usize },
 
-    #[error("all {slots} slots are taken: drop a session, or make the engine with more slots")]
+    #[error("all {slots} slots are in use: free a session, or create the engine with more slots")]
     NoFreeSlot { slots: usize },
 
     #[error("this session belongs to another engine")]
     ForeignSession,
 
-    #[error("{what} of {count} tokens from number {first} on do not lie within the session's {len}")]
+    #[error("{what} of {count} tokens from number {first} exceeds the session's {len}")]
     OutsideSession { what: &'static str, first: usize, count: usize, len: usize },
 
     #[error("text number {index} is empty: give at least one token", index = index + 1)]
     EmptyText { index: usize },
 
     #[error(
-        "text number {number} has {tokens} tokens, but the maximum is {longest}: shorten it, or have \
-         it cut (--truncate)", number = index + 1
+        "text number {number} has {tokens} tokens, and the maximum is {longest}: shorten it, or truncate it \
+         (--truncate)", number = index + 1
     )]
     TextTooLong { index: usize, tokens: usize, longest: usize },
 
     #[error(
-        "this model generates text, and its files do not say how to make a vector of its states: choose a pooling \
-         (--pooling mean, cls, last or none)"
+        "this model generates text, and its files do not specify a pooling: choose one (--pooling mean, cls, last or \
+         none)"
     )]
     NoPooling,
 
     #[error("the model's files have no prompt \"{name}\"; they have {known}")]
     UnknownPrompt { name: String, known: String },
 
-    #[error(
-        "this model has no classifier, so it cannot score documents: take a reranker, or embed the texts"
-    )]
+    #[error("this model has no classifier, so it cannot rank documents: use a reranker, or embed the texts")]
     NoClassifier,
 
-    #[error("this model's classifier gives {labels} scores, and a ranking needs one")]
+    #[error("this model's classifier has {labels} labels, and ranking needs exactly one")]
     ManyLabels { labels: usize },
 
     #[error(
-        "this model makes vectors or scores of texts (akunu embed, akunu rerank; /v1/embeddings, /v1/rerank) and \
-         generates none"
+        "this model embeds or ranks texts (akunu embed, akunu rerank; /v1/embeddings, /v1/rerank), and does not \
+         generate text"
     )]
     NotGenerative,
 
-    #[error("no pass has asked for logits since the engine was made")]
+    #[error("no pass has computed logits yet")]
     NoLogits,
 
-    #[error("this is not a saved conversation: {reason}")]
+    #[error("the conversation is invalid: {reason}")]
     Conversation { reason: String },
 
-    #[error("there is nothing to answer yet")]
+    #[error("there is no message to answer")]
     NothingToAnswer,
 
-    /// A setting that makes no sense.
-    #[error("{name} is {value}; it has to be {expected}")]
+    /// An invalid setting.
+    #[error("{name} is {value}; it must be {expected}")]
     Setting { name: &'static str, value: String, expected: &'static str },
 
-    #[error("the logit biases rule every token out, so none can be picked")]
+    #[error("the logit biases exclude every token")]
     NothingToPick,
 
     #[error(transparent)]
     Schema(#[from] crate::constrain::SchemaError),
 
-    #[error("this vocabulary has no token that could follow where the answer's form has come to")]
+    #[error("no token of this vocabulary can continue the answer in its format")]
     NothingFits,
 
-    #[error("the answer's form can be read in too many ways at once: let its alternatives differ sooner")]
+    #[error("the answer's format is too ambiguous: let its alternatives differ earlier")]
     ManyReadings,
 
-    #[error("what handles this request panicked: {message}")]
+    #[error("the handler of this request panicked: {message}")]
     Panicked { message: String },
 
-    /// In a pass that several requests shared: each of them has it.
+    /// An error of a pass that several requests shared, reported to each of them.
     #[error(transparent)]
     Shared(std::sync::Arc<Error>),
 }

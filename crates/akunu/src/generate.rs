@@ -1,4 +1,4 @@
-//! From a prompt to streamed text.
+//! Generation of streamed text from a prompt.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -8,45 +8,45 @@ use crate::constrain::Constraint;
 use crate::generation::Generation;
 use crate::{Engine, Error, Sampling, Session, schedule};
 
-/// What happens when the context is full and the text is not done.
+/// What happens when the context is full before the text is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
-    /// [`Error::ContextFull`].
+    /// Fail with [`Error::ContextFull`].
     Error,
     /// Stop with [`FinishReason::ContextFull`].
     #[default]
     Stop,
-    /// Forget the older half of what follows the first `keep` tokens, and go on.
+    /// Discard the older half of the tokens after the first `keep`, and continue.
     Shift { keep: usize },
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct GenerateOptions {
-    /// `None`: until the model ends the text, or the context is full.
+    /// `None`: no limit but the end of the text and the context length.
     pub max_tokens: Option<usize>,
     pub sampling: Sampling,
-    /// End the text where one of these would begin. They may span tokens.
+    /// Stop before the first of these texts. They may span tokens.
     pub stop_strings: Vec<String>,
-    /// End the text at one of these, besides the model's own end-of-text ids.
+    /// Stop at these ids, in addition to the model's end-of-text ids.
     pub stop_ids: Vec<u32>,
-    /// Control tokens that are written out in the text, such as `<think>`; others have none.
+    /// Control tokens whose names are part of the text, such as `<think>`; other control tokens have no text.
     pub visible_ids: Vec<u32>,
-    /// Go on past the model's end-of-text ids (`stop_ids` still count).
+    /// Continue after the model's end-of-text ids (`stop_ids` still stop).
     pub ignore_eos: bool,
     pub overflow: Overflow,
-    /// What the text is held to.
+    /// The grammar of the text.
     pub constraint: Option<Arc<Constraint>>,
-    /// Set from another thread or a signal handler, it ends the text soon.
+    /// Set from another thread or a signal handler to cancel the generation.
     pub cancel: Option<Arc<AtomicBool>>,
 }
 
 /// A piece of generated text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<'a> {
-    /// Whole characters. Empty where the model has no vocabulary, and where the last ids have no text.
+    /// Whole characters. Empty if the model has no tokenizer, or if the last ids have no text.
     pub text: &'a str,
-    /// The ids decoded since the last piece. Text that may be the beginning of a stop string is held back, so this text
-    /// may belong to earlier ids in part.
+    /// The ids since the previous piece. Text that may be the beginning of a stop string is held back, so the text may belong
+    /// to earlier ids in part.
     pub ids: &'a [u32],
 }
 
@@ -59,21 +59,21 @@ pub enum FinishReason {
     MaxTokens,
     ContextFull,
     Cancelled,
-    /// What the text was held to is whole.
+    /// The text is complete according to its grammar.
     Complete,
-    /// The callback broke off.
+    /// The callback returned `Break`.
     Callback,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Timings {
     pub prompt_tokens: usize,
-    /// Of these, how many stood in the session already.
+    /// Of these, how many were in the session already.
     pub reused_tokens: usize,
-    /// Seconds from the call to the prompt's last logits.
+    /// Seconds from the call to the end of the prefill.
     pub prompt_s: f64,
     pub generated_tokens: usize,
-    /// Seconds from the prompt's last logits to the end.
+    /// Seconds from the end of the prefill to the end of the generation.
     pub generate_s: f64,
     /// Seconds from the call to the first token.
     pub ttft_s: f64,
@@ -82,20 +82,20 @@ pub struct Timings {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generated {
     pub finish: FinishReason,
-    /// The ids generated, without the end-of-text or stop id that ended them.
+    /// The generated ids, without the end-of-text or stop id at the end.
     pub ids: Vec<u32>,
-    /// Tokens that were shifted out of the session.
+    /// Tokens discarded by [`Overflow::Shift`].
     pub dropped: usize,
     pub timings: Timings,
 }
 
 impl Engine {
-    /// Generates what follows `prompt` into the session (whose tokens are reused as far as the prompt begins with
-    /// them), giving each piece of text to `on_piece` as soon as it is certain. Afterwards the session holds the prompt and
-    /// those of the generated ids that went through the model.
+    /// Generates the continuation of `prompt` in the session, whose common prefix with the prompt is reused. Each piece of text
+    /// is passed to `on_piece` as soon as it is certain. Afterwards the session holds the prompt and the generated ids that were
+    /// processed, usually all but the last.
     ///
-    /// This is a scheduler's work for a single request. After an error, what was given out before stands. The session keeps its
-    /// state, except after an error of the device in a pass: then what stands in the cache is not certain, and the session is empty.
+    /// This runs the scheduler with a single request. After an error of the device in a pass the content of the KV cache is unknown,
+    /// so the session is empty; after other errors it keeps its state.
     pub fn generate(
         &mut self,
         session: &mut Session,
@@ -108,7 +108,7 @@ impl Engine {
         schedule::run_alone(self, session, generation, on_piece)
     }
 
-    /// Refuses what makes no sense for this model.
+    /// Checks options for this model.
     pub(crate) fn check_options(&self, options: &GenerateOptions) -> Result<(), Error> {
         let vocab = self.vocab_size();
         options.sampling.check(vocab)?;
@@ -124,14 +124,14 @@ impl Engine {
             return Err(Error::Setting {
                 name: "a stop string",
                 value: "empty".into(),
-                expected: "some text",
+                expected: "a non-empty text",
             });
         }
         if options.constraint.as_ref().is_some_and(|constraint| constraint.vocab_size() != vocab) {
             return Err(Error::Setting {
-                name: "the vocabulary that an answer's form was made for",
-                value: "another".into(),
-                expected: "the model's",
+                name: "the vocabulary of the constraint",
+                value: "that of another model".into(),
+                expected: "that of this model",
             });
         }
         match options.overflow {

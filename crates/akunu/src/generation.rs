@@ -1,4 +1,4 @@
-//! One text on its way: who picks its tokens, what becomes of them, and when it ends.
+//! The state of one generation: sampling, output, and when it ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,15 +11,15 @@ use crate::{Engine, Error, FinishReason, GenerateOptions, Overflow, Sampler, Ses
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) output: Output,
-    /// `None`: plain greedy.
+    /// `None`: greedy.
     pub(crate) sampler: Option<Sampler>,
     overflow: Overflow,
     cancel: Option<Arc<AtomicBool>>,
-    /// Steps of the next submission, if nothing limits it.
+    /// Steps of the next submission, before limits.
     chain: usize,
-    /// Tokens that were shifted out of the session.
+    /// Tokens discarded by shifting.
     dropped: usize,
-    /// Tokens of the prompt that stood in the session already.
+    /// Tokens of the prompt that were in the session already.
     pub(crate) reused: usize,
     start: Instant,
     prompt_read: Option<Instant>,
@@ -55,7 +55,7 @@ impl Generation {
         })
     }
 
-    /// All of the prompt is in the session, and its logits are there. Perhaps no token is wanted.
+    /// Called after the prefill. Ends the generation if no token was requested.
     pub(crate) fn prompt_is_read(&mut self) -> Option<FinishReason> {
         self.prompt_read = Some(Instant::now());
         (self.output.left() == 0).then_some(FinishReason::MaxTokens)
@@ -65,12 +65,12 @@ impl Generation {
         self.prompt_read.is_some()
     }
 
-    /// The token that follows one of the last pass's rows, after [`Engine::find`] gave `picked`.
+    /// The token sampled after a row of the last pass; `picked` is the result of [`Engine::find`].
     pub(crate) fn pick(&mut self, engine: &mut Engine, row: usize, picked: bool) -> Result<u32, Error> {
         engine.pick_row(row, picked, self.sampler.as_mut(), self.output.history())
     }
 
-    /// Takes the token that follows, and says if it is the last.
+    /// Adds a token; returns a reason if it is the last.
     pub(crate) fn take(&mut self, id: u32, on_piece: OnPiece<'_>) -> Option<FinishReason> {
         self.first_token.get_or_insert_with(Instant::now);
         let finish = self.output.take(id, on_piece);
@@ -85,7 +85,7 @@ impl Generation {
         Some(FinishReason::Complete)
     }
 
-    /// Whether there are settings that a device may have to pick by.
+    /// Whether the device may sample for this generation.
     pub(crate) fn device_may_pick(&self) -> bool {
         self.sampler.as_ref().is_some_and(|sampler| !sampler.is_held())
     }
@@ -94,12 +94,12 @@ impl Generation {
         self.cancel.as_ref().is_some_and(|c| c.load(Ordering::Relaxed))
     }
 
-    /// The token to be fed next: the last one taken.
+    /// The token to process next, which is the last one added.
     pub(crate) fn next(&self) -> Option<u32> {
         self.output.history().last().copied()
     }
 
-    /// Before the next token is fed: is anybody still there, and is there room for it?
+    /// Checks for cancellation and for room in the context, before the next token is processed.
     pub(crate) fn make_ready(
         &mut self,
         engine: &mut Engine,
@@ -124,8 +124,8 @@ impl Generation {
         }
     }
 
-    /// Feeds the next token and those that follow from it in one submission. How many were found: the first of the engine's
-    /// `found`; none where it was cancelled.
+    /// Decodes a chain from the next token. Returns the number of sampled ids, which are the first of the engine's `found`; 0 if
+    /// cancelled.
     pub(crate) fn chain(&mut self, engine: &mut Engine, session: &mut Session) -> Result<usize, Error> {
         let room = engine.context() - session.len();
         let limit = room.min(self.output.left()).min(engine.chain_limit());
@@ -137,7 +137,7 @@ impl Generation {
         Ok(found)
     }
 
-    /// Gives out what is held back, and rolls back what a chain decoded past the end.
+    /// Sends text that is held back, and truncates the session to the end of the text, which a chain may have passed.
     pub(crate) fn end(
         &mut self,
         session: &mut Session,
@@ -150,7 +150,7 @@ impl Generation {
         session.truncate(self.output.history().len() - self.dropped);
     }
 
-    /// How many of the session's first tokens are as if they had been fed to an empty one: what was behind a shift has seen more.
+    /// How many of the session's first tokens have the same keys and values as after a prefill. Shifted tokens do not.
     pub(crate) fn exact(&self, session: &Session) -> usize {
         match self.overflow {
             Overflow::Shift { keep } if self.dropped > 0 => keep,
@@ -158,7 +158,7 @@ impl Generation {
         }
     }
 
-    /// Up to now.
+    /// Timings so far.
     pub(crate) fn timings(&self) -> Timings {
         let now = Instant::now();
         let since_start = |at: Option<Instant>| (at.unwrap_or(now) - self.start).as_secs_f64();
@@ -173,7 +173,7 @@ impl Generation {
         }
     }
 
-    /// Tokens that were shifted out of the session.
+    /// Tokens discarded by shifting.
     pub(crate) fn dropped(&self) -> usize {
         self.dropped
     }

@@ -1,4 +1,4 @@
-//! The Akunu inference engine: open a [`Model`], stand it on a device with an [`Engine`], and generate.
+//! The Akunu inference engine: open a [`Model`], load it on a device with an [`Engine`], and generate.
 //!
 //! ```no_run
 //! use std::ops::ControlFlow;

@@ -1,16 +1,16 @@
-//! Does it fit: what this machine has left, and how a plan is told to people.
+//! Available memory, and messages about memory plans.
 
 use std::fs::read_to_string;
 use std::path::Path;
 
 use akunu_plan::MemoryPlan;
 
-/// Bytes that can be allocated without swapping: Linux's `MemAvailable`, or less where a control group limits it.
-/// `None` where the system does not say.
+/// Memory that can be allocated without swapping: `MemAvailable` of Linux, or less if a control group limits it. `None` if
+/// unknown.
 pub fn available_memory() -> Option<u64> {
     let system = mem_available(&read_to_string("/proc/meminfo").ok()?)?;
     let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
-    // Version 2's line; a limit may stand at any level above.
+    // The line of version 2. Any parent group may have a limit.
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or("");
     let limit = Path::new(own)
         .ancestors()
@@ -23,7 +23,7 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What a control group's limit leaves. Pages of files count as used there, but are given up when memory is short.
+/// The memory left by a control group's limit. The page cache counts as used there, but can be reclaimed.
 fn group_available(group: &Path) -> Option<u64> {
     let number = |name: &str| read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
     let limit = number("memory.max")?;
@@ -52,7 +52,7 @@ pub fn human(bytes: u64) -> String {
     format!("{value:.2} {}", UNITS[unit])
 }
 
-/// One line a purpose, for messages.
+/// A table of the plan's memory, for messages.
 pub(crate) fn listing(plan: &MemoryPlan) -> String {
     let lines = [
         ("weights, copied", plan.weights_copied),
@@ -67,7 +67,7 @@ pub(crate) fn listing(plan: &MemoryPlan) -> String {
     lines.map(|(name, bytes)| format!("  {name:<18} {:>12}", human(bytes))).join("\n")
 }
 
-/// What to do when a plan needs more than there is: the largest context that would fit, if one would.
+/// Advice if a plan needs too much memory: the largest context that fits, if any.
 pub(crate) fn advice(plan: &MemoryPlan, context: usize, available: u64) -> String {
     const LEAST_USEFUL: u64 = 64;
     if plan.kv == 0 {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_told_in_the_unit_that_fits() {
+    fn sizes_are_formatted_in_a_suitable_unit() {
         let told = [0, 1023, 1024, 1536 << 20, 3 << 50].map(human);
         assert_eq!(told, ["0 B", "1023 B", "1.00 KiB", "1.50 GiB", "3.00 PiB"]);
     }

@@ -10,22 +10,22 @@ use akunu_tokenizer::{EncodeOptions, Tokenizer};
 use crate::Error;
 use crate::constrain::Vocabulary;
 
-/// Bytes that start where a mapped file would: kernels load whole vectors of weights.
+/// Bytes with the alignment of a mapped file, because kernels load whole vectors of weights.
 #[repr(align(64))]
 struct Aligned<T: ?Sized>(T);
 
 static EMBEDDED: &Aligned<[u8]> = &Aligned(*include_bytes!("../embedded/akunu-tales.gguf"));
 
-/// A model file that has been opened and checked; nothing large has been read yet.
+/// An opened and checked model file. Weights are not read yet.
 #[derive(Debug)]
 pub struct Model {
     weights: Arc<dyn WeightProvider>,
-    /// Or why there is none.
+    /// `Err`: why there is none.
     tokenizer: Result<Arc<dyn Tokenizer>, String>,
-    /// Made when an answer is first held to a form.
+    /// Created for the first constrained answer.
     vocabulary: OnceLock<Arc<Vocabulary>>,
     eos_ids: Vec<u32>,
-    /// What it is called in listings: the file's name, `embedded`, or what whoever opened it says.
+    /// The name in listings: the file's name, `embedded`, or the one set by [`Model::named`].
     name: String,
 }
 
@@ -44,13 +44,13 @@ impl Model {
         Ok(Model::with_tokenizer(weights, tokenizer.map_err(|error| error.to_string()), &name))
     }
 
-    /// The small story-teller that comes with the binary.
+    /// The small story-telling model embedded in the binary.
     pub fn embedded() -> Result<Model, Error> {
         let weights = GgufModel::from_region(Region::from_static(&EMBEDDED.0))?;
         Model::from_weights(Arc::new(weights), "embedded")
     }
 
-    /// A model from any provider: weights made in memory, another file format.
+    /// A model from any provider, such as weights in memory or another file format.
     pub fn from_weights(weights: Arc<dyn WeightProvider>, name: &str) -> Result<Model, Error> {
         let tokenizer: Result<Arc<dyn Tokenizer>, String> = match weights.metadata() {
             None => Err("it is not a GGUF file".into()),
@@ -76,14 +76,14 @@ impl Model {
         if let Ok(tokenizer) = &tokenizer {
             eos_ids.extend(tokenizer.end_of_generation());
         }
-        // An id that the model has no logit for never comes up.
+        // Ids without a logit cannot be generated.
         eos_ids.retain(|&id| (id as usize) < vocab);
         eos_ids.sort_unstable();
         eos_ids.dedup();
         Model { weights, tokenizer, vocabulary: OnceLock::new(), eos_ids, name: name.to_string() }
     }
 
-    /// Under another name in listings, where the file's says little.
+    /// Sets the name in listings.
     pub fn named(self, name: &str) -> Model {
         Model { name: name.to_string(), ..self }
     }
@@ -100,12 +100,12 @@ impl Model {
         self.weights.config()
     }
 
-    /// GGUF metadata, where the file is GGUF.
+    /// The metadata of a GGUF file.
     pub fn metadata(&self) -> Option<&Metadata> {
         self.weights.metadata()
     }
 
-    /// An error that says why, where the file has no vocabulary that can be used: such a model takes ids only.
+    /// The tokenizer, or an error if the files have no usable one; such a model accepts token ids only.
     pub fn tokenizer(&self) -> Result<&Arc<dyn Tokenizer>, Error> {
         self.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { reason: reason.clone() })
     }
@@ -121,7 +121,7 @@ impl Model {
         &self.eos_ids
     }
 
-    /// The tokens "yes" and "no" of a model that scores documents by which of them it would go on with.
+    /// The tokens "yes" and "no" of a generative reranker, which compares their probabilities.
     pub fn answers(&self) -> Option<[u32; 2]> {
         let card = akunu_arch::Card::find(&self.config().architecture)?;
         let prompt = card.rerank?;
@@ -129,20 +129,20 @@ impl Model {
         Some([tokenizer.find_token(prompt.yes)?, tokenizer.find_token(prompt.no)?])
     }
 
-    /// A prompt's ids, with the special tokens that the model wants around it (usually a BOS in front). Special tokens
-    /// written out in the text (`<|im_end|>`) are read as such: for text that a stranger wrote, use [`Model::tokenizer`].
+    /// Tokenizes a prompt, with the special tokens that the model expects around it (usually a BOS at the start). Special tokens
+    /// spelled out in the text (`<|im_end|>`) are encoded as such; for untrusted text use [`Model::tokenizer`].
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
         Ok(self.tokenizer()?.encode(text, EncodeOptions { add_special: true, parse_special: true })?)
     }
 
-    /// The text of ids; special tokens have none.
+    /// Decodes ids; special tokens have no text.
     pub fn decode(&self, ids: &[u32]) -> Result<String, Error> {
         Ok(self.tokenizer()?.decode(ids))
     }
 }
 
-/// Why a vocabulary of `tokens` is not that of a model with `rows` of embeddings, if it is not. Models round their
-/// rows up, by a few hundred of many thousands at most; what lacks an eighth belongs to another model.
+/// Why a vocabulary of `tokens` does not belong to a model with `rows` of embeddings, if so. Models round their rows up by a
+/// few hundred at most, so a vocabulary that is smaller by an eighth belongs to another model.
 fn misfit(tokens: usize, rows: usize) -> Option<String> {
     if tokens > rows {
         return Some(format!(
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vocabulary_may_lack_rows_that_were_rounded_up_and_no_more() {
+    fn a_vocabulary_may_lack_only_padding_rows() {
         // Qwen 2, Phi 2, Gemma 3.
         for (tokens, rows) in [(151665, 151936), (50295, 51200), (262145, 262208), (512, 512)] {
             assert_eq!(misfit(tokens, rows), None);

@@ -1,4 +1,4 @@
-//! What becomes of the tokens that are generated: text in pieces, and the reason to end.
+//! The output of a generation: pieces of text, and the reason to end.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,35 +10,35 @@ use crate::{FinishReason, GenerateOptions, Model, Piece};
 
 pub(crate) type OnPiece<'a> = &'a mut dyn FnMut(Piece<'_>) -> ControlFlow<()>;
 
-/// Bytes that one token may add to a text before a buffer grows. Longer tokens exist; they are rare.
+/// Buffer space for the text of one token. Longer tokens are rare; the buffer grows for them.
 const TOKEN_BYTES: usize = 4096;
 
-/// The tokens generated so far, their text, and what ends them. Allocates when it is made, then only to grow.
+/// The generated tokens, their text, and the stop conditions. Allocates when created, and later only to grow.
 #[derive(Debug)]
 pub(crate) struct Output {
     tokenizer: Option<Arc<dyn Tokenizer>>,
     decoder: StreamDecoder,
     stops: StopStrings,
-    /// Control tokens that have text.
+    /// Control tokens that are part of the text.
     visible: Vec<u32>,
-    /// Tokens that may come.
-    most: usize,
-    /// Ids that end the text: the model's own, then the caller's.
+    /// Maximum number of tokens.
+    max_tokens: usize,
+    /// Ids that end the text: first the model's, then the request's.
     endings: Vec<u32>,
-    /// How many of `endings` are the model's own.
+    /// How many of `endings` are the model's.
     eos_count: usize,
-    /// The prompt and what was generated.
+    /// The prompt and the generated ids.
     history: Vec<u32>,
     prompt_len: usize,
-    /// Ids since the last piece.
+    /// Ids since the previous piece.
     unsent: Vec<u32>,
 }
 
 impl Output {
-    /// `context` is how much to expect.
+    /// `context` limits the expected length, for allocation.
     pub(crate) fn new(model: &Model, prompt: &[u32], options: &GenerateOptions, context: usize) -> Output {
-        let most = options.max_tokens.unwrap_or(usize::MAX);
-        let expected = most.min(context);
+        let max_tokens = options.max_tokens.unwrap_or(usize::MAX);
+        let expected = max_tokens.min(context);
         let mut endings = if options.ignore_eos { Vec::new() } else { model.eos_ids().to_vec() };
         let eos_count = endings.len();
         endings.extend(&options.stop_ids);
@@ -49,7 +49,7 @@ impl Output {
             decoder: StreamDecoder::new(),
             stops: StopStrings::new(options.stop_strings.clone(), TOKEN_BYTES),
             visible: options.visible_ids.clone(),
-            most,
+            max_tokens,
             endings,
             eos_count,
             history,
@@ -60,7 +60,7 @@ impl Output {
         output
     }
 
-    /// The text goes on where the prompt's ends: perhaps inside a character, perhaps before the first word.
+    /// Feeds the prompt to the decoder, whose state the text depends on: the prompt may end inside a character.
     fn read_prompt(&mut self) {
         let Some(tokenizer) = &self.tokenizer else { return };
         for &id in &self.history {
@@ -73,7 +73,7 @@ impl Output {
         &self.endings
     }
 
-    /// The prompt and what was generated.
+    /// The prompt and the generated ids.
     pub(crate) fn history(&self) -> &[u32] {
         &self.history
     }
@@ -86,12 +86,12 @@ impl Output {
         &self.history[self.prompt_len..]
     }
 
-    /// Tokens that may still come.
+    /// Number of tokens that may still be generated.
     pub(crate) fn left(&self) -> usize {
-        self.most - self.ids().len()
+        self.max_tokens - self.ids().len()
     }
 
-    /// Takes the next token, and says if it is the last. An id that ends the text is not part of it.
+    /// Adds the next token; returns a reason if it is the last. An id that ends the text is not part of it.
     pub(crate) fn take(&mut self, id: u32, on_piece: OnPiece<'_>) -> Option<FinishReason> {
         if let Some(place) = self.endings.iter().position(|&e| e == id) {
             self.flush(on_piece);
@@ -129,13 +129,13 @@ impl Output {
         flow
     }
 
-    /// Gives out what was held back: nothing more can turn it into a stop string or a whole character.
+    /// Sends the text that was held back, at the end of the generation.
     pub(crate) fn flush(&mut self, on_piece: OnPiece<'_>) {
         if self.tokenizer.is_some() {
             self.decoder.finish(&mut self.stops.held);
         }
         if !self.stops.held.is_empty() || !self.unsent.is_empty() {
-            // Whatever it answers, this was the last piece.
+            // The result is ignored, because this is the last piece.
             let _ = self.send(self.stops.held.len(), on_piece);
         }
     }

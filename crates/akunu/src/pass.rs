@@ -1,31 +1,31 @@
-//! One pass over rows: of one sequence or of several, and what it leaves: logits, and the best tokens.
+//! Passes over rows of one or several sequences, and their results: logits, and the most probable tokens.
 
 use akunu_plan::{DeviceBuffer, DispatchTable, Entries, PassKind, Row, Submission};
 
 use crate::prompt::check_id;
 use crate::{Engine, Error, Session};
 
-/// The pass that ran last: which, and how many of its rows gave logits.
+/// The last pass, and the number of its rows with logits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastPass {
     pub(crate) kind: PassKind,
     pub(crate) logit_rows: usize,
 }
 
-/// What one session is fed in a pass.
+/// The tokens of one session in a pass.
 #[derive(Debug)]
 pub struct Feed<'a> {
     pub session: &'a mut Session,
-    /// The tokens that follow those of the session.
+    /// The tokens to process after those of the session.
     pub ids: &'a [u32],
-    /// How many of the last rows give logits.
+    /// How many of the last rows compute logits.
     pub logits: usize,
 }
 
 impl Engine {
-    /// One pass over the rows of one or of several sessions, together at most as many as the prefill table has. The sessions then
-    /// hold what they were fed; after an error they are as they were. [`Engine::pick`] picks what follows. The bits of a row are
-    /// the same whoever is in the pass with it.
+    /// Runs a pass over the rows of one or several sessions, together at most as many as the prefill table has. The sessions then
+    /// hold the tokens; after an error they are unchanged. [`Engine::pick`] samples the next tokens. The bits of a row do not
+    /// depend on the other rows of the pass.
     pub fn pass(&mut self, feeds: &mut [Feed<'_>]) -> Result<(), Error> {
         let prefill = self.plan.tables.prefill();
         let refuse =
@@ -57,7 +57,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What feeding ids, the first of which is number `index` of its pass, asks of them and of their session.
+    /// Checks ids to be processed, the first of which is number `index` of the pass, and their session.
     pub(crate) fn check_feed(&self, session: &Session, ids: &[u32], index: usize) -> Result<(), Error> {
         self.check_own(session)?;
         ids.iter().zip(index..).try_for_each(|(&id, index)| check_id(id, index, self.vocab_size()))?;
@@ -72,8 +72,8 @@ impl Engine {
         self.asking.clear();
     }
 
-    /// Adds what follows in a session to the next pass; those from `first_logits` on give logits. The session is as it was: it
-    /// holds `ids` when the pass has run.
+    /// Adds rows of a session to the next pass; those from `first_logits` on compute logits. Does not change the session: it
+    /// holds `ids` only after the pass has run.
     pub(crate) fn add_rows(&mut self, session: &Session, ids: &[u32], first_logits: usize) {
         let (first, next) = (self.rows.len(), session.len() as u32);
         let start = self.start_of(session);
@@ -81,7 +81,7 @@ impl Engine {
         self.asking.extend((first + first_logits) as u32..self.rows.len() as u32);
     }
 
-    /// The position of the cache at which a session's tokens begin.
+    /// The position in the KV cache at which a session's slot begins.
     pub(crate) fn start_of(&self, session: &Session) -> u32 {
         self.plan.slot_start(session.slot)
     }
@@ -109,24 +109,24 @@ impl Engine {
         Ok((pass, &self.plan.tables[pass.kind]))
     }
 
-    /// Where the records lie that a kind of pass picks by; `None` if the device does not sample.
+    /// The buffer of sampling records for a kind of pass; `None` if the device does not sample.
     pub(crate) fn records(&self, kind: PassKind) -> Option<DeviceBuffer> {
         let records = self.plan.tables.get(kind)?.io.records?;
         Some(self.loaded.buffers[records.index()])
     }
 
-    /// The logits of the last row that gave any.
+    /// The logits of the last row that has any.
     pub fn last_logits(&mut self) -> Result<&[f32], Error> {
         let row = self.last_asking()?;
         self.logits_of(row)
     }
 
-    /// The number of the last row that gave logits, among those that did.
+    /// The index of the last row with logits, among those with logits.
     pub(crate) fn last_asking(&self) -> Result<usize, Error> {
         Ok(self.last_pass()?.0.logit_rows - 1)
     }
 
-    /// Those of one of the rows that gave any.
+    /// The logits of one of the rows with logits.
     pub(crate) fn logits_of(&mut self, row: usize) -> Result<&[f32], Error> {
         let buffer = self.loaded.buffers[self.last_pass()?.1.io.logits.index()];
         let offset = row * self.logits.len() * size_of::<f32>();
@@ -134,7 +134,7 @@ impl Engine {
         Ok(&self.logits)
     }
 
-    /// The logits of all rows of the last pass that gave any, appended.
+    /// Appends the logits of all rows of the last pass that have any.
     pub(crate) fn append_logits(&mut self, to: &mut Vec<f32>) -> Result<(), Error> {
         let (pass, table) = self.last_pass()?;
         let buffer = self.loaded.buffers[table.io.logits.index()];
@@ -143,10 +143,10 @@ impl Engine {
         Ok(self.device.download(buffer, 0, bytemuck::cast_slice_mut(&mut to[start..]))?)
     }
 
-    /// The best token after each row that gave logits: the first of `found`. `u32::MAX` where logits are not finite.
+    /// The most probable token after each row with logits, as the first of `found`. `u32::MAX` if the logits are not finite.
     pub(crate) fn find_best(&mut self) -> Result<(), Error> {
         let (pass, table) = self.last_pass()?;
-        // Entry 0 is not used: a step's ids stand behind those of the step before.
+        // Entry 0 is not used: the ids of a step follow those of the step before.
         let (buffer, offset) = (table.io.tokens.index(), table.logit_rows * size_of::<u32>());
         let found = bytemuck::cast_slice_mut(&mut self.found[..pass.logit_rows]);
         Ok(self.device.download(self.loaded.buffers[buffer], offset as u64, found)?)

@@ -1,4 +1,4 @@
-//! Tokens from logits: picked on the device where it can, and on the host where not. The tokens are the same.
+//! Sampling of tokens from logits, on the device or on the host. The tokens are the same.
 
 use akunu_plan::sample::{Settings, record_words};
 use akunu_plan::{Entries, PassKind, Submission};
@@ -6,18 +6,18 @@ use akunu_plan::{Entries, PassKind, Submission};
 use crate::pass::LastPass;
 use crate::{Engine, Error, Sampler};
 
-/// How the token after one row is picked.
+/// How the token after a row is sampled.
 #[derive(Debug)]
 pub struct Choice<'a> {
-    /// `None`: the best token of the raw logits.
+    /// `None`: greedy.
     pub sampler: Option<&'a mut Sampler>,
-    /// All tokens of the text so far. The last of them is the row's own.
+    /// All tokens of the text so far, up to that of the row.
     pub history: &'a [u32],
 }
 
 impl Engine {
-    /// Picks the token that follows each row of the last [`Engine::pass`] that asked for logits, in the order of these rows. A chain
-    /// has picked its tokens already, so this is not for what an [`Engine::chain`] leaves.
+    /// Samples the token after each row of the last [`Engine::pass`] with logits, in the order of the rows. Not for use after
+    /// [`Engine::chain`], which samples by itself.
     pub fn pick(&mut self, choices: &mut [Choice<'_>]) -> Result<&[u32], Error> {
         let count = self.last_asking()? + 1;
         if choices.len() != count {
@@ -38,8 +38,8 @@ impl Engine {
         Ok(&self.found[..count])
     }
 
-    /// Has the device find what it can for the rows of the last pass that asked for logits: all picks (then it gives true), or
-    /// else the best token of each. `samples` says whether any of `picking` has a sampler that the device may be able to follow.
+    /// Lets the device sample for the rows of the last pass with logits: all of them (true), or else only greedily (false).
+    /// `samples` says whether any of `picking` has a sampler that the device may support.
     pub(crate) fn find<'a>(
         &mut self,
         samples: bool,
@@ -52,7 +52,7 @@ impl Engine {
         Ok(picked)
     }
 
-    /// The token of one row, after [`Engine::find`] gave `picked`.
+    /// The token after one row; `picked` is the result of [`Engine::find`].
     pub(crate) fn pick_row(
         &mut self,
         row: usize,
@@ -69,8 +69,8 @@ impl Engine {
         }
     }
 
-    /// Has the device pick for all rows: with a sampler what follows its history, without one the best token. The ids are the
-    /// first of `found`. False if one of them is for the host to pick.
+    /// Lets the device sample for all rows, greedily for those without a sampler. The ids are the first of `found`. False if
+    /// the host must sample for one of them.
     fn find_picks<'a>(
         &mut self,
         picking: impl Iterator<Item = Option<(&'a mut Sampler, &'a [u32])>>,
@@ -84,7 +84,7 @@ impl Engine {
         let stride = record_words(table.steps) * size_of::<u32>();
         let greedy = Settings::default();
         for (row, picking) in picking.enumerate() {
-            // The host picks for a sampler with a grammar, whatever the device finds for its row.
+            // The host samples with a grammar, so the device's result for this row is not used.
             let record = match picking.filter(|(sampler, _)| !sampler.is_held()) {
                 None => Some(bytemuck::cast_slice(bytemuck::bytes_of(&greedy))),
                 Some((sampler, history)) => sampler.record(history),

@@ -1,4 +1,4 @@
-//! How long each command of a pass takes.
+//! Profiling of the commands of a pass.
 
 use akunu_plan::{Cost, Device, DispatchCommand, DispatchTable, Entries, ReplayId, Row, Submission};
 
@@ -6,11 +6,11 @@ use crate::{Engine, Error};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProfileOptions {
-    /// Times that all is measured; one more comes before to warm up.
+    /// Number of measurements, after one for warm-up.
     pub passes: usize,
-    /// Positions that stand in the cache before each pass.
+    /// Tokens in the KV cache before each pass.
     pub depth: usize,
-    /// 1: a decode step; more: a prompt of as many tokens, in passes as large as the prefill table.
+    /// 1: a decode step; more: a prompt of this many tokens, in passes as large as the prefill table.
     pub rows: usize,
 }
 
@@ -23,17 +23,17 @@ impl Default for ProfileOptions {
 /// One command of the table, in the table's order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LabelTiming {
-    /// `layer.3.attention`
+    /// Such as `layer.3.attention`.
     pub label: String,
-    /// `gemv_q8_0`
+    /// Such as `gemv_q8_0`.
     pub kernel: String,
-    /// Median. Of a prompt in several passes: all of them together.
+    /// The median; for a prompt in several passes, their sum.
     pub ns: u64,
     pub cost: Cost,
 }
 
 impl Engine {
-    /// Times each command of a pass on its own. Uses a free slot for the while.
+    /// Times each command of a pass on its own. Uses a free slot temporarily.
     pub fn profile(&mut self, options: ProfileOptions) -> Result<Vec<LabelTiming>, Error> {
         let ProfileOptions { passes, depth, rows } = options;
         if rows == 0 {
@@ -47,9 +47,9 @@ impl Engine {
         }
         let mut session = self.session()?;
         let vocab = self.vocab_size();
-        // Tokens far apart, so that no embedding is in the cache by luck.
+        // Tokens that are far apart, so that their embeddings are not in the CPU's caches.
         let token = |i: usize| (i * 7919 % vocab) as u32;
-        // Filled for good: memory that was never written is read much faster.
+        // The cache is filled, because memory that was never written is read much faster.
         self.feed(&mut session, &(0..depth).map(token).collect::<Vec<u32>>())?;
         let start = self.start_of(&session);
         let row = |i: usize| Row::causal(token(i), (depth + i) as u32, start);
@@ -70,7 +70,7 @@ impl Engine {
     }
 }
 
-/// Times each command of a table, of all submissions together: medians over so many passes, after one to warm up.
+/// Times each command of a table over all submissions: medians over `passes`, after one for warm-up.
 pub(crate) fn time_table(
     device: &mut dyn Device,
     replay: ReplayId,
@@ -92,7 +92,7 @@ pub(crate) fn time_table(
     };
     let commands = table.commands.iter().zip(&table.labels).zip(samples);
     let timing = |((command, label), mut samples): ((&DispatchCommand, &String), Vec<u64>)| {
-        // The first one was to warm up.
+        // The first one is for warm-up.
         let samples = &mut samples[1..];
         samples.sort_unstable();
         LabelTiming {

@@ -1,13 +1,12 @@
-//! What every prompt has to be, whoever takes it.
+//! Validation of prompts.
 
 use crate::Error;
 
-/// Refuses a prompt that is empty, has an id outside the vocabulary, or does not fit the context.
+/// Checks that a prompt is not empty, has only ids of the vocabulary, and fits the context.
 ///
-/// A prompt of `n` tokens fits a context of `c` positions if one token can still be generated, which is so for `n <= c`: the
-/// tokens of the prompt take a position each, and the token that follows is picked from the logits of the last of them. It
-/// needs a position of its own only when a second token is wanted. A prompt of exactly `c` tokens therefore gets one token,
-/// and then its context is full ([`crate::FinishReason::ContextFull`], [`crate::Overflow`]).
+/// A prompt of `n` tokens fits a context of length `c` if `n <= c`: one token can then be generated, from the logits of the last
+/// position. It needs a position of its own only for a second token. A prompt of exactly `c` tokens therefore gets one token,
+/// and then the context is full ([`crate::FinishReason::ContextFull`], [`crate::Overflow`]).
 pub fn check_prompt(ids: &[u32], vocab: usize, context: usize) -> Result<(), Error> {
     if ids.is_empty() {
         return Err(Error::EmptyPrompt);

@@ -1,6 +1,6 @@
-//! How the next token is picked from the logits: settings, and the host's sampler.
+//! Sampling settings, and the host's sampler.
 //!
-//! [`akunu_plan::sample`] is the definition, which devices meet too: the same logits, settings, seed and position give the same
+//! [`akunu_plan::sample`] is the definition, which devices implement too: the same logits, settings, seed and position give the same
 //! token everywhere.
 
 use akunu_arch::SuggestedSampling;
@@ -13,14 +13,14 @@ use crate::random::{Draws, GUMBEL_MAX, ln};
 /// The default is greedy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// 0: always the best token.
+    /// 0: greedy.
     pub temperature: f32,
-    /// Only the k best, and what equals the last of them; 0: all.
+    /// Keep the k most probable tokens, and ties with the last of them; 0: all.
     pub top_k: usize,
-    /// Only the fewest best whose probabilities reach this, and what equals the last of them; 1: all. Probabilities are those of the
-    /// whole vocabulary, whatever other limits leave of it.
+    /// Keep the smallest set of most probable tokens whose probabilities sum to this, and ties with the last of them; 1: all.
+    /// Probabilities are over the whole vocabulary, independent of other limits.
     pub top_p: f32,
-    /// Only those at least this times as probable as the best; 0: all.
+    /// Keep tokens whose probability is at least this fraction of the highest; 0: all.
     pub min_p: f32,
     /// Divides positive and multiplies negative logits of tokens among the last `repeat_last_n`; 1: off.
     pub repeat_penalty: f32,
@@ -28,9 +28,9 @@ pub struct Sampling {
     pub frequency_penalty: f32,
     /// Subtracted once if there is an occurrence; 0: off.
     pub presence_penalty: f32,
-    /// Tokens, the prompt's included, that the penalties look back at.
+    /// The window of the penalties, in tokens, including the prompt.
     pub repeat_last_n: usize,
-    /// Added to the logits of these ids; −∞ rules one out.
+    /// Added to the logits of these ids; −∞ excludes a token.
     pub logit_bias: Vec<(u32, f32)>,
     /// The same seed gives the same tokens on every run, thread count and chunking.
     pub seed: u64,
@@ -54,8 +54,8 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// What a model's makers suggest, and `otherwise` where they suggest nothing. Temperature, top-k, top-p and min-p are one
-    /// suggestion: of these, what they leave out is off.
+    /// The settings that a model's files suggest, or `otherwise` where they suggest none. If they suggest any of temperature, top-k,
+    /// top-p and min-p, the others of these are off.
     pub fn suggested(by: &SuggestedSampling, otherwise: &Sampling) -> Sampling {
         let mut sampling = otherwise.clone();
         if by.temperature.is_some() || by.top_k.is_some() || by.top_p.is_some() || by.min_p.is_some() {
@@ -69,7 +69,7 @@ impl Sampling {
         sampling
     }
 
-    /// Whether the best token of the raw logits is what is asked for: then a device can decode whole chains.
+    /// Whether the settings select the most probable token of the raw logits.
     pub fn is_plain_greedy(&self) -> bool {
         self.temperature == 0.0 && self.logit_bias.is_empty() && !self.has_penalties()
     }
@@ -79,7 +79,7 @@ impl Sampling {
         !off && self.repeat_last_n > 0
     }
 
-    /// Refuses settings that make no sense, for a vocabulary of this size.
+    /// Checks the settings for a vocabulary of this size.
     pub fn check(&self, vocab: usize) -> Result<(), Error> {
         let refuse =
             |name, value: f32, expected| Err(Error::Setting { name, value: value.to_string(), expected });
@@ -113,29 +113,29 @@ impl Sampling {
     }
 }
 
-/// Picks tokens. All of its memory is taken when it is made: picking allocates nothing.
+/// Samples tokens on the host. Allocates only when created.
 #[derive(Debug)]
 pub struct Sampler {
     settings: Settings,
-    /// How far back penalties look; 0 where there are none.
+    /// The window of the penalties; 0 if there are none.
     window: usize,
     /// Each id once, ascending.
     biases: Vec<(u32, f32)>,
     seed: u64,
     /// The scaled logits, by id.
     scaled: Vec<f32>,
-    /// The same in an order that limits want.
+    /// The same, partially sorted for limits.
     ordered: Vec<f32>,
-    /// Occurrences by id, zero between picks.
+    /// Occurrences by id; zero between calls.
     counts: Vec<u32>,
-    /// What a device is told.
+    /// The settings in the form for devices.
     record: Vec<u32>,
-    /// What may follow at all.
+    /// The grammar's state.
     cursor: Option<Cursor>,
 }
 
 impl Sampler {
-    /// Refuses settings that make no sense.
+    /// Checks the settings.
     pub fn new(sampling: &Sampling, vocab: usize) -> Result<Sampler, Error> {
         sampling.check(vocab)?;
         let window = if sampling.has_penalties() { sampling.repeat_last_n } else { 0 };
@@ -180,18 +180,18 @@ impl Sampler {
         Sampler { cursor, ..self }
     }
 
-    /// Whether its picks are the host's alone.
+    /// Whether only the host can sample, because of a grammar.
     pub(crate) fn is_held(&self) -> bool {
         self.cursor.is_some()
     }
 
-    /// Whether the text is all that it was to be.
+    /// Whether the text is complete according to the grammar.
     pub(crate) fn is_over(&mut self, history: &[u32]) -> bool {
         self.cursor.as_mut().is_some_and(|cursor| cursor.is_over(history))
     }
 
-    /// What a device has to know to pick the tokens that follow `history` as [`Sampler::pick`] does; `None` where it cannot know
-    /// all of that, or the settings need more than its record has room for.
+    /// The record with which a device samples the tokens after `history` as [`Sampler::pick`] does; `None` if the settings are not
+    /// supported or exceed the record.
     pub(crate) fn record(&mut self, history: &[u32]) -> Option<&[u32]> {
         if self.is_held() || self.window > sample::WINDOW || self.biases.len() > sample::BIASES {
             return None;
@@ -210,8 +210,8 @@ impl Sampler {
         Some(&self.record)
     }
 
-    /// The token that follows `history` (the prompt and what was generated so far), where the model gave `logits`. The
-    /// draw is the one for the position `history.len()`.
+    /// Samples the token after `history` (the prompt and the tokens generated so far), from `logits`. The
+    /// draw is that of position `history.len()`.
     pub fn pick(&mut self, logits: &[f32], history: &[u32]) -> Result<u32, Error> {
         if logits.iter().any(|l| !l.is_finite()) {
             return Err(Error::NotFinite { position: history.len().saturating_sub(1) });
@@ -245,7 +245,7 @@ impl Sampler {
             self.counts[id as usize] += 1;
         }
         for &id in recent {
-            // Taking the count marks the id as done, and leaves the table zero for the next pick.
+            // Taking the count marks the id as done, and resets the table for the next call.
             let count = std::mem::take(&mut self.counts[id as usize]);
             if count > 0 {
                 let logit = &mut self.scaled[id as usize];
@@ -254,7 +254,7 @@ impl Sampler {
         }
     }
 
-    /// The least scaled logit that top-k and top-p leave in.
+    /// The minimum scaled logit that top-k and top-p keep.
     fn least(&mut self, best: f32) -> f32 {
         let Settings { top_k, top_p, .. } = self.settings;
         let (top_k, mut least, mut sorted) = (top_k as usize, f32::NEG_INFINITY, 0);
@@ -279,12 +279,12 @@ impl Sampler {
         least
     }
 
-    /// The first `sorted` of what is ordered are best first already: all of them, or none.
+    /// The first `sorted` candidates are in descending order already: all of them, or none.
     fn least_of_top_p(&mut self, best: f32, enough: u64, mut sorted: usize) -> f32 {
         let (mut reached, mut kept) = (0, 0);
         while kept < self.ordered.len() && reached < enough {
             if kept == sorted {
-                // Most of the weight is usually in few tokens: sort no more than twice as many as are needed.
+                // Most of the probability is usually in few tokens, so the sorted part is doubled as needed.
                 let more = sorted.max(64).min(self.ordered.len() - sorted);
                 let rest = &mut self.ordered[sorted..];
                 if more < rest.len() {
@@ -303,7 +303,7 @@ impl Sampler {
         let mut draws = Draws::new(self.seed, position);
         let (mut most, mut winner) = (f32::NEG_INFINITY, 0);
         for (&x, id) in self.scaled.iter().zip(0..) {
-            // The second: no draw could lift it over the best so far; rounding is monotone, so skipping changes nothing.
+            // In the second case no draw can exceed the maximum so far. Rounding is monotone, so skipping is exact.
             if x < least || x + GUMBEL_MAX < most || x - best < self.settings.min_p {
                 continue;
             }
@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_told_what_it_needs_and_telling_it_takes_no_memory() {
+    fn device_records_are_complete_and_need_no_allocation() {
         let sampling = Sampling {
             temperature: 0.5,
             top_p: 0.25,

@@ -1,9 +1,9 @@
-//! How likely a model finds a text.
+//! Log likelihoods of texts, and perplexity.
 
 use crate::pass::Feed;
 use crate::{Engine, Error};
 
-/// The outcome of [`Engine::perplexity`].
+/// The result of [`Engine::perplexity`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Perplexity {
     /// Tokens scored.
@@ -19,20 +19,20 @@ impl Perplexity {
 }
 
 impl Engine {
-    /// ln p(ids\[i\] | ids\[..i\]) for i from 1 on: one fewer than ids. They have to fit the context. Uses a free slot for
-    /// the while; passes give as many logits as [`crate::EngineOptions::logit_rows`].
+    /// ln p(ids\[i\] | ids\[..i\]) for i from 1 on: one fewer than ids. They have to fit the context. Uses a free slot
+    /// temporarily; passes compute as many logits as [`crate::EngineOptions::logit_rows`].
     pub fn log_likelihoods(&mut self, ids: &[u32]) -> Result<Vec<f64>, Error> {
         self.log_likelihoods_from(ids, 1)
     }
 
-    /// The same for i from `first` (at least 1) on: what stands before it is fed without asking for logits.
+    /// The same for i from `first` (at least 1) on: earlier tokens are processed without logits.
     fn log_likelihoods_from(&mut self, ids: &[u32], first: usize) -> Result<Vec<f64>, Error> {
         self.check_prompt(ids)?;
         let mut session = self.session()?;
         let vocab = self.vocab_size();
         let chunk = self.plan().tables.prefill().logit_rows;
         let mut scores = Vec::with_capacity(ids.len() - 1);
-        // The row before a token predicts it, so the last token need not be fed.
+        // The row before a token predicts it, so the last token need not be processed.
         let (unscored, scored) = ids[..ids.len() - 1].split_at((first - 1).min(ids.len() - 1));
         for part in unscored.chunks(self.plan().tables.prefill().rows) {
             self.pass(&mut [Feed { session: &mut session, ids: part, logits: 0 }])?;
@@ -51,9 +51,9 @@ impl Engine {
         Ok(scores)
     }
 
-    /// Perplexity over windows of `window` tokens that move on by `stride`; in each, the tokens that no earlier window
-    /// scored are scored (the first token of a window has nothing before it, so it never is). `progress` is told (done,
-    /// all) tokens after each window.
+    /// Perplexity over windows of `window` tokens at intervals of `stride`; in each, the tokens that no earlier window
+    /// scored are scored (the first token of a window has nothing before it, so it never is). `progress` gets (done, all)
+    /// tokens after each window.
     pub fn perplexity(
         &mut self,
         ids: &[u32],
@@ -79,7 +79,7 @@ impl Engine {
         let (mut start, mut done, mut sum, mut tokens) = (0, 0, 0.0, 0);
         while done < ids.len() {
             let end = ids.len().min(start + window);
-            // A lone last token has nothing before it.
+            // A single last token has no context.
             if end - start >= 2 {
                 let first = done.saturating_sub(start).max(1);
                 let scores = self.log_likelihoods_from(&ids[start..end], first)?;

@@ -1,4 +1,4 @@
-//! One sequence's place in the KV cache, and what stands there.
+//! Sessions: sequences in slots of the KV cache.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,11 +21,11 @@ impl SlotPool {
     }
 }
 
-/// One slot of an engine's KV cache. Dropped, it gives the slot back.
+/// A sequence in a slot of an engine's KV cache. Dropping it frees the slot.
 #[derive(Debug)]
 pub struct Session {
     pub(crate) slot: u32,
-    /// The ids whose keys and values stand in the cache, position by position. Capacity: the whole context.
+    /// The ids whose keys and values are in the cache, by position. Allocated for the whole context.
     pub(crate) tokens: Vec<u32>,
     pub(crate) pool: Arc<SlotPool>,
 }
@@ -35,7 +35,7 @@ impl Session {
         self.slot
     }
 
-    /// The ids whose keys and values stand in the cache.
+    /// The ids whose keys and values are in the cache.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
@@ -48,7 +48,7 @@ impl Session {
         self.tokens.is_empty()
     }
 
-    /// Forgets all but the first `len` tokens. What stands behind them in the cache is never read again.
+    /// Removes all but the first `len` tokens.
     pub fn truncate(&mut self, len: usize) {
         self.tokens.truncate(len);
     }

@@ -1,21 +1,21 @@
-//! Stop strings in a stream of text: what may be the beginning of one is held back until it is certain.
+//! Stop strings in streamed text. Text that may be the beginning of a stop string is held back until it is certain.
 
-/// Finds the first of several strings in a text that comes in pieces.
+/// Finds the first of several strings in streamed text.
 ///
-/// The match that ends first counts, and the longest of those that end together: so it does not matter how the text is cut.
+/// The match that ends first counts, and the longest of those that end together, so the result does not depend on how the text is split.
 #[derive(Debug)]
 pub(crate) struct StopStrings {
     stops: Vec<String>,
-    /// Text that is not given out yet. Push to it, then [`StopStrings::scan`].
+    /// Text that was not sent yet. Push to it, then [`StopStrings::scan`].
     pub(crate) held: String,
     /// How much of it has been searched.
     scanned: usize,
 }
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scan {
-    /// Bytes at the start of `held` that can be given out.
+    /// Bytes at the start of `held` that can be sent.
     pub(crate) certain: usize,
     /// The stop string that begins there.
     pub(crate) stop: Option<usize>,
@@ -52,7 +52,7 @@ impl StopStrings {
         Scan { certain, stop: None }
     }
 
-    /// Removes what was given out.
+    /// Removes text that was sent.
     pub(crate) fn release(&mut self, certain: usize) {
         self.held.drain(..certain);
         self.scanned = self.scanned.saturating_sub(certain);
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What comes out before the stop, and which stop it was.
+    /// The text before the stop string, and which one it was.
     fn run(stops: &[String], pieces: &[&str]) -> (String, Option<usize>) {
         let mut matcher = StopStrings::new(stops.to_vec(), 8);
         let mut out = String::new();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_that_comes_to_nothing_is_released_at_once() {
+    fn a_prefix_that_fails_is_released_at_once() {
         let stops = strings(&["</end>"]);
         let mut matcher = StopStrings::new(stops, 8);
         matcher.held.push_str("a </en");
@@ -110,13 +110,13 @@ mod tests {
     }
 
     #[test]
-    fn text_outside_ascii_is_cut_between_characters() {
+    fn text_is_split_between_characters() {
         let stops = strings(&["→é", "ü"]);
         assert_eq!(run(&stops, &["a→", "è→", "é"]), ("a→è".into(), Some(0)));
     }
 
     proptest! {
-        /// Against searching the whole text for the end that comes first.
+        /// Compares with a search of the whole text for the first end.
         #[test]
         fn any_split_gives_the_same(
             pieces in prop::collection::vec("[abü→]{0,4}", 0..12),

@@ -1,4 +1,4 @@
-//! From texts to the tokens of an encoder: prompts before them, what the model wants around them, pairs to be scored.
+//! Tokenization for embedding and reranking: prompts, special tokens, and pairs of query and document.
 
 use std::borrow::Cow;
 
@@ -7,11 +7,11 @@ use akunu_tokenizer::EncodeOptions;
 
 use crate::{EmbedTask, Error, Model, TextIds};
 
-/// Of a text that a stranger wrote.
+/// For untrusted text.
 const PLAIN: EncodeOptions = EncodeOptions { add_special: true, parse_special: false };
 
 impl Model {
-    /// What the model makes of whole texts; `None` where its files describe a model that generates text.
+    /// The task for whole texts; `None` for a model that generates text.
     pub fn text_task(&self) -> Option<EmbedTask> {
         let config = self.config();
         if self.weights().tensor("cls.output.weight").is_some() {
@@ -20,8 +20,7 @@ impl Model {
         (config.bidirectional || config.embedding.pooling.is_some()).then_some(EmbedTask::Vectors(None))
     }
 
-    /// What stands before a text that is embedded for some purpose: the prompt of that name, or where none is named the
-    /// one that the model's files name.
+    /// The prompt of this name in the model's files, to be put before a text; `None`: the default prompt.
     pub fn embedding_prompt(&self, name: Option<&str>) -> Result<&str, Error> {
         let facts = &self.config().embedding;
         let find =
@@ -38,8 +37,8 @@ impl Model {
         }
     }
 
-    /// The tokens of a text to be embedded, with what the model wants around it. Special tokens written out in the text are
-    /// the text that they are.
+    /// Tokenizes a text to be embedded, with the special tokens that the model expects. Special tokens that are spelled out in the
+    /// text are encoded as plain text.
     pub fn text_ids(&self, text: &str, prompt: &str) -> Result<TextIds, Error> {
         let tokenizer = self.tokenizer()?;
         let whole =
@@ -47,19 +46,19 @@ impl Model {
         Ok(tokenizer.encode(&self.cased(&whole), PLAIN)?.into())
     }
 
-    /// A text as the model's makers pass it on to its vocabulary.
+    /// Lowercases a text if the model's files require it.
     fn cased<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if self.config().embedding.lower_case { text.to_lowercase().into() } else { text.into() }
     }
 
-    /// The tokens by which the model scores how well a document answers a query. Beyond `most`, tokens are cut: of a pair the
-    /// last ones of the longer text first, in a prompt those of the document. What stands around the texts stays.
+    /// Tokenizes a query and a document to be scored. If there are more than `max_tokens` tokens, the end of the longer text is
+    /// truncated first, or in a generative reranker's prompt the document. Special tokens and the prompt are kept.
     pub fn pair_ids(
         &self,
         query: &str,
         document: &str,
         instruction: Option<&str>,
-        most: Option<usize>,
+        max_tokens: Option<usize>,
     ) -> Result<TextIds, Error> {
         let tokenizer = self.tokenizer()?;
         let (query, document) = (self.cased(query), self.cased(document));
@@ -67,16 +66,18 @@ impl Model {
         let prompt = card.and_then(|card| card.rerank).filter(|_| !self.config().bidirectional);
         let Some(prompt) = prompt else {
             let mut pair = tokenizer.encode_pair(&query, &document, PLAIN)?;
-            let is_cut = most.is_some_and(|most| pair.truncate(most));
+            let is_cut = max_tokens.is_some_and(|max_tokens| pair.truncate(max_tokens));
             return Ok(TextIds { ids: pair.ids, segments: pair.segments, is_cut });
         };
         let instruction = instruction.unwrap_or(prompt.instruction);
         let mut text = self.prompted(&prompt, [instruction, &query, &document])?;
-        let Some(most) = most.filter(|most| text.ids.len() > *most) else { return Ok(text) };
+        let Some(max_tokens) = max_tokens.filter(|max_tokens| text.ids.len() > *max_tokens) else {
+            return Ok(text);
+        };
         let all = tokenizer.encode(&document, EncodeOptions { add_special: false, parse_special: false })?;
         let mut kept = all.len();
-        while text.ids.len() > most && kept > 0 {
-            kept = kept.saturating_sub(text.ids.len() - most);
+        while text.ids.len() > max_tokens && kept > 0 {
+            kept = kept.saturating_sub(text.ids.len() - max_tokens);
             text = self.prompted(&prompt, [instruction, &query, &self.decode(&all[..kept])?])?;
         }
         Ok(TextIds { is_cut: true, ..text })
@@ -100,15 +101,15 @@ impl Model {
         Ok(ids.into())
     }
 
-    /// Cuts a text to `most` tokens, and keeps what the model wants at its end, as far as a vocabulary says what that is.
-    pub fn cut(&self, text: &mut TextIds, most: usize) {
-        if text.ids.len() <= most || most == 0 {
+    /// Truncates a text to `max_tokens` tokens, and keeps the special tokens at its end.
+    pub fn cut(&self, text: &mut TextIds, max_tokens: usize) {
+        if text.ids.len() <= max_tokens || max_tokens == 0 {
             return;
         }
         if let Ok(tokenizer) = self.tokenizer() {
-            tokenizer.truncate(&mut text.ids, most);
+            tokenizer.truncate(&mut text.ids, max_tokens);
         }
-        text.ids.truncate(most);
+        text.ids.truncate(max_tokens);
         text.segments.truncate(text.ids.len());
         text.is_cut = true;
     }

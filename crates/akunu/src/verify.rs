@@ -1,4 +1,4 @@
-//! Any device against the reference, command by command.
+//! Compares a device with the reference, command by command.
 
 use akunu_plan::verify::Report;
 use akunu_plan::{Device, TextPass};
@@ -6,7 +6,7 @@ use akunu_plan::{Device, TextPass};
 use crate::{EmbedOptions, EngineOptions, Error, Model, TextIds, embed, engine};
 
 /// Runs `tokens` (one prefill pass of all but the last, then one decode step) on the device that `options` name and on
-/// the reference, and compares what each command of the tables wrote. `progress` is told (done, all) commands.
+/// the reference, and compares the output of each command. `progress` gets (done, all) commands.
 pub fn verify(
     model: &Model,
     options: &EngineOptions,
@@ -20,7 +20,7 @@ pub fn verify(
     Ok(akunu_plan::verify::verify(&plan, model.weights(), &mut *device, tokens, progress)?)
 }
 
-/// As [`verify`], of one pass over whole texts and on a device that is open already.
+/// As [`verify`], for a pass over whole texts, on an open device.
 pub fn verify_texts(
     model: &Model,
     device: &mut dyn Device,

@@ -1,12 +1,12 @@
-//! Calls as real chat templates write them, read again.
+//! Parses tool calls as written by real chat templates.
 
 mod common;
 
-use akunu::chat::{Call, CallMarks, CallReader, ChatTemplate, Spoken};
+use akunu::chat::{Call, CallMarks, CallReader, ChatTemplate, Segment};
 use common::shared;
 use serde_json::{Map, Value as Json, json};
 
-/// Has marks and writes no calls: its models are told to, and nobody is told what they said.
+/// A template that has marks but does not write earlier calls.
 const SILENT: &str = "ibm-granite-granite-3.3-2B-Instruct.jinja";
 
 fn tools() -> Vec<Json> {
@@ -20,7 +20,7 @@ fn call() -> Json {
     json!({ "name": "clock", "arguments": { "zone": "a \"<tool_call>\" {", "count": 3, "all": true } })
 }
 
-/// What stands behind the prompt where the model has called a tool; `None`: the template refuses.
+/// The text of a tool call after the prompt; `None`: the template refuses the conversation.
 fn written(template: &ChatTemplate) -> Option<String> {
     let user = json!({ "role": "user", "content": "What time is it?" });
     let assistant = json!({ "role": "assistant", "content": "", "tool_calls": [
@@ -31,7 +31,7 @@ fn written(template: &ChatTemplate) -> Option<String> {
     let prompt = render(std::slice::from_ref(&user), true).ok()?;
     let whole = render(&[user, assistant], false).ok()?;
     let common = prompt.bytes().zip(whole.bytes()).take_while(|(a, b)| a == b).count();
-    // Prompts may open the reasoning, with a mark that begins as a call's.
+    // The prompt may end with the opening tag of reasoning, which has the same prefix as the mark of a call.
     let open = whole[..common].rfind('<').filter(|&at| !whole[at..common].contains('>'));
     Some(whole[open.unwrap_or(common)..].to_string())
 }
@@ -39,19 +39,19 @@ fn written(template: &ChatTemplate) -> Option<String> {
 fn calls_in(marks: &'static CallMarks, text: &str) -> Vec<Call> {
     let mut reader = CallReader::new(marks, tools());
     let mut calls = Vec::new();
-    let mut on_spoken = |spoken: Spoken<'_>| {
-        if let Spoken::Call(call) = spoken {
+    let mut on_segment = |segment: Segment<'_>| {
+        if let Segment::Call(call) = segment {
             calls.push(call);
         }
     };
     // A character at a time.
-    text.chars().for_each(|c| reader.push(c.encode_utf8(&mut [0; 4]), &mut on_spoken));
-    reader.finish(&mut on_spoken);
+    text.chars().for_each(|c| reader.push(c.encode_utf8(&mut [0; 4]), &mut on_segment));
+    reader.finish(&mut on_segment);
     calls
 }
 
 #[test]
-fn what_real_templates_write_is_read() {
+fn calls_of_real_templates_are_parsed() {
     let Some(folder) = shared("chat-templates") else { return };
     let mut read = 0;
     for entry in std::fs::read_dir(folder).unwrap() {

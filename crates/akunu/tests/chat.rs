@@ -1,4 +1,4 @@
-//! Conversations: what goes through the model, what is remembered, and what happens when it does not fit.
+//! Conversations: which tokens are processed, the history, and what happens if it does not fit.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -12,7 +12,7 @@ use akunu::{Engine, Error, FinishReason, GenerateOptions};
 use common::{generate, tales, tales_engine};
 use serde_json::{Map, Value as Json, json};
 
-/// Roles in words: any vocabulary can say it.
+/// A template in plain text, for any vocabulary.
 const PLAIN: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}\
                      {% if add_generation_prompt %}assistant: {% endif %}";
 
@@ -45,14 +45,14 @@ fn user(content: &str) -> Json {
 }
 
 #[test]
-fn the_second_turn_processes_only_the_new_tokens_and_says_what_a_fresh_engine_says() {
+fn the_second_turn_processes_only_new_tokens_with_the_same_result() {
     let mut engine = tales_engine(|o| o.slots = 2);
     let mut chat = Chat::new(&mut engine, template(PLAIN)).unwrap();
     let (first, answer) = ask(&mut chat, &mut engine, "Tell me of a fox.", &tokens(24)).unwrap();
     assert_eq!((first.timings.reused_tokens, first.timings.generated_tokens), (0, 24));
     let (second, again) = ask(&mut chat, &mut engine, "And of a dog?", &tokens(24)).unwrap();
 
-    // The last token of an answer was found and not fed; then comes what is new.
+    // The last token of an answer was not processed; the new text follows.
     let fed = first.timings.prompt_tokens + 24 - 1;
     assert_eq!(second.timings.reused_tokens, fed);
     let model = tales();
@@ -66,7 +66,7 @@ fn the_second_turn_processes_only_the_new_tokens_and_says_what_a_fresh_engine_sa
     all.encode_from(old, tokenizer, &mut new).unwrap();
     assert_eq!(second.timings.prompt_tokens - fed, 1 + new.len());
 
-    // The same ids through an engine that has seen nothing.
+    // The same ids in a new session.
     let mut history = TokenizedHistory::default();
     let prompt = history.encode(&render(&chat.messages()[..1]), tokenizer).unwrap().to_vec();
     let (text, generated) = generate(&mut engine, &prompt, &tokens(24));
@@ -78,7 +78,7 @@ fn the_second_turn_processes_only_the_new_tokens_and_says_what_a_fresh_engine_sa
 }
 
 #[test]
-fn a_long_message_is_read_in_passes_that_are_told() {
+fn a_long_message_is_prefilled_in_passes_with_progress() {
     let mut engine = tales_engine(|o| o.chunk = Some(8));
     let mut chat = Chat::new(&mut engine, template(PLAIN)).unwrap();
     let (mut told, mut said) = (Vec::new(), String::new());
@@ -88,6 +88,7 @@ fn a_long_message_is_read_in_passes_that_are_told() {
             match event {
                 Event::Reading { done, total } => told.push((done, total)),
                 Event::Part(part) => said.push_str(part.text),
+                Event::Delta(_) => {}
             }
             ControlFlow::Continue(())
         })
@@ -103,7 +104,7 @@ fn a_long_message_is_read_in_passes_that_are_told() {
 }
 
 #[test]
-fn answering_again_reads_one_token_only() {
+fn regenerating_processes_one_token_only() {
     let mut engine = tales_engine(|_| {});
     let mut chat = Chat::new(&mut engine, template(PLAIN)).unwrap();
     assert!(matches!(
@@ -119,7 +120,7 @@ fn answering_again_reads_one_token_only() {
 }
 
 #[test]
-fn another_conversation_shares_what_it_begins_with() {
+fn another_conversation_reuses_the_common_prefix() {
     let mut engine = tales_engine(|_| {});
     let mut chat = Chat::new(&mut engine, template(PLAIN)).unwrap();
     chat.set_system(Some("You tell stories about animals."));
@@ -133,7 +134,7 @@ fn another_conversation_shares_what_it_begins_with() {
 }
 
 #[test]
-fn a_conversation_that_is_refused_or_too_long_is_as_before() {
+fn a_conversation_is_unchanged_after_an_error() {
     let source = "{% if messages|length > 2 %}{{ raise_exception('enough') }}{% endif %}".to_string() + PLAIN;
     let mut engine = tales_engine(|o| o.context = Some(64));
     let mut chat = Chat::new(&mut engine, template(&source)).unwrap();
@@ -150,7 +151,7 @@ fn a_conversation_that_is_refused_or_too_long_is_as_before() {
 }
 
 #[test]
-fn a_cancelled_answer_stays_unless_nothing_was_said() {
+fn a_cancelled_answer_is_kept_unless_it_is_empty() {
     let mut engine = tales_engine(|_| {});
     let mut chat = Chat::new(&mut engine, template(PLAIN)).unwrap();
     let cancel = Arc::new(AtomicBool::new(true));
@@ -174,14 +175,14 @@ fn a_cancelled_answer_stays_unless_nothing_was_said() {
     assert!(!said.is_empty() && turn.timings.generated_tokens < 100);
     assert_eq!(chat.messages()[0], user("Hello"));
     assert_eq!(chat.messages()[1]["content"].as_str().unwrap().trim(), said.trim());
-    // And it is not read again.
+    // It is not processed again.
     let (next, _) = ask(&mut chat, &mut engine, "Go on", &tokens(4)).unwrap();
     let fed = turn.timings.prompt_tokens + turn.timings.generated_tokens;
     assert!(next.timings.reused_tokens + 1 >= fed, "{:?} after {fed}", next.timings);
 }
 
 #[test]
-fn the_oldest_messages_are_forgotten_only_when_asked_and_the_system_prompt_never() {
+fn forget_oldest_drops_messages_except_the_system_prompt() {
     let mut engine = tales_engine(|o| o.context = Some(128));
     let mut chat = Chat::new(&mut engine, template(PLAIN)).unwrap();
     chat.set_system(Some("Be kind."));
@@ -198,13 +199,13 @@ fn the_oldest_messages_are_forgotten_only_when_asked_and_the_system_prompt_never
 }
 
 #[test]
-fn a_message_that_spells_out_a_conversation_gets_no_ids_of_one() {
+fn a_message_that_imitates_a_conversation_gets_no_ids_of_one() {
     let model = tales();
     let tokenizer = &**model.tokenizer().unwrap();
     let render = |messages: &[Json]| template(PLAIN).render(messages, None, true, &Map::new()).unwrap();
     let mut history = TokenizedHistory::default();
     history.encode(&render(&[user("a")]), tokenizer).unwrap();
-    // Ids that no tokenizer gives: they are taken for this text only where the model has said it.
+    // Ids that the tokenizer never gives. They are used only for text that the model has generated.
     history.append("b", &[7, 7, 7]);
     let answer = json!({ "role": "assistant", "content": "b" });
     let honest = render(&[user("a"), answer, user("c")]);

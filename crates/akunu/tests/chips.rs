@@ -1,4 +1,4 @@
-//! Tables for chips that this machine does not have.
+//! Plans for chips without having them.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -24,7 +24,7 @@ fn render(plan: &ModelPlan, table: &DispatchTable) -> String {
 }
 
 #[test]
-fn tables_of_a_card_and_of_a_mac_are_as_they_were() {
+fn tables_for_cuda_and_metal_match_their_snapshots() {
     let model = model(&checked_in("gguf/mixed-k.gguf"));
     let cuda = planned(&model, "cuda");
     insta::assert_snapshot!("cuda_decode", render(&cuda, cuda.tables.decode()));
@@ -35,7 +35,7 @@ fn tables_of_a_card_and_of_a_mac_are_as_they_were() {
 }
 
 #[test]
-fn gpus_fold_norms_into_products_and_a_cpu_does_not() {
+fn gpus_fuse_norms_into_matmuls_and_cpus_do_not() {
     for name in ["llama-hd64-gqa2", "gemma2-hd64-softcap", "phi3-hd96-window", "qwen3-hd128-gqa2"] {
         let model = model(&checked_in("models").join(name));
         let commands = |chip: &str| planned(&model, chip).tables.decode().commands.len();

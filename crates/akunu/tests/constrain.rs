@@ -1,4 +1,4 @@
-//! Answers held to a form: whatever a model would rather say, what comes is a value of the schema.
+//! Constrained answers, which conform to their schema whatever the model prefers.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -10,7 +10,7 @@ use akunu::{Engine, FinishReason, GenerateOptions, Generated, Sampling};
 use common::{generate, tales, tales_engine};
 use serde_json::{Value as Json, json};
 
-fn held_to(form: &ResponseFormat) -> GenerateOptions {
+fn constrained(form: &ResponseFormat) -> GenerateOptions {
     let constraint = Constraint::new(&tales(), form, None).unwrap_or_else(|error| panic!("{error}"));
     GenerateOptions { constraint: Some(Arc::new(constraint)), max_tokens: Some(150), ..Default::default() }
 }
@@ -20,7 +20,7 @@ fn answer(engine: &mut Engine, options: &GenerateOptions) -> (String, Generated)
     generate(engine, &prompt, options)
 }
 
-/// Greedy, as the model likes it, and almost at random.
+/// Greedy, with moderate and with high temperature.
 fn samplings() -> Vec<Sampling> {
     let drawn = |seed, temperature| Sampling { seed, temperature, ..Sampling::default() };
     let limited = Sampling { top_k: 5, top_p: 0.5, min_p: 0.1, repeat_penalty: 1.3, ..drawn(3, 1.0) };
@@ -29,7 +29,7 @@ fn samplings() -> Vec<Sampling> {
 
 type IsRight = fn(&Json) -> bool;
 
-/// What an answer of each schema has to be.
+/// Schemas, and checks of their answers.
 fn cases() -> Vec<(Json, IsRight)> {
     vec![
         (json!({ "type": "boolean" }), |v| v.is_boolean()),
@@ -76,11 +76,11 @@ fn cases() -> Vec<(Json, IsRight)> {
 }
 
 #[test]
-fn whatever_is_picked_the_answer_is_a_value_of_the_schema() {
+fn answers_conform_to_the_schema_for_all_samplers() {
     let mut engine = tales_engine(|_| {});
     let mut whole = 0;
     for (schema, is_right) in cases() {
-        let held = held_to(&ResponseFormat::Schema(schema.clone()));
+        let held = constrained(&ResponseFormat::Schema(schema.clone()));
         for sampling in samplings() {
             for ignore_eos in [false, true] {
                 let options = GenerateOptions { sampling: sampling.clone(), ignore_eos, ..held.clone() };
@@ -104,7 +104,7 @@ fn whatever_is_picked_the_answer_is_a_value_of_the_schema() {
 fn an_answer_may_be_any_object_or_a_call() {
     let mut engine = tales_engine(|_| {});
     for sampling in samplings() {
-        let options = GenerateOptions { sampling: sampling.clone(), ..held_to(&ResponseFormat::Object) };
+        let options = GenerateOptions { sampling: sampling.clone(), ..constrained(&ResponseFormat::Object) };
         let (text, generated) = answer(&mut engine, &options);
         assert!(text.trim_start().starts_with('{'), "{text}");
         if generated.finish == FinishReason::Complete {
@@ -114,7 +114,7 @@ fn an_answer_may_be_any_object_or_a_call() {
             json!({ "type": "object", "properties": { "x": { "enum": [1, 2] } }, "required": ["x"] });
         let tools = [("add", Some(parameters)), ("sub", Some(json!({ "type": "object", "properties": {} })))];
         let tools = tools.map(|(name, parameters)| Tool { name: name.into(), parameters });
-        let options = GenerateOptions { sampling, ..held_to(&ResponseFormat::Call(tools.to_vec())) };
+        let options = GenerateOptions { sampling, ..constrained(&ResponseFormat::Call(tools.to_vec())) };
         let (text, generated) = answer(&mut engine, &options);
         assert_eq!(generated.finish, FinishReason::Complete, "{text}");
         let call: Json = serde_json::from_str(&text).unwrap();
@@ -126,10 +126,10 @@ fn an_answer_may_be_any_object_or_a_call() {
 }
 
 #[test]
-fn stops_and_limits_count_as_ever() {
+fn stop_strings_and_limits_apply() {
     let mut engine = tales_engine(|_| {});
     let schema = json!({ "type": "array", "items": { "const": "fox" }, "minItems": 100 });
-    let held = held_to(&ResponseFormat::Schema(schema));
+    let held = constrained(&ResponseFormat::Schema(schema));
     let (text, generated) = answer(&mut engine, &held);
     assert_eq!((generated.finish, generated.ids.len()), (FinishReason::MaxTokens, 150));
     assert!(text.trim_start().starts_with('[') && text.contains("\"fox\""));
@@ -139,7 +139,7 @@ fn stops_and_limits_count_as_ever() {
 }
 
 #[test]
-fn a_form_for_another_vocabulary_is_refused() {
+fn a_constraint_for_another_vocabulary_is_refused() {
     let (_, path) = common::checked_in_models().into_iter().next().unwrap();
     let other = akunu::Model::open(path).unwrap();
     let Ok(constraint) = Constraint::new(&other, &ResponseFormat::Object, None) else { return };

@@ -1,4 +1,4 @@
-//! A Hugging Face folder written as GGUF computes what the folder computes.
+//! A Hugging Face folder converted to GGUF has the same logits.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -42,7 +42,7 @@ fn folders_as_f32_gguf_give_the_same_logits() {
             let (before, after) = (logits(&folder, &sequences, device), logits(&file, &sequences, device));
             assert_eq!(before.len(), after.len());
             let off = before.iter().zip(&after).map(|(b, a)| (b - a).abs()).fold(0.0, f32::max);
-            // Rows of Q and K change places, so sums have another order; this model's logits feel it most.
+            // Rows of Q and K are permuted, which changes the order of sums; this model is the most sensitive.
             let most = if name == "smollm3-nope" { 2.5e-5 } else { 1e-5 };
             println!("{name:<28} {device:<10} {off:.1e}");
             assert!(off <= most, "{name} on {device}: {off:e}");
@@ -51,7 +51,7 @@ fn folders_as_f32_gguf_give_the_same_logits() {
 }
 
 #[test]
-fn the_facts_of_a_folder_survive() {
+fn the_metadata_of_a_folder_is_converted() {
     let dir = tempfile::tempdir().unwrap();
     for (name, folder) in checked_in_models() {
         let file = dir.path().join("model.gguf");
@@ -75,11 +75,11 @@ fn the_facts_of_a_folder_survive() {
     }
 }
 
-/// Every type's file can be run, and more bits are nearer to the original.
+/// Files of every type can be run, and types with more bits have smaller errors.
 #[test]
-fn fewer_bits_are_further_away() {
+fn fewer_bits_have_larger_errors() {
     let dir = tempfile::tempdir().unwrap();
-    // Rows of 256: k-quants fit.
+    // Rows of 256, as k-quants require.
     let source = checked_in("gguf/mixed-k.gguf");
     let golden = json(checked_in("gguf/mixed-k.golden.json"));
     let sequences = vec![ids(&golden["sequences"][0])];
@@ -99,7 +99,7 @@ fn fewer_bits_are_further_away() {
 }
 
 #[test]
-fn tensors_that_are_of_the_type_already_are_copied() {
+fn tensors_of_the_target_type_are_copied() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("again.gguf");
     let before = Model::embedded().unwrap();

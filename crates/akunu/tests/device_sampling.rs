@@ -1,4 +1,4 @@
-//! Tokens that a device picks are those that the host picks from the same logits.
+//! Sampling on a device gives the same tokens as on the host.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -15,7 +15,7 @@ use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::sample::BIASES;
 use common::{checked_in_models, generate, options, tales};
 
-/// On the reference device, which samples itself or leaves it to the host.
+/// The reference device, with or without sampling.
 fn engine(samples: bool, change: impl FnOnce(&mut EngineOptions)) -> Engine {
     let own = ReferenceDevice::new();
     let device = ReferenceDevice::like(&Capabilities { samples, ..own.capabilities().clone() });
@@ -32,7 +32,7 @@ fn base() -> GenerateOptions {
     GenerateOptions { max_tokens: Some(20), ignore_eos: true, ..Default::default() }
 }
 
-/// Of both, whose result is the same.
+/// The result on host and device, which must be equal.
 fn both(wanted: &GenerateOptions) -> (String, Generated) {
     let [host, device] = [false, true].map(|samples| {
         let mut engine = engine(samples, |_| {});
@@ -60,9 +60,9 @@ fn samplings() -> Vec<Sampling> {
         Sampling { top_k: 3, ..warm.clone() },
         Sampling { min_p: 0.2, ..warm },
         Sampling { repeat_last_n: 1000, ..penalties.clone() },
-        // Greedy, but not plainly.
+        // Greedy with penalties.
         Sampling { temperature: 0.0, ..penalties.clone() },
-        // More than a device's record has room for.
+        // Exceeds the device's record.
         Sampling { repeat_last_n: 5000, ..penalties.clone() },
         penalties,
         limited,
@@ -70,7 +70,7 @@ fn samplings() -> Vec<Sampling> {
 }
 
 #[test]
-fn a_seed_gives_the_same_text_whoever_picks() {
+fn a_seed_gives_the_same_text_on_host_and_device() {
     let texts: Vec<String> =
         samplings().into_iter().map(|sampling| both(&GenerateOptions { sampling, ..base() }).0).collect();
     let mut different = texts.clone();
@@ -80,7 +80,7 @@ fn a_seed_gives_the_same_text_whoever_picks() {
 }
 
 #[test]
-fn texts_end_where_they_would_have_ended() {
+fn texts_end_at_the_same_token_on_host_and_device() {
     let sampling = samplings().remove(0);
     let (text, generated) = both(&GenerateOptions { sampling: sampling.clone(), ..base() });
     let id = generated.ids[9];
@@ -91,7 +91,7 @@ fn texts_end_where_they_would_have_ended() {
         both(&GenerateOptions { sampling: sampling.clone(), stop_strings: vec![word.clone()], ..base() });
     assert_eq!(stopped.finish, FinishReason::StopString(word.clone()));
     assert!(text.starts_with(&cut) && !cut.contains(&word));
-    // Past the context, whose positions then are not those of the draws.
+    // Beyond the context, where positions in the cache differ from those of the draws.
     let shifting = GenerateOptions {
         sampling: samplings().remove(7),
         max_tokens: Some(90),
@@ -102,7 +102,7 @@ fn texts_end_where_they_would_have_ended() {
 }
 
 #[test]
-fn a_chain_is_submitted_at_once_and_a_session_goes_on_after_it() {
+fn a_chain_is_one_submission_and_the_session_continues() {
     let sampling = samplings().remove(8);
     let mut engine = engine(true, |_| {});
     let mut sampler = Sampler::new(&sampling, engine.vocab_size()).unwrap();
@@ -115,10 +115,10 @@ fn a_chain_is_submitted_at_once_and_a_session_goes_on_after_it() {
         history.extend(&found);
         assert_eq!(session.tokens(), &history[..history.len() - 1]);
     }
-    // A step at a time, on the host.
+    // Single steps, sampled on the host.
     let (_, expected) = both(&GenerateOptions { sampling, max_tokens: Some(16), ..base() });
     assert_eq!(history[prompt().len()..], expected.ids);
-    // What was asked before nothing is fed.
+    // Nothing is processed if cancelled before.
     let cancel = AtomicBool::new(true);
     let len = session.len();
     let found = engine.chain(&mut session, &history, Some(&mut sampler), 8, &[], Some(&cancel)).unwrap();
@@ -150,7 +150,7 @@ fn cancelling_ends_a_sampled_text() {
 }
 
 #[test]
-fn a_batch_gets_the_tokens_that_each_sampler_picks_alone() {
+fn a_batch_gets_the_same_tokens_as_each_sampler_alone() {
     let samplings = samplings();
     let mut found = vec![];
     for samples in [false, true] {
@@ -192,7 +192,7 @@ fn a_batch_gets_the_tokens_that_each_sampler_picks_alone() {
 }
 
 #[test]
-fn nothing_to_pick_is_an_error_on_a_device_too() {
+fn excluding_every_token_is_an_error_on_devices_too() {
     let model = Arc::new(Model::open(&checked_in_models()[0].1).unwrap());
     let device = Box::new(ReferenceDevice::new());
     let mut engine = Engine::on_device(model, device, &options(DeviceChoice::Reference)).unwrap();

@@ -1,4 +1,4 @@
-//! Folders as they come from Hugging Face: where the vocabulary is found, and which do not fit the model.
+//! Tokenizers in Hugging Face folders: where they are found, and those that do not match the model.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -8,7 +8,7 @@ use std::path::Path;
 use akunu::Model;
 use common::shared;
 
-/// A copy of the trained model's folder, without any vocabulary.
+/// A copy of the trained model's folder without a tokenizer.
 fn folder() -> Option<tempfile::TempDir> {
     let source = shared("stories260K/hf")?;
     let folder = tempfile::tempdir().unwrap();
@@ -22,12 +22,12 @@ fn reason(folder: &Path) -> String {
     Model::open(folder).unwrap().tokenizer().unwrap_err().to_string()
 }
 
-/// A field of a protocol buffer that holds bytes; 127 at most.
+/// A bytes field of a protocol buffer, of at most 127 bytes.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2, bytes.len() as u8], bytes].concat()
 }
 
-/// The vocabulary of a GGUF file as SentencePiece would have written it.
+/// The vocabulary of a GGUF file in the format of SentencePiece.
 fn model_file(gguf: &Model) -> Vec<u8> {
     let (tokenizer, metadata) = (gguf.tokenizer().unwrap(), gguf.metadata().unwrap());
     let scores = metadata.f32s("tokenizer.ggml.scores").unwrap().unwrap();
@@ -40,12 +40,12 @@ fn model_file(gguf: &Model) -> Vec<u8> {
         file.extend(field(1, &piece));
     }
     file.extend(field(2, &[3 << 3, 2])); // BPE
-    file.extend(field(3, &[4 << 3, 0])); // spaces stay
+    file.extend(field(3, &[4 << 3, 0])); // keep spaces
     file
 }
 
 #[test]
-fn a_folder_with_a_vocabulary_encodes_and_decodes_as_the_gguf_file_does() {
+fn a_folder_with_a_tokenizer_encodes_like_its_gguf_file() {
     let Some(folder) = folder() else { return };
     let Some(gguf) = shared("stories260K/stories260K.gguf") else { return };
     let gguf = Model::open(gguf).unwrap();
@@ -62,7 +62,7 @@ fn a_folder_with_a_vocabulary_encodes_and_decodes_as_the_gguf_file_does() {
 }
 
 #[test]
-fn a_folder_without_a_vocabulary_or_with_a_wrong_one_says_so() {
+fn a_missing_or_wrong_tokenizer_is_reported() {
     let Some(folder) = folder() else { return };
     assert!(reason(folder.path()).contains("neither a tokenizer.json nor a tokenizer.model"));
 

@@ -1,4 +1,4 @@
-//! Text as it streams, and the ways it ends.
+//! Streaming of text, and finish reasons.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -23,7 +23,7 @@ fn tokens(n: usize) -> GenerateOptions {
 }
 
 #[test]
-fn the_embedded_model_tells_a_story() {
+fn the_embedded_model_generates_a_story() {
     let mut engine = tales_engine(|_| {});
     let wanted = GenerateOptions { max_tokens: Some(250 - prompt().len()), ..Default::default() };
     let (text, generated) = generate(&mut engine, &prompt(), &wanted);
@@ -32,7 +32,7 @@ fn the_embedded_model_tells_a_story() {
     assert_eq!(text, tales().decode(&generated.ids).unwrap());
 }
 
-/// Generates one token after the other, each by a pass and a pick.
+/// Generates tokens one by one, with a pass and a pick each.
 fn by_pass_and_pick(engine: &mut Engine, sampling: Option<&Sampling>, count: usize) -> Vec<u32> {
     let mut sampler = sampling.map(|sampling| Sampler::new(sampling, engine.vocab_size()).unwrap());
     let mut session = engine.session().unwrap();
@@ -48,7 +48,7 @@ fn by_pass_and_pick(engine: &mut Engine, sampling: Option<&Sampling>, count: usi
 }
 
 #[test]
-fn generation_gives_the_tokens_of_single_passes_and_picks() {
+fn generation_matches_single_passes_and_picks() {
     let mut engine = tales_engine(|_| {});
     let sampling =
         Sampling { temperature: 0.9, top_k: 40, repeat_penalty: 1.1, seed: 5, ..Default::default() };
@@ -60,7 +60,7 @@ fn generation_gives_the_tokens_of_single_passes_and_picks() {
 }
 
 #[test]
-fn a_panic_of_the_callback_is_the_callers_and_the_engine_goes_on() {
+fn a_panic_in_the_callback_reaches_the_caller_and_the_engine_survives() {
     let mut engine = tales_engine(|_| {});
     let mut session = engine.session().unwrap();
     let mut pieces = 0;
@@ -84,7 +84,7 @@ fn a_panic_of_the_callback_is_the_callers_and_the_engine_goes_on() {
 }
 
 #[test]
-fn pieces_are_whole_and_bring_every_id_once() {
+fn pieces_have_whole_characters_and_each_id_once() {
     let mut engine = tales_engine(|_| {});
     let mut session = engine.session().unwrap();
     let (mut text, mut ids) = (String::new(), Vec::new());
@@ -108,8 +108,8 @@ fn pieces_are_whole_and_bring_every_id_once() {
 }
 
 #[test]
-fn characters_that_span_tokens_come_whole() {
-    // Bytes of a character, forced one after the other by biases that rule everything else out.
+fn characters_that_span_tokens_are_not_split() {
+    // The bytes of a character, forced one by one with biases.
     let model = tales();
     let mut engine = tales_engine(|_| {});
     let bytes = model.encode("é").unwrap();
@@ -120,12 +120,12 @@ fn characters_that_span_tokens_come_whole() {
     let sampling = Sampling { logit_bias: bias.collect(), ..Default::default() };
     let (text, generated) = generate(&mut engine, &prompt, &GenerateOptions { sampling, ..tokens(2) });
     assert_eq!(generated.ids, [last, last]);
-    // The first completes the prompt's character, the second is the end of none.
+    // The first completes the prompt's character, the second is invalid.
     assert_eq!(text, "é\u{fffd}");
 }
 
 #[test]
-fn no_tokens_are_generated_where_none_are_wanted() {
+fn max_tokens_of_zero_generates_nothing() {
     let mut engine = tales_engine(|_| {});
     let (text, generated) = generate(&mut engine, &prompt(), &tokens(0));
     assert_eq!((text.as_str(), generated.ids.len()), ("", 0));
@@ -133,7 +133,7 @@ fn no_tokens_are_generated_where_none_are_wanted() {
 }
 
 #[test]
-fn a_stop_string_ends_the_text_where_it_begins_wherever_it_stands() {
+fn a_stop_string_ends_the_text_before_it() {
     let mut engine = tales_engine(|_| {});
     let (whole, _) = generate(&mut engine, &prompt(), &tokens(40));
     let starts: Vec<usize> = whole.char_indices().map(|(at, _)| at).collect();
@@ -150,7 +150,7 @@ fn a_stop_string_ends_the_text_where_it_begins_wherever_it_stands() {
             .unwrap();
         assert_eq!(text, whole[..whole.find(stop).unwrap()]);
         assert_eq!(generated.finish, FinishReason::StopString(stop.into()));
-        // What was decoded past it is rolled back; the ids go on to the token that completed it, and no further.
+        // Tokens decoded beyond it are rolled back; the ids end with the token that completed it.
         let all = [prompt(), generated.ids.clone()].concat();
         assert!(all.starts_with(session.tokens()), "{stop:?}");
         let decoded = tales().decode(&generated.ids).unwrap();
@@ -161,10 +161,10 @@ fn a_stop_string_ends_the_text_where_it_begins_wherever_it_stands() {
 }
 
 #[test]
-fn text_held_back_for_a_stop_string_is_given_out_when_nothing_comes_of_it() {
+fn text_held_back_for_a_stop_string_is_released_at_the_end() {
     let mut engine = tales_engine(|_| {});
     let (whole, _) = generate(&mut engine, &prompt(), &tokens(30));
-    // The text's own end, and more: it could still have become the stop string when the tokens ran out.
+    // The end of the text is a prefix of the stop string.
     let tail: String = whole.chars().skip(whole.chars().count() - 5).collect();
     let wanted = GenerateOptions { stop_strings: vec![format!("{tail}\u{1}")], ..tokens(30) };
     let (text, generated) = generate(&mut engine, &prompt(), &wanted);
@@ -173,7 +173,7 @@ fn text_held_back_for_a_stop_string_is_given_out_when_nothing_comes_of_it() {
 }
 
 #[test]
-fn stop_ids_and_end_of_text_ids_end_the_text_without_being_part_of_it() {
+fn stop_ids_and_end_of_text_ids_are_not_part_of_the_text() {
     let mut engine = tales_engine(|_| {});
     let (_, generated) = generate(&mut engine, &prompt(), &tokens(30));
     let stop = generated.ids[20];
@@ -184,7 +184,7 @@ fn stop_ids_and_end_of_text_ids_end_the_text_without_being_part_of_it() {
     assert_eq!(stopped.ids, generated.ids[..first]);
     assert_eq!(text, tales().decode(&stopped.ids).unwrap());
 
-    // A bias makes an end of text certain.
+    // A bias forces an end-of-text token.
     let eos = *tales().eos_ids().first().expect("the embedded model ends its stories");
     let sampling = Sampling { logit_bias: vec![(eos, 1e4)], ..Default::default() };
     let wanted = GenerateOptions { sampling, max_tokens: Some(3), ..Default::default() };
@@ -195,7 +195,7 @@ fn stop_ids_and_end_of_text_ids_end_the_text_without_being_part_of_it() {
 }
 
 #[test]
-fn a_callback_that_breaks_off_ends_the_text() {
+fn a_callback_that_returns_break_ends_the_text() {
     let mut engine = tales_engine(|_| {});
     let mut session = engine.session().unwrap();
     let mut pieces = 0;
@@ -210,7 +210,7 @@ fn a_callback_that_breaks_off_ends_the_text() {
 }
 
 #[test]
-fn cancelling_ends_the_text_soon_and_loses_none_of_it() {
+fn cancelling_ends_the_text_without_losing_any() {
     let mut engine = tales_engine(|_| {});
     let cancel = Arc::new(AtomicBool::new(false));
     let wanted = GenerateOptions { cancel: Some(cancel.clone()), ..tokens(200) };
@@ -235,7 +235,7 @@ fn cancelling_ends_the_text_soon_and_loses_none_of_it() {
 }
 
 #[test]
-fn cancelling_for_good_is_heard_within_a_chain() {
+fn cancelling_takes_effect_within_a_chain() {
     let mut engine = tales_engine(|_| {});
     let cancel = Arc::new(AtomicBool::new(false));
     let wanted = GenerateOptions { cancel: Some(cancel.clone()), ..tokens(200) };
@@ -261,14 +261,14 @@ fn a_full_context_stops_the_text_with_a_reason() {
     let mut engine = small(32);
     let (_, generated) = generate(&mut engine, &prompt(), &tokens(100));
     assert_eq!(generated.finish, FinishReason::ContextFull);
-    // The last token is found without needing a place of its own.
+    // The last token needs no position.
     assert_eq!(generated.ids.len(), 32 - prompt().len() + 1);
     let (_, unlimited) = generate(&mut small(256), &prompt(), &tokens(generated.ids.len()));
     assert_eq!(generated.ids, unlimited.ids);
 }
 
 #[test]
-fn a_full_context_is_an_error_where_that_was_asked_for() {
+fn a_full_context_is_an_error_on_request() {
     let mut engine = small(32);
     let mut session = engine.session().unwrap();
     let wanted = GenerateOptions { overflow: Overflow::Error, ..tokens(100) };
@@ -278,14 +278,14 @@ fn a_full_context_is_an_error_where_that_was_asked_for() {
         ControlFlow::Continue(())
     });
     assert!(matches!(result, Err(Error::ContextFull { context: 32 })), "{result:?}");
-    // Nothing that was decoded is lost, and the session can be used on.
+    // The decoded tokens are kept, and the session can be used.
     assert_eq!(ids, 32 - prompt().len() + 1);
     assert_eq!(session.len(), 32);
     engine.prefill(&mut session, &prompt()).unwrap();
 }
 
 #[test]
-fn a_full_context_shifts_where_that_was_asked_for() {
+fn a_full_context_shifts_on_request() {
     let mut engine = small(32);
     let mut session = engine.session().unwrap();
     let wanted = GenerateOptions { overflow: Overflow::Shift { keep: 4 }, ..tokens(100) };
@@ -294,11 +294,11 @@ fn a_full_context_shifts_where_that_was_asked_for() {
     assert_eq!((generated.finish.clone(), generated.ids.len()), (FinishReason::MaxTokens, 100));
     let all = [prompt(), generated.ids].concat();
     assert_eq!(session.tokens()[..4], all[..4]);
-    // Behind what was kept stand the latest tokens but one.
+    // The kept tokens are followed by the latest ones, except the last.
     let rest = &session.tokens()[4..];
     assert!(all[..all.len() - 1].ends_with(rest), "{rest:?} of {all:?}");
     assert!(session.len() <= 32);
-    // Keeping everything leaves nothing to shift.
+    // Keeping the whole context leaves nothing to discard.
     let wanted = GenerateOptions { overflow: Overflow::Shift { keep: 32 }, ..tokens(100) };
     let refused = engine.generate(&mut session, &prompt(), &wanted, &mut |_| ControlFlow::Continue(()));
     assert!(matches!(refused, Err(Error::Setting { .. })), "{refused:?}");
@@ -344,7 +344,7 @@ fn a_vanishing_temperature_is_greedy() {
 }
 
 #[test]
-fn a_repeat_penalty_takes_repetition_away() {
+fn a_repeat_penalty_prevents_repetition() {
     let base = EngineOptions { context: Some(128), ..options(DeviceChoice::Cpu) };
     let harsh = Sampling { repeat_penalty: 1e6, repeat_last_n: 100, ..Default::default() };
     let ids = sampled(&base, harsh).ids;

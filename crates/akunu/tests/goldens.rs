@@ -30,7 +30,7 @@ impl Golden {
         Golden { name: name.into(), model: Arc::new(model), sequences }
     }
 
-    /// The worst relative error, over all sequences, with prompts fed in passes of at most `chunk` rows.
+    /// The largest relative error over all sequences, with passes of at most `chunk` rows.
     fn worst(&self, options: &EngineOptions, chunk: usize) -> f64 {
         let engine = Engine::new(self.model.clone(), options);
         self.worst_on(&mut engine.unwrap_or_else(|e| panic!("{}: {e}", self.name)), chunk)
@@ -54,7 +54,7 @@ impl Golden {
             let f16 = self.worst(&f16, 64);
             println!("{:<24} {device:<10} kv f32 {f32:.1e}  kv f16 {f16:.1e}", self.name);
             assert!(f32 <= 1e-5, "{} on {device}: {f32:e} with an F32 cache", self.name);
-            // This one loses most to the type itself: the reference's f64 loops over an F16 cache are as far off.
+            // The error is that of the type: the reference's f64 loops over an F16 cache have the same.
             let most = if self.name == "smollm3-nope" { 3e-3 } else { 2e-3 };
             assert!(f16 <= most, "{} on {device}: {f16:e} with an F16 cache", self.name);
         }
@@ -90,7 +90,7 @@ fn the_gguf_form_agrees_with_float64() {
     }
 }
 
-/// Head sizes, groups, windows, scalings and feed-forward sizes that kernels stumble over.
+/// Head sizes, groups, windows, scalings and feed-forward sizes that are difficult for kernels.
 #[test]
 fn kernel_shaped_models_agree_with_float64() {
     for (name, folder) in checked_in_models() {

@@ -1,4 +1,4 @@
-//! Bad input, and what does not fit: each has its clear error.
+//! Errors for invalid input and exceeded limits.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -21,7 +21,7 @@ fn error(engine: &mut Engine, prompt: &[u32]) -> Error {
 }
 
 #[test]
-fn prompts_that_cannot_be_fed_say_why() {
+fn invalid_prompts_are_errors() {
     let mut engine = tales_engine(|o| o.context = Some(16));
     let vocab = engine.vocab_size();
     assert!(matches!(error(&mut engine, &[]), Error::EmptyPrompt));
@@ -34,7 +34,10 @@ fn prompts_that_cannot_be_fed_say_why() {
     let long = error(&mut engine, &[1; 17]);
     assert!(matches!(long, Error::PromptTooLong { prompt: 17, context: 16 }));
     let text = long.to_string();
-    assert!(text.contains("17 tokens") && text.contains("16 positions") && text.contains("-c"), "{text}");
+    assert!(
+        text.contains("17 tokens") && text.contains("context length is 16") && text.contains("-c"),
+        "{text}"
+    );
 
     for result in [engine.logits(&[], true, None), engine.logits(&[1; 17], false, None)] {
         assert!(matches!(result, Err(Error::EmptyPrompt | Error::PromptTooLong { .. })));
@@ -90,14 +93,14 @@ fn settings_of_zero_are_refused() {
 #[test]
 fn an_unknown_device_is_refused_with_the_known_ones() {
     let error = "cuda9".parse::<DeviceChoice>().unwrap_err().to_string();
-    assert!(error.starts_with("there is no device \"cuda9\"; choose one of auto, cpu, "), "{error}");
+    assert!(error.starts_with("unknown device \"cuda9\"; choose one of auto, cpu, "), "{error}");
     for choice in DeviceChoice::ALL {
         assert_eq!(choice.name().parse::<DeviceChoice>().unwrap(), *choice);
     }
 }
 
 #[test]
-fn what_was_decided_for_the_user_is_noted() {
+fn decisions_are_noted() {
     let trained = tales().config().context_length;
     let notes = |context, device| {
         let options = EngineOptions { context, ..options(device) };
@@ -114,7 +117,7 @@ fn what_was_decided_for_the_user_is_noted() {
 }
 
 #[test]
-fn a_model_without_a_vocabulary_takes_and_gives_ids() {
+fn a_model_without_a_tokenizer_generates_ids() {
     let model = Arc::new(Model::open(&checked_in_models()[0].1).unwrap());
     assert!(matches!(model.encode("text"), Err(Error::NoTokenizer { .. })));
     let mut engine = Engine::new(model, &options(DeviceChoice::Cpu)).unwrap();
@@ -152,7 +155,7 @@ fn empty_stop_strings_and_unknown_stop_ids_are_refused() {
 }
 
 #[test]
-fn files_that_are_no_models_are_refused() {
+fn invalid_files_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     assert!(matches!(Model::open(folder.path()), Err(Error::Format(_))), "a folder without config.json");
     let file = folder.path().join("text.gguf");
@@ -246,7 +249,7 @@ fn perplexity_scores_each_token_once() {
     let apart = engine.perplexity(&ids, 32, 32, &mut |_, _| {}).unwrap();
     assert_eq!(apart.tokens, ids.len() - ids.len().div_ceil(32), "without, all but each window's first");
     assert!(whole.perplexity() > 1.0 && whole.perplexity() < apart.perplexity(), "{whole:?} {apart:?}");
-    // One window of all is what the likelihoods say.
+    // A single window gives the mean of the likelihoods.
     let few = &ids[..20];
     let mean = -engine.log_likelihoods(few).unwrap().iter().sum::<f64>() / 19.0;
     assert_eq!(engine.perplexity(few, 32, 8, &mut |_, _| {}).unwrap().mean_nll, mean);
@@ -259,7 +262,7 @@ fn perplexity_scores_each_token_once() {
 }
 
 #[test]
-fn a_profile_has_a_line_for_each_command() {
+fn a_profile_has_an_entry_for_each_command() {
     let mut engine = tales_engine(|_| {});
     let decode = engine.profile(ProfileOptions { passes: 3, depth: 100, rows: 1 }).unwrap();
     let table = engine.plan().tables.decode().clone();
@@ -273,7 +276,7 @@ fn a_profile_has_a_line_for_each_command() {
     assert_eq!(prefill.len(), engine.plan().tables.prefill().commands.len());
     assert!(engine.profile(ProfileOptions { passes: 1, depth: 256, rows: 1 }).is_err());
     assert!(engine.profile(ProfileOptions { passes: 1, depth: 0, rows: 0 }).is_err());
-    // It gives its slot back.
+    // The slot is freed.
     engine.session().unwrap();
 }
 

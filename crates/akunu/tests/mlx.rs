@@ -1,4 +1,4 @@
-//! MLX folders as whole models: what they take in memory, and a trained model quantised here.
+//! MLX folders: memory use, and a trained model quantised in the test.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -17,7 +17,7 @@ use common::{DEVICES, MLX_MODELS, checked_in, exact, ids, json, options, shared}
 use serde_json::{Value, json};
 
 #[test]
-fn weights_take_their_packed_bytes_and_the_plan_knows_every_other() {
+fn weights_stay_packed_and_the_plan_matches_the_allocation() {
     for name in MLX_MODELS {
         let model = Arc::new(Model::open(checked_in("mlx").join(name)).unwrap());
         let matrices = model.weights().tensors().iter().filter(|t| t.shape.len() == 2);
@@ -33,7 +33,7 @@ fn weights_take_their_packed_bytes_and_the_plan_knows_every_other() {
 }
 
 #[test]
-fn a_gguf_file_made_of_a_folder_computes_the_same() {
+fn a_converted_gguf_file_has_the_same_logits() {
     let dir = tempfile::tempdir().unwrap();
     for name in MLX_MODELS {
         let folder = checked_in("mlx").join(name);
@@ -51,8 +51,8 @@ fn a_gguf_file_made_of_a_folder_computes_the_same() {
     }
 }
 
-/// A trained Hugging Face model's matrices rounded to an affine type wherever rows are whole groups, twice: as MLX has
-/// them, and as the F32 numbers that they stand for.
+/// Quantises the matrices of a Hugging Face model whose rows are whole groups, and writes them twice: in MLX's format, and as
+/// dequantised F32.
 fn quantised(source: &Path, affine: Affine, folders: [&Path; 2]) {
     let file = std::fs::read(source.join("model.safetensors")).unwrap();
     let start = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
@@ -119,7 +119,7 @@ impl Writer {
 }
 
 #[test]
-fn a_trained_model_quantised_here_computes_what_its_numbers_say() {
+fn a_quantised_model_matches_its_dequantised_weights() {
     let Some(source) = shared("stories260K/hf") else { return };
     let golden = ids(&json(source.with_file_name("golden.json"))["cases"][0]["greedy_ids"]);
     for (bits, group, scales) in [

@@ -1,4 +1,4 @@
-//! The sampler against a naive one, and its draws against the distribution they are meant to follow.
+//! Compares the sampler with a naive one, and its draws with their distribution.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use akunu::random::{Draws, ln};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 const VOCAB: usize = 50;
 
-/// What is meant, in float64 and with a full sort. `None`: sums are so near to what top-p asks for that rounding decides.
+/// The definition, in float64 and with a full sort. `None`: a sum is so close to top-p that rounding decides.
 fn naive(sampling: &Sampling, logits: &[f32], history: &[u32]) -> Option<u32> {
     let mut logits = logits.to_vec();
     for id in 0..logits.len() as u32 {
@@ -89,7 +89,7 @@ fn sampling() -> impl Strategy<Value = Sampling> {
 }
 
 fn logits() -> impl Strategy<Value = Vec<f32>> {
-    // With many ties, and without.
+    // With and without many ties.
     prop_oneof![
         prop::collection::vec(-12.0f32..12.0, VOCAB),
         prop::collection::vec((-4i32..4).prop_map(|l| l as f32), VOCAB),
@@ -108,11 +108,11 @@ proptest! {
         let mut sampler = Sampler::new(&sampling, VOCAB).unwrap();
         let Some(expected) = naive(&sampling, &logits, &history) else { return Ok(()) };
         prop_assert_eq!(sampler.pick(&logits, &history).unwrap(), expected);
-        // And again: nothing stays behind from a pick.
+        // Again, because a call must leave no state.
         prop_assert_eq!(sampler.pick(&logits, &history).unwrap(), expected);
     }
 
-    /// A large vocabulary, where top-p sorts only as much as it needs.
+    /// A large vocabulary, of which top-p sorts only a part.
     #[test]
     fn large_vocabularies_are_picked_from_alike(seed in any::<u64>(), top_p in 0.5f32..0.999, scale in 0.01f32..4.0) {
         let mut draws = Draws::new(seed, 0);
@@ -161,7 +161,7 @@ fn draws_follow_the_softmax() {
             let exact = softmax(&EIGHT, f64::from(temperature));
             let found = chi_squared(&sampling, &EIGHT, &exact, 20_000);
             assert!(found < 24.3, "seed {seed}, temperature {temperature}: χ² {found}");
-            // The same draws do not follow another distribution: the bound can be missed.
+            // The test has power: the same draws do not fit another distribution.
             let other =
                 chi_squared(&sampling, &EIGHT, &softmax(&EIGHT, f64::from(temperature) * 1.1), 20_000);
             assert!(
@@ -173,20 +173,20 @@ fn draws_follow_the_softmax() {
 }
 
 #[test]
-fn draws_from_what_is_kept_follow_its_softmax() {
+fn draws_after_limits_follow_the_softmax_of_the_rest() {
     let kept = |keep: &[usize]| {
         let exact = softmax(&EIGHT, 1.0);
         let total: f64 = keep.iter().map(|&id| exact[id]).sum();
         (0..8).map(|id| if keep.contains(&id) { exact[id] / total } else { 0.0 }).collect::<Vec<f64>>()
     };
-    // Ids 2 and 7 tie: they stand or fall together.
+    // Ids 2 and 7 tie, so both or neither are kept.
     for (sampling, keep) in [
         (Sampling { top_k: 2, ..Default::default() }, vec![0, 1]),
         (Sampling { top_k: 3, ..Default::default() }, vec![0, 1, 2, 7]),
-        // 0.35, 0.57, 0.70: the third reaches it, and the fourth equals it.
+        // 0.35, 0.57, 0.70: the third reaches it, and the fourth ties with it.
         (Sampling { top_p: 0.65, ..Default::default() }, vec![0, 1, 2, 7]),
         (Sampling { top_p: 0.55, ..Default::default() }, vec![0, 1]),
-        // Two of the whole, whatever top-k leaves of it: 0.57 of it and not of 0.83.
+        // Top-p is relative to the whole vocabulary, not to what top-k keeps: 0.57 of 1, not of 0.83.
         (Sampling { top_p: 0.6, top_k: 4, ..Default::default() }, vec![0, 1, 2, 7]),
         // e⁻¹ = 0.368 is above it, e⁻¹·⁵ = 0.223 below.
         (Sampling { min_p: 0.3, ..Default::default() }, vec![0, 1, 2, 7]),
@@ -218,7 +218,7 @@ fn neighbouring_positions_and_seeds_draw_independently() {
 }
 
 #[test]
-fn penalties_do_what_they_say() {
+fn penalties_are_applied() {
     let pick = |sampling: Sampling, logits: &[f32], history: &[u32]| {
         Sampler::new(&sampling, logits.len()).unwrap().pick(logits, history).unwrap()
     };
@@ -235,7 +235,7 @@ fn penalties_do_what_they_say() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused() {
+fn invalid_settings_are_refused() {
     let refused = [
         Sampling { temperature: -1.0, ..Default::default() },
         Sampling { temperature: f32::NAN, ..Default::default() },
@@ -255,7 +255,7 @@ fn settings_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn logits_that_are_no_numbers_and_nothing_to_pick_are_errors() {
+fn nan_logits_and_excluding_every_token_are_errors() {
     let mut sampler = Sampler::new(&Sampling { temperature: 1.0, ..Default::default() }, 3).unwrap();
     for bad in [f32::NAN, f32::INFINITY] {
         let error = sampler.pick(&[0.0, bad, 1.0], &[0; 6]).unwrap_err();

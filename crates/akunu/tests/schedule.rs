@@ -1,4 +1,4 @@
-//! Many requests on one engine: each gets what it would get alone, whatever joins or leaves.
+//! Random requests on one engine: each gets the same result as alone, whichever others run.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -15,15 +15,15 @@ use common::{tales, tales_engine};
 use proptest::prelude::*;
 use serde_json::json;
 
-/// What a request's listener heard.
+/// The events of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Heard {
+struct Outcome {
     pieces: Vec<(String, Vec<u32>)>,
     /// The reason, or the error's text.
     end: Option<Result<FinishReason, String>>,
 }
 
-impl Heard {
+impl Outcome {
     fn ids(&self) -> Vec<u32> {
         self.pieces.iter().flat_map(|piece| piece.1.clone()).collect()
     }
@@ -33,135 +33,135 @@ impl Heard {
     }
 }
 
-/// When somebody has had enough.
+/// When a request is ended early.
 #[derive(Clone, Copy, Debug)]
-enum Leaves {
+enum EarlyEnd {
     Never,
-    /// Answers `Break` to this piece.
-    Breaks(usize),
-    /// Sets its flag at this piece.
-    Cancels(usize),
+    /// Returns `Break` for this piece.
+    Break(usize),
+    /// Sets the cancellation flag at this piece.
+    Cancel(usize),
 }
 
 #[derive(Clone, Debug)]
-struct Visitor {
+struct TestRequest {
     request: Request,
-    leaves: Leaves,
-    /// Arrives when all together have heard so many pieces, or nobody is there any more.
-    arrives: usize,
+    early_end: EarlyEnd,
+    /// Submitted when all requests together have had this many pieces, or when none is left.
+    after_pieces: usize,
 }
 
-/// What it would get alone.
-fn alone(engine: &mut Engine, visitor: &Visitor) -> Heard {
+/// The result of a request alone.
+fn alone(engine: &mut Engine, test: &TestRequest) -> Outcome {
     let mut session = engine.session().unwrap();
-    let mut heard = Heard::default();
-    let options = GenerateOptions { cancel: None, ..visitor.request.options.clone() };
-    let generated = engine.generate(&mut session, &visitor.request.prompt, &options, &mut |piece| {
-        heard.pieces.push((piece.text.to_string(), piece.ids.to_vec()));
-        match visitor.leaves {
-            Leaves::Breaks(at) if heard.pieces.len() > at => ControlFlow::Break(()),
+    let mut outcome = Outcome::default();
+    let options = GenerateOptions { cancel: None, ..test.request.options.clone() };
+    let generated = engine.generate(&mut session, &test.request.prompt, &options, &mut |piece| {
+        outcome.pieces.push((piece.text.to_string(), piece.ids.to_vec()));
+        match test.early_end {
+            EarlyEnd::Break(at) if outcome.pieces.len() > at => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
         }
     });
-    heard.end = Some(generated.map(|generated| generated.finish).map_err(|error| error.to_string()));
-    heard
+    outcome.end = Some(generated.map(|generated| generated.finish).map_err(|error| error.to_string()));
+    outcome
 }
 
-/// Visitors on their way: they hear on the engine's thread, and the next ones come in by what is heard.
-struct Visit {
+/// The running test: events arrive on the engine's thread, and submit further requests.
+struct Run {
     handle: Handle,
-    coming: Vec<(usize, Visitor)>,
-    heard: Vec<Heard>,
+    pending: Vec<(usize, TestRequest)>,
+    outcome: Vec<Outcome>,
     timings: Vec<Timings>,
     pieces: usize,
-    inside: usize,
+    running: usize,
 }
 
-type Shared = Arc<Mutex<Visit>>;
+type Shared = Arc<Mutex<Run>>;
 
-/// Lets those in whose time has come.
-fn let_in(visit: &Shared) {
+/// Submits the requests that are due.
+fn submit_due(run: &Shared) {
     loop {
-        let mut locked = visit.lock().unwrap();
-        let (pieces, empty) = (locked.pieces, locked.inside == 0);
-        let due = locked.coming.iter().position(|(_, v)| v.arrives <= pieces);
-        let Some(due) = due.or((empty && !locked.coming.is_empty()).then_some(0)) else {
-            if locked.coming.is_empty() {
-                // The scheduler ends when it is done.
+        let mut locked = run.lock().unwrap();
+        let (pieces, empty) = (locked.pieces, locked.running == 0);
+        let due = locked.pending.iter().position(|(_, v)| v.after_pieces <= pieces);
+        let Some(due) = due.or((empty && !locked.pending.is_empty()).then_some(0)) else {
+            if locked.pending.is_empty() {
+                // Dropping the handle ends the scheduler.
                 locked.handle.close();
             }
             return;
         };
-        let (number, visitor) = locked.coming.remove(due);
-        locked.inside += 1;
+        let (number, test) = locked.pending.remove(due);
+        locked.running += 1;
         let handle = locked.handle.clone();
         drop(locked);
-        let (visit, leaves) = (visit.clone(), visitor.leaves);
-        let cancel = visitor.request.options.cancel.clone();
+        let (run, early_end) = (run.clone(), test.early_end);
+        let cancel = test.request.options.cancel.clone();
         let on_event =
-            Box::new(move |event: Event<'_>| hear(&visit, number, leaves, cancel.as_deref(), event));
-        handle.submit(visitor.request, on_event).unwrap();
+            Box::new(move |event: Event<'_>| handle_event(&run, number, early_end, cancel.as_deref(), event));
+        handle.submit(test.request, on_event).unwrap();
     }
 }
 
-fn hear(
-    visit: &Shared,
+fn handle_event(
+    run: &Shared,
     number: usize,
-    leaves: Leaves,
+    early_end: EarlyEnd,
     cancel: Option<&AtomicBool>,
     event: Event<'_>,
 ) -> ControlFlow<()> {
-    let mut locked = visit.lock().unwrap();
-    let heard = &mut locked.heard[number];
-    assert_eq!(heard.end, None, "nothing comes after the end");
+    let mut locked = run.lock().unwrap();
+    let outcome = &mut locked.outcome[number];
+    assert_eq!(outcome.end, None, "nothing comes after the end");
     let mut flow = ControlFlow::Continue(());
     match event {
         Event::Started { .. } => {}
         Event::Piece { text, ids, logprobs } => {
             assert!(logprobs.is_empty());
-            heard.pieces.push((text.to_string(), ids.to_vec()));
-            match leaves {
-                Leaves::Breaks(at) if heard.pieces.len() > at => flow = ControlFlow::Break(()),
-                Leaves::Cancels(at) => {
-                    cancel.unwrap().store(heard.pieces.len() > at, Ordering::Relaxed);
+            outcome.pieces.push((text.to_string(), ids.to_vec()));
+            match early_end {
+                EarlyEnd::Break(at) if outcome.pieces.len() > at => flow = ControlFlow::Break(()),
+                EarlyEnd::Cancel(at) => {
+                    cancel.unwrap().store(outcome.pieces.len() > at, Ordering::Relaxed);
                 }
                 _ => {}
             }
             locked.pieces += 1;
         }
         Event::Finished(finished) => {
-            heard.end = Some(Ok(finished.finish));
+            outcome.end = Some(Ok(finished.finish));
             locked.timings[number] = finished.timings;
-            locked.inside -= 1;
+            locked.running -= 1;
         }
         Event::Failed(error) => {
-            heard.end = Some(Err(error.to_string()));
-            locked.inside -= 1;
+            outcome.end = Some(Err(error.to_string()));
+            locked.running -= 1;
         }
     }
     drop(locked);
-    let_in(visit);
+    submit_due(run);
     flow
 }
 
-/// All visitors on an engine of a few slots.
-fn together(engine: Engine, options: &SchedulerOptions, visitors: &[Visitor]) -> (Visit, Engine) {
+/// Runs all requests on an engine with few slots.
+fn together(engine: Engine, options: &SchedulerOptions, requests: &[TestRequest]) -> (Run, Engine) {
     let (scheduler, handle) = Scheduler::new(engine, options).unwrap();
-    let visit = Arc::new(Mutex::new(Visit {
+    let run = Arc::new(Mutex::new(Run {
         handle,
-        coming: visitors.iter().cloned().enumerate().collect(),
-        heard: vec![Heard::default(); visitors.len()],
-        timings: vec![Timings::default(); visitors.len()],
+        pending: requests.iter().cloned().enumerate().collect(),
+        outcome: vec![Outcome::default(); requests.len()],
+        timings: vec![Timings::default(); requests.len()],
         pieces: 0,
-        inside: 0,
+        running: 0,
     }));
-    let_in(&visit);
+    submit_due(&run);
     let engine = scheduler.run();
-    (Arc::into_inner(visit).expect("listeners are dropped").into_inner().unwrap(), engine)
+    (Arc::into_inner(run).expect("listeners are dropped").into_inner().unwrap(), engine)
 }
 
 fn prompts() -> impl Strategy<Value = Vec<u32>> {
-    // Beginnings of one text that go on in different ways: they share prefixes.
+    // Prefixes of one text with different continuations.
     let text = "Once upon a time there was a little fox who lived near the river. One day the fox found a red ball in";
     let text = tales().encode(text).unwrap();
     assert!(text.len() > 20 && text.len() < 36, "{}", text.len());
@@ -182,8 +182,8 @@ fn samplings() -> impl Strategy<Value = Sampling> {
     prop_oneof![2 => greedy, 1 => drawn, 1 => penalised]
 }
 
-/// What texts are held to, made once.
-fn forms() -> impl Strategy<Value = Arc<Constraint>> {
+/// Constraints, created once.
+fn constraints() -> impl Strategy<Value = Arc<Constraint>> {
     static FORMS: OnceLock<Vec<Arc<Constraint>>> = OnceLock::new();
     let schemas = [
         json!({ "type": "object", "properties": { "name": { "type": "string" }, "age": { "type": "integer" } }, "required": ["name"] }),
@@ -194,19 +194,19 @@ fn forms() -> impl Strategy<Value = Arc<Constraint>> {
     prop::sample::select(FORMS.get_or_init(|| schemas.map(make).to_vec()).clone())
 }
 
-fn visitors() -> impl Strategy<Value = Visitor> {
+fn requests() -> impl Strategy<Value = TestRequest> {
     let stops = prop::collection::vec(prop_oneof![Just("the "), Just("ing"), Just(". "), Just("zzz")], 0..3);
     let overflow = prop_oneof![
         Just(Overflow::Stop),
         Just(Overflow::Error),
         (0..10usize).prop_map(|keep| Overflow::Shift { keep }),
     ];
-    let common = (samplings(), prop::option::weighted(0.2, forms()));
+    let common = (samplings(), prop::option::weighted(0.2, constraints()));
     let options = (prop::option::weighted(0.8, 0..40usize), common, stops, overflow, any::<bool>());
     let options =
         options.prop_map(|(most, (sampling, constraint), stops, overflow, ignore_eos)| GenerateOptions {
             constraint,
-            // A text that is shifted on and on has no other end.
+            // A text with shifting needs a limit.
             max_tokens: most.or(matches!(overflow, Overflow::Shift { .. }).then_some(70)),
             sampling,
             stop_strings: stops.into_iter().map(String::from).collect(),
@@ -215,33 +215,33 @@ fn visitors() -> impl Strategy<Value = Visitor> {
             cancel: Some(Arc::new(AtomicBool::new(false))),
             ..Default::default()
         });
-    let leaves = prop_oneof![
-        3 => Just(Leaves::Never),
-        1 => (0..20usize).prop_map(Leaves::Breaks),
-        1 => (0..20usize).prop_map(Leaves::Cancels),
+    let early_end = prop_oneof![
+        3 => Just(EarlyEnd::Never),
+        1 => (0..20usize).prop_map(EarlyEnd::Break),
+        1 => (0..20usize).prop_map(EarlyEnd::Cancel),
     ];
-    (prompts(), options, leaves, 0..60usize, -1..2i32, 0..3u64).prop_map(
-        |(prompt, options, leaves, arrives, priority, owner)| {
-            // A flag of its own for each, also where proptest clones.
+    (prompts(), options, early_end, 0..60usize, -1..2i32, 0..3u64).prop_map(
+        |(prompt, options, early_end, after_pieces, priority, owner)| {
+            // Each has its own flag, even if proptest clones it.
             let options = GenerateOptions { cancel: Some(Arc::new(AtomicBool::new(false))), ..options };
             let request = Request { prompt, options, logprobs: None, priority, owner };
-            Visitor { request, leaves, arrives }
+            TestRequest { request, early_end, after_pieces }
         },
     )
 }
 
-/// What one heard is what it would have heard alone, as far as it stayed.
-fn check(visitor: &Visitor, heard: &Heard, alone: &Heard) {
-    if matches!(visitor.leaves, Leaves::Cancels(_)) && heard.end == Some(Ok(FinishReason::Cancelled)) {
-        // What was held back comes out earlier; the ids and the text are a beginning of the whole.
-        assert!(alone.ids().starts_with(&heard.ids()), "{visitor:?}: {heard:?}, alone {alone:?}");
-        let text = heard.text();
+/// Compares the events of a request with those alone, up to where it was ended.
+fn check(test: &TestRequest, outcome: &Outcome, alone: &Outcome) {
+    if matches!(test.early_end, EarlyEnd::Cancel(_)) && outcome.end == Some(Ok(FinishReason::Cancelled)) {
+        // Text that was held back is released earlier; ids and text are a prefix of the whole.
+        assert!(alone.ids().starts_with(&outcome.ids()), "{test:?}: {outcome:?}, alone {alone:?}");
+        let text = outcome.text();
         let text = text.trim_end_matches(char::REPLACEMENT_CHARACTER);
-        let whole = tales().decode(&[&visitor.request.prompt[..], &alone.ids()].concat()).unwrap();
-        assert!(whole.contains(text), "{visitor:?}: {heard:?}, alone {alone:?}");
+        let whole = tales().decode(&[&test.request.prompt[..], &alone.ids()].concat()).unwrap();
+        assert!(whole.contains(text), "{test:?}: {outcome:?}, alone {alone:?}");
         return;
     }
-    assert_eq!(heard, alone, "{visitor:?}");
+    assert_eq!(outcome, alone, "{test:?}");
 }
 
 proptest! {
@@ -249,7 +249,7 @@ proptest! {
 
     #[test]
     fn each_gets_what_it_gets_alone_whatever_joins_or_leaves(
-        visitors in prop::collection::vec(visitors(), 1..9),
+        requests in prop::collection::vec(requests(), 1..9),
         slots in 1..5usize,
         chunk in 5..40usize,
         chain in 1..9usize,
@@ -260,18 +260,18 @@ proptest! {
         };
         let engine = tales_engine(|o| { small(o); *o = o.clone().batching(slots) });
         let options = SchedulerOptions { stall: Duration::from_millis(stall), ..Default::default() };
-        let (visit, _) = together(engine, &options, &visitors);
+        let (run, _) = together(engine, &options, &requests);
         let mut engine = tales_engine(small);
         let mut generated = 0;
-        for (visitor, heard) in visitors.iter().zip(&visit.heard) {
-            check(visitor, heard, &alone(&mut engine, visitor));
-            generated += heard.ids().len() as u64;
+        for (test, outcome) in requests.iter().zip(&run.outcome) {
+            check(test, outcome, &alone(&mut engine, test));
+            generated += outcome.ids().len() as u64;
         }
-        let stats = visit.handle.stats();
+        let stats = run.handle.stats();
         prop_assert_eq!((stats.waiting, stats.running, stats.reading), (0, 0, 0));
         prop_assert_eq!(stats.generated_tokens, generated);
-        prop_assert_eq!(stats.finished + stats.failed, visitors.len() as u64);
-        let reused: usize = visit.timings.iter().map(|timings| timings.reused_tokens).sum();
+        prop_assert_eq!(stats.finished + stats.failed, requests.len() as u64);
+        let reused: usize = run.timings.iter().map(|timings| timings.reused_tokens).sum();
         prop_assert!(stats.reused_tokens >= reused as u64);
     }
 }

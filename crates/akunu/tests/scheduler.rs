@@ -1,4 +1,4 @@
-//! What a scheduler promises beside the right tokens: turns, room, ends, prefixes, probabilities.
+//! Guarantees of the scheduler: order, limits, endings, prefixes, log probabilities.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -16,7 +16,7 @@ use akunu_device_testing::FailingDevice;
 use akunu_plan::reference::ReferenceDevice;
 use common::{generate, options, tales, tales_engine};
 
-/// What everybody heard, in order.
+/// All events, in order.
 #[derive(Clone, Debug)]
 enum Note {
     Started,
@@ -34,7 +34,7 @@ impl Log {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes down what `number` hears; then `then` sees it.
+    /// A listener that logs the events of request `number`, and passes them to `then`.
     fn listener(
         &self,
         number: usize,
@@ -107,7 +107,7 @@ fn scheduler(slots: usize, options: &SchedulerOptions) -> (Scheduler, Handle) {
     Scheduler::new(tales_engine(|o| *o = o.clone().batching(slots)), options).unwrap()
 }
 
-/// The ids that a prompt gets alone.
+/// The ids generated for a prompt alone.
 fn alone(prompt: &[u32], n: usize) -> Vec<u32> {
     generate(&mut tales_engine(|_| {}), prompt, &tokens(n)).1.ids
 }
@@ -122,7 +122,7 @@ fn at_piece(wanted: usize) -> impl FnMut(&Note) -> bool {
 }
 
 #[test]
-fn lower_priorities_come_first_then_owners_take_turns() {
+fn lower_priorities_come_first_then_owners_alternate() {
     let (scheduler, handle) = scheduler(1, &SchedulerOptions::default());
     let log = Log::default();
     for (number, (priority, owner)) in
@@ -137,7 +137,7 @@ fn lower_priorities_come_first_then_owners_take_turns() {
 }
 
 #[test]
-fn a_scheduler_that_is_drained_takes_more_requests_and_keeps_prefixes() {
+fn a_drained_scheduler_accepts_requests_and_keeps_prefixes() {
     let (mut scheduler, handle) = scheduler(2, &SchedulerOptions::default());
     let log = Log::default();
     scheduler.drain();
@@ -154,7 +154,7 @@ fn a_scheduler_that_is_drained_takes_more_requests_and_keeps_prefixes() {
 }
 
 #[test]
-fn the_newest_waits_and_what_is_too_much_is_refused() {
+fn requests_wait_until_the_queue_is_full() {
     let (scheduler, handle) = scheduler(2, &SchedulerOptions { queue: 3, ..Default::default() });
     let log = Log::default();
     for number in 0..5 {
@@ -171,7 +171,7 @@ fn the_newest_waits_and_what_is_too_much_is_refused() {
     assert!(log.notes(5).is_empty());
     let stats = handle.stats();
     assert_eq!((stats.waiting, stats.started, stats.finished, stats.failed), (0, 5, 5, 0));
-    // Its slots are free again.
+    // The slots are free again.
     let sessions = [engine.session().unwrap(), engine.session().unwrap()];
     assert!(engine.session().is_err());
     drop(sessions);
@@ -183,7 +183,7 @@ fn an_engine_with_too_few_rows_of_logits_is_refused() {
     assert!(matches!(refused, Err(akunu::Error::Setting { name: "the number of logit rows", .. })));
 }
 
-/// The ids of a request for 40 tokens, and in how many submissions they came.
+/// The ids of a request for 40 tokens, and the number of submissions.
 fn decoded_in_chains_of(chain_time: Duration) -> (Vec<u32>, u64) {
     let engine = tales_engine(|o| *o = EngineOptions { chain: Some(64), chain_time, ..o.clone() });
     let (mut scheduler, handle) = Scheduler::new(engine, &SchedulerOptions::default()).unwrap();
@@ -194,7 +194,7 @@ fn decoded_in_chains_of(chain_time: Duration) -> (Vec<u32>, u64) {
 }
 
 #[test]
-fn a_chain_takes_no_longer_than_the_option_says() {
+fn a_chain_is_limited_by_chain_time() {
     let (ids, steps) = decoded_in_chains_of(Duration::ZERO);
     assert_eq!((ids.len(), steps), (40, 40));
     // The pass of the prompt gives the first token; chains of 1, 2, 4, 8, 16 and 8 steps give the others.
@@ -202,7 +202,7 @@ fn a_chain_takes_no_longer_than_the_option_says() {
 }
 
 #[test]
-fn what_can_never_run_fails_at_once() {
+fn invalid_requests_fail_at_once() {
     let (scheduler, handle) = scheduler(1, &SchedulerOptions::default());
     let log = Log::default();
     handle.submit(request(20), log.plain(0)).unwrap();
@@ -222,18 +222,18 @@ fn what_can_never_run_fails_at_once() {
     }
     drop(handle);
     scheduler.run();
-    assert!(log.failed(1).contains("the prompt has 257 tokens and the context 256 positions"));
+    assert!(log.failed(1).contains("the prompt has 257 tokens, and the context length is 256"));
     assert!(log.failed(2).contains("top-p is 2"));
     assert!(log.failed(3).contains("outside the vocabulary"));
     assert!(log.failed(4).contains("the prompt is empty"));
-    // They did not wait for the slot.
+    // They fail without waiting for the slot.
     let first_five: Vec<usize> = log.lock()[..4].iter().map(|(number, _)| *number).collect();
     assert_eq!(first_five, [1, 2, 3, 4]);
     assert_eq!(log.ids(0).len(), 20);
 }
 
 #[test]
-fn a_panic_ends_the_request_that_it_is_in_and_no_other() {
+fn a_panic_ends_only_its_own_request() {
     for piece in [0, 1, 4] {
         let (scheduler, handle) = scheduler(3, &SchedulerOptions::default());
         let log = Log::default();
@@ -247,13 +247,13 @@ fn a_panic_ends_the_request_that_it_is_in_and_no_other() {
         }
         drop(handle);
         scheduler.run();
-        assert_eq!(log.failed(1), "what handles this request panicked: on purpose");
+        assert_eq!(log.failed(1), "the handler of this request panicked: on purpose");
         assert!([0, 2, 3, 4].iter().all(|number| log.ids(*number) == alone(&prompt(), 8)));
     }
 }
 
 #[test]
-fn a_panic_at_the_end_hurts_nobody() {
+fn a_panic_in_the_last_event_is_ignored() {
     let (scheduler, handle) = scheduler(1, &SchedulerOptions::default());
     let log = Log::default();
     let listener = log.listener(0, |note| {
@@ -268,7 +268,7 @@ fn a_panic_at_the_end_hurts_nobody() {
 }
 
 #[test]
-fn a_cancelled_request_hears_no_more_than_its_end() {
+fn a_cancelled_request_gets_only_its_last_event() {
     let (scheduler, handle) = scheduler(2, &SchedulerOptions::default());
     let log = Log::default();
     let cancel = Arc::new(AtomicBool::new(false));
@@ -276,7 +276,7 @@ fn a_cancelled_request_hears_no_more_than_its_end() {
         options: GenerateOptions { cancel: Some(cancel.clone()), ..tokens(100) },
         ..request(0)
     };
-    // The first cancels itself and the third, which waits, at its fifth piece.
+    // At its fifth piece, the first cancels itself and the third, which is waiting.
     let (mut at, flag) = (at_piece(5), cancel.clone());
     let listener = log.listener(0, move |note| {
         flag.fetch_or(at(note), Ordering::Relaxed);
@@ -294,7 +294,7 @@ fn a_cancelled_request_hears_no_more_than_its_end() {
 }
 
 #[test]
-fn a_listener_that_breaks_off_is_told_the_end() {
+fn a_listener_that_returns_break_gets_the_last_event() {
     let (scheduler, handle) = scheduler(2, &SchedulerOptions::default());
     let log = Log::default();
     let at_once = log.listener(0, |_| ControlFlow::Break(()));
@@ -312,7 +312,7 @@ fn a_listener_that_breaks_off_is_told_the_end() {
 }
 
 #[test]
-fn stopping_cancels_all_and_takes_no_more() {
+fn stopping_cancels_all_requests_and_refuses_new_ones() {
     let (scheduler, handle) = scheduler(2, &SchedulerOptions::default());
     let log = Log::default();
     let (stopper, mut at) = (handle.clone(), at_piece(4));
@@ -326,7 +326,7 @@ fn stopping_cancels_all_and_takes_no_more() {
     for number in 1..4 {
         handle.submit(request(100), log.plain(number)).unwrap();
     }
-    // Though a handle is left.
+    // Although a handle is left.
     scheduler.run();
     for number in 0..4 {
         assert_eq!(log.finished(number).finish, FinishReason::Cancelled);
@@ -337,14 +337,14 @@ fn stopping_cancels_all_and_takes_no_more() {
 }
 
 #[test]
-fn a_scheduler_that_was_never_run_takes_nothing() {
+fn a_scheduler_that_was_dropped_refuses_requests() {
     let (scheduler, handle) = scheduler(1, &SchedulerOptions::default());
     drop(scheduler);
     assert_eq!(handle.submit(request(1), Log::default().plain(0)), Err(Refused::Closed));
 }
 
 #[test]
-fn requests_come_from_other_threads_and_idle_times_between_them_are_slept() {
+fn requests_wake_an_idle_scheduler() {
     let (scheduler, handle) = scheduler(2, &SchedulerOptions::default());
     let log = Log::default();
     let (sender, ended) = std::sync::mpsc::channel();
@@ -371,7 +371,7 @@ fn requests_come_from_other_threads_and_idle_times_between_them_are_slept() {
     assert!(stats.steps < 40, "{stats:?}: no step without work");
 }
 
-/// Runs one request after the other on an engine of so many slots, and gives how much each found in the cache.
+/// Runs requests one by one, and returns the number of reused tokens of each.
 fn reused(slots: usize, prompts: &[Vec<u32>]) -> (Vec<usize>, akunu::schedule::Stats) {
     let (scheduler, handle) = scheduler(slots, &SchedulerOptions::default());
     let log = Log::default();
@@ -398,30 +398,30 @@ fn submit_next(handle: Handle, log: Log, mut rest: Vec<(usize, Vec<u32>)>) {
     handle.submit(Request { prompt, options: tokens(3), ..Request::default() }, listener).unwrap();
 }
 
-/// `n` ids like no other's of another kind.
+/// `n` ids that differ from those of other kinds.
 fn ids(kind: u32, n: u32) -> Vec<u32> {
     (0..n).map(|i| 10 + kind * 100 + i % 90).collect()
 }
 
 #[test]
-fn prompts_find_what_slots_have_kept() {
+fn prompts_reuse_prefixes_of_free_slots() {
     let system = ids(0, 40);
     let [a, b, c] = [1, 2, 3].map(|kind| [&system[..], &ids(kind, 60)].concat());
     let longer = [&a[..], &ids(4, 30)].concat();
-    // b's slot takes the system's 40 from a's, whose 60 it would have forgotten; a is still there, longer, and again.
+    // b copies the system's 40 tokens from a's slot instead of truncating its 60; so a is still there.
     let (found, stats) = reused(2, &[a.clone(), b.clone(), longer.clone(), a.clone(), b.clone()]);
     assert_eq!(found, [0, 40, 100, 99, 99]);
     assert_eq!((stats.prefix_hits, stats.reused_tokens), (4, 338));
     assert_eq!(stats.prompt_tokens, 100 + 60 + 30 + 1 + 1);
     assert_eq!((stats.kv_tokens, stats.kv_capacity), (0, 512));
     assert!(stats.kv_kept > 200);
-    // The one used least recently goes: c takes a's slot, though it shares as much with b's.
+    // The least recently used slot is replaced: c takes a's slot, although b's shares as much.
     let (found, _) = reused(2, &[a.clone(), b.clone(), c, b, a]);
     assert_eq!(found, [0, 40, 40, 99, 40]);
 }
 
 #[test]
-fn a_prompt_is_copied_from_one_that_is_being_answered() {
+fn prefixes_are_copied_from_busy_slots() {
     let (scheduler, handle) = scheduler(2, &SchedulerOptions::default());
     let log = Log::default();
     let first = ids(1, 80);
@@ -443,8 +443,8 @@ fn a_prompt_is_copied_from_one_that_is_being_answered() {
 }
 
 #[test]
-fn requests_that_come_together_read_their_common_prompt_once() {
-    // In one pass or in many.
+fn a_common_prompt_is_processed_once() {
+    // In one or in several passes.
     for chunk in [5, 64] {
         let engine = tales_engine(|o| {
             o.chunk = Some(chunk);
@@ -464,14 +464,14 @@ fn requests_that_come_together_read_their_common_prompt_once() {
 }
 
 #[test]
-fn nobody_waits_for_a_prefix_that_is_not_being_read() {
+fn requests_wait_only_for_prefixes_in_progress() {
     let engine = tales_engine(|o| {
         o.chunk = Some(10);
         *o = o.clone().batching(3);
     });
     let (scheduler, handle) = Scheduler::new(engine, &SchedulerOptions::default()).unwrap();
     let log = Log::default();
-    // The last shares a beginning with the second, whose turn comes late.
+    // The last shares a prefix with the second, which is processed late.
     let prompts = [ids(1, 200), ids(2, 180), ids(2, 20)];
     for (number, prompt) in prompts.iter().enumerate() {
         handle.submit(Request { prompt: prompt.clone(), ..request(3) }, log.plain(number)).unwrap();
@@ -481,13 +481,13 @@ fn nobody_waits_for_a_prefix_that_is_not_being_read() {
     assert!((0..3).all(|number| log.ids(number) == alone(&prompts[number], 3)));
     let first = |number| log.lock().iter().position(|(n, note)| *n == number && matches!(note, Note::Ids(_)));
     assert!(first(2) < first(0) && first(0) < first(1), "{:?}", [first(0), first(1), first(2)]);
-    // By then the second finds what the last has read.
+    // Then the second reuses the prefix of the last.
     let reused = [0, 1, 2].map(|number| log.finished(number).timings.reused_tokens);
     assert_eq!(reused, [0, 20, 0]);
 }
 
 #[test]
-fn what_stands_behind_a_shift_is_not_shared() {
+fn shifted_tokens_are_not_shared() {
     let engine = || tales_engine(|o| (o.slots, o.logit_rows, o.context) = (2, 2, Some(32)));
     let options = GenerateOptions { overflow: Overflow::Shift { keep: 4 }, ..tokens(60) };
     let mut alone = engine();
@@ -495,7 +495,7 @@ fn what_stands_behind_a_shift_is_not_shared() {
     let shifted =
         alone.generate(&mut session, &prompt(), &options, &mut |_| ControlFlow::Continue(())).unwrap();
     assert!(shifted.dropped > 0);
-    // What stands in the slot then: its keys and values are not those of these tokens alone.
+    // The slot's keys and values now differ from those of a prefill.
     let prompts = [prompt(), session.tokens().to_vec()];
     drop(session);
     let expected = generate(&mut alone, &prompts[1], &tokens(1)).1.ids;
@@ -518,7 +518,7 @@ fn what_stands_behind_a_shift_is_not_shared() {
 }
 
 #[test]
-fn many_threads_hand_in_and_each_gets_its_own() {
+fn many_threads_submit_and_each_gets_its_own_text() {
     let prompts: Vec<Vec<u32>> = (0..6).map(|kind| ids(kind, 10 + 3 * kind)).collect();
     let expected: Vec<Vec<u32>> = prompts.iter().map(|prompt| alone(prompt, 8)).collect();
     let (scheduler, handle) = scheduler(4, &SchedulerOptions::default());
@@ -545,7 +545,7 @@ fn many_threads_hand_in_and_each_gets_its_own() {
 }
 
 #[test]
-fn streams_go_on_while_a_long_prompt_is_read() {
+fn streams_continue_during_a_long_prefill() {
     // A pass has 10 rows, one of them the stream's.
     let engine = tales_engine(|o| {
         o.chunk = Some(10);
@@ -573,7 +573,7 @@ fn streams_go_on_while_a_long_prompt_is_read() {
     let first = position(1, |note| matches!(note, Note::Ids(_)));
     let between = log.lock()[began..first].iter().filter(|(n, _)| *n == 0).count();
     assert!(between >= 160 / 9, "{between} tokens of the first while the second was read");
-    // Who asks for little does not wait for who asks for much.
+    // Short prompts do not wait for long ones.
     assert!(position(2, |note| matches!(note, Note::Finished(_))) < first);
     assert_eq!(log.ids(0), alone(&prompt(), 100));
     assert_eq!(log.ids(1), alone(&ids(5, 160), 4));
@@ -581,7 +581,7 @@ fn streams_go_on_while_a_long_prompt_is_read() {
 }
 
 #[test]
-fn log_probabilities_are_those_of_the_raw_logits() {
+fn log_probabilities_match_the_raw_logits() {
     let (scheduler, handle) = scheduler(3, &SchedulerOptions::default());
     let log = Log::default();
     let sampled = Sampling { temperature: 0.8, seed: 5, logit_bias: vec![(40, 3.0)], ..Default::default() };
@@ -625,7 +625,7 @@ fn log_probabilities_are_those_of_the_raw_logits() {
 }
 
 #[test]
-fn a_device_that_samples_gives_the_same_in_company() {
+fn device_sampling_is_the_same_in_a_batch() {
     let engine = || {
         let options = EngineOptions { context: Some(48), ..options(DeviceChoice::Reference) };
         Engine::on_device(tales(), Box::new(ReferenceDevice::new()), &options.batching(3)).unwrap()
@@ -650,7 +650,7 @@ fn a_device_that_samples_gives_the_same_in_company() {
 }
 
 #[test]
-fn a_pass_that_fails_fails_who_was_in_it_and_the_next_go_on() {
+fn a_failed_pass_fails_only_its_requests() {
     let device = FailingDevice::new(ReferenceDevice::new());
     let failing = device.failing();
     let options = EngineOptions { context: Some(48), ..options(DeviceChoice::Reference) };

@@ -1,4 +1,4 @@
-//! What stands in the KV cache, and what it is good for: prefixes, truncation, shifts, copies, chunks, chains.
+//! The KV cache: prefixes, truncation, shifts, copies, chunks, chains.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -28,14 +28,14 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|l| l.to_bits()).collect()
 }
 
-/// The logits after `ids`, in a session that has held nothing else.
+/// The logits after `ids` in a new session.
 fn fresh(engine: &mut Engine, ids: &[u32]) -> Vec<u32> {
     let logits = engine.logits(ids, false, None).unwrap();
     bits(&logits)
 }
 
 #[test]
-fn a_shared_prefix_is_reused_and_changes_nothing() {
+fn a_shared_prefix_is_reused_with_the_same_logits() {
     let mut engine = tales_engine(|o| o.slots = 2);
     let first = prompt();
     let mut second = first.clone();
@@ -50,7 +50,7 @@ fn a_shared_prefix_is_reused_and_changes_nothing() {
     assert_eq!(generated.timings.prompt_tokens, second.len());
     assert_eq!(generated.ids, self::generate(&mut engine, &second, &tokens(20)).1.ids);
 
-    // The whole prompt is there already: its last token is fed again, for its logits.
+    // The whole prompt is cached; its last token is processed again for its logits.
     let again = engine.prefill(&mut session, &second).unwrap();
     assert_eq!((again.reused, again.fed), (second.len() - 1, 1));
     let reused = bits(engine.last_logits().unwrap());
@@ -58,19 +58,19 @@ fn a_shared_prefix_is_reused_and_changes_nothing() {
 }
 
 #[test]
-fn a_session_holds_the_prompt_and_what_was_decoded_of_the_text() {
+fn a_session_holds_the_prompt_and_the_decoded_tokens() {
     let mut engine = tales_engine(|_| {});
     let prompt = prompt();
     let mut session = engine.session().unwrap();
     let generated =
         engine.generate(&mut session, &prompt, &tokens(9), &mut |_| ControlFlow::Continue(())).unwrap();
     let all = [prompt, generated.ids].concat();
-    // The last token was found, but not fed.
+    // The last token was sampled but not processed.
     assert_eq!(session.tokens(), &all[..all.len() - 1]);
 }
 
 #[test]
-fn a_truncated_session_goes_on_as_if_the_rest_had_never_been() {
+fn a_truncated_session_continues_like_a_shorter_one() {
     for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
         let mut engine = tales_engine(|o| (o.slots, o.kv) = (2, kv));
         let prompt = prompt();
@@ -86,7 +86,7 @@ fn a_truncated_session_goes_on_as_if_the_rest_had_never_been() {
 }
 
 #[test]
-fn a_copied_prefix_is_as_good_as_the_original() {
+fn a_copied_prefix_gives_the_same_logits() {
     for device in DEVICES {
         for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
             let options = EngineOptions { slots: 3, kv, context: Some(61), ..options(device) };
@@ -101,7 +101,7 @@ fn a_copied_prefix_is_as_good_as_the_original() {
             assert_eq!(engine.prefill(&mut to, &other).unwrap().reused, 8);
             let copied = bits(engine.last_logits().unwrap());
             assert_eq!(copied, fresh(&mut engine, &other), "{device} {kv:?}");
-            // And the original is as it was.
+            // The original is unchanged.
             assert_eq!(from.tokens(), prompt);
             engine.prefill(&mut from, &prompt).unwrap();
             let original = bits(engine.last_logits().unwrap());
@@ -111,8 +111,8 @@ fn a_copied_prefix_is_as_good_as_the_original() {
     }
 }
 
-/// The first layer of a model and nothing above it: there a key depends on its token and position only, so that a
-/// shift has to give what feeding the rest anew gives.
+/// The first layer of a model only. There a key depends on its token and position alone, so a shift must give the same keys as
+/// a prefill.
 #[derive(Debug)]
 struct OneLayer {
     inner: Arc<Model>,
@@ -147,16 +147,16 @@ impl WeightProvider for OneLayer {
     }
 }
 
-/// The widest difference, as a part of the largest logit.
+/// The largest difference, relative to the largest logit.
 fn difference(a: &[f32], b: &[f32]) -> f32 {
     let largest = b.iter().fold(0f32, |m, l| m.max(l.abs()));
     a.iter().zip(b).fold(0f32, |m, (a, b)| m.max((a - b).abs())) / largest
 }
 
 #[test]
-fn a_shift_turns_the_keys_back_to_their_new_positions() {
+fn a_shift_rotates_the_keys_to_their_new_positions() {
     let mut models = vec![("tales".to_string(), tales())];
-    // Every way to turn, scale and window.
+    // All kinds of rotation, scaling and windows.
     models.extend(
         checked_in_models().into_iter().map(|(name, path)| (name, Arc::new(Model::open(path).unwrap()))),
     );
@@ -209,7 +209,7 @@ fn a_shift_outside_the_session_is_refused() {
 }
 
 #[test]
-fn chunks_threads_and_instruction_sets_do_not_change_a_bit_of_the_logits() {
+fn logits_do_not_depend_on_chunks_threads_or_instruction_sets() {
     let mut models = vec![("tales".to_string(), tales())];
     models.extend(
         checked_in_models().into_iter().map(|(name, path)| (name, Arc::new(Model::open(path).unwrap()))),
@@ -241,7 +241,7 @@ fn chunks_threads_and_instruction_sets_do_not_change_a_bit_of_the_logits() {
                 let expected = expected.get_or_insert_with(|| found.clone());
                 assert!(*expected == found, "{name}: {isa:?}, {threads} threads, chunks of {chunk}");
             }
-            // Only the last row's logits: another number of rows through the vocabulary's product.
+            // Logits of the last row only: another shape of the output projection.
             let last = bits(&engine.logits(&ids, false, Some(13)).unwrap());
             assert!(
                 expected.as_ref().unwrap().ends_with(&last),
@@ -261,7 +261,7 @@ fn chains_do_not_change_the_tokens() {
             let (text, generated) =
                 generate(&mut engine, &prompt(), &tokens(if chain == 1 { 60 } else { 50 }));
             let expected = expected.get_or_insert((generated.ids.clone(), text.clone()));
-            // Devices may differ in the last bits, not in what a trained model says; the same device may not differ at all.
+            // Devices may differ in the last bits, but not in the tokens of a trained model. The same device must not differ.
             assert!(expected.0.starts_with(&generated.ids), "{device}, chains of {chain}");
             assert!(expected.1.starts_with(&text), "{device}, chains of {chain}");
         }
@@ -269,7 +269,7 @@ fn chains_do_not_change_the_tokens() {
 }
 
 #[test]
-fn decode_stops_at_a_stop_id_and_holds_what_it_fed() {
+fn decode_stops_at_a_stop_id() {
     let mut engine = tales_engine(|o| o.slots = 2);
     let prompt = prompt();
     let all = generate(&mut engine, &prompt, &tokens(8)).1.ids;
@@ -286,7 +286,7 @@ fn decode_stops_at_a_stop_id_and_holds_what_it_fed() {
 }
 
 #[test]
-fn slots_are_counted_and_given_back() {
+fn slots_are_limited_and_freed() {
     let mut engine = tales_engine(|o| o.slots = 2);
     let a = engine.session().unwrap();
     let b = engine.session().unwrap();
@@ -311,7 +311,7 @@ fn models_and_sessions_can_change_threads() {
 }
 
 #[test]
-fn slots_do_not_see_each_other() {
+fn slots_are_independent() {
     let mut engine = tales_engine(|o| o.slots = 3);
     let (one, two) = (prompt(), tales().encode("The dragon was sad because the rain").unwrap());
     let (mut a, mut b) = (engine.session().unwrap(), engine.session().unwrap());
@@ -324,7 +324,7 @@ fn slots_do_not_see_each_other() {
 }
 
 #[test]
-fn sequences_decoded_together_get_the_bits_that_each_gets_alone() {
+fn batched_sequences_get_the_same_bits_as_alone() {
     let prompts: Vec<Vec<u32>> = (1..=3).map(|n| prompt()[..4 * n].to_vec()).collect();
     for device in DEVICES {
         let change = |o: &mut EngineOptions| (o.device, o.slots, o.logit_rows) = (device, 4, 3);
@@ -355,7 +355,7 @@ fn sequences_decoded_together_get_the_bits_that_each_gets_alone() {
     }
 }
 
-/// Feeds each session its token in one pass, and gives the best token after each.
+/// Processes a token of each session in one pass, and returns the most probable next tokens.
 fn step(engine: &mut Engine, sessions: &mut [Session], tokens: &[u32]) -> Result<Vec<u32>, Error> {
     let feed = |(session, ids)| Feed { session, ids, logits: 1 };
     let mut feeds: Vec<Feed<'_>> = sessions.iter_mut().zip(tokens.chunks(1)).map(feed).collect();
@@ -366,7 +366,7 @@ fn step(engine: &mut Engine, sessions: &mut [Session], tokens: &[u32]) -> Result
 }
 
 #[test]
-fn a_batch_that_the_engine_was_not_made_for_is_refused() {
+fn a_batch_beyond_the_engines_options_is_refused() {
     let mut engine = tales_engine(|o| (o.slots, o.logit_rows, o.context) = (3, 2, Some(8)));
     let mut sessions: Vec<Session> = (0..3).map(|_| engine.session().unwrap()).collect();
     assert!(matches!(step(&mut engine, &mut sessions, &[1, 2, 3]), Err(Error::Setting { .. })));
@@ -375,7 +375,7 @@ fn a_batch_that_the_engine_was_not_made_for_is_refused() {
     assert!(matches!(outside, Err(Error::TokenOutsideVocabulary { index: 1, .. })));
     engine.prefill(&mut sessions[1], &[1; 8]).unwrap();
     assert!(matches!(step(&mut engine, &mut sessions[..2], &[1, 2]), Err(Error::ContextFull { context: 8 })));
-    // Nothing was fed.
+    // Nothing was processed.
     assert_eq!((sessions[0].len(), sessions[1].len()), (0, 8));
     assert_eq!(step(&mut engine, &mut sessions[..1], &[1]).unwrap().len(), 1);
     assert_eq!(sessions[0].tokens(), [1]);

@@ -28,7 +28,7 @@ fn greedy_text_of_200_steps_is_the_expected_one() {
 }
 
 #[test]
-fn prompts_give_the_golden_ids_and_logits() {
+fn prompts_match_the_golden_ids_and_logits() {
     let Some((model, path)) = stories("stories260K.gguf") else { return };
     let golden = json(path.with_file_name("golden.json"));
     for device in DEVICES {
@@ -46,7 +46,7 @@ fn prompts_give_the_golden_ids_and_logits() {
     }
 }
 
-/// What follows the first `prompt` ids is what the model generates.
+/// Checks that the model generates the ids after the first `prompt`.
 fn check_greedy(engine: &mut Engine, expected: &[u32], prompt: usize) {
     let wanted = GenerateOptions { max_tokens: Some(expected.len() - prompt), ..Default::default() };
     let (_, generated) = generate(engine, &expected[..prompt], &wanted);
@@ -54,7 +54,7 @@ fn check_greedy(engine: &mut Engine, expected: &[u32], prompt: usize) {
 }
 
 #[test]
-fn float_files_give_their_golden_ids_in_full() {
+fn float_files_match_all_golden_ids() {
     for (file, golden) in [
         ("stories260K.gguf", None),
         ("hf", None),
@@ -75,7 +75,7 @@ fn float_files_give_their_golden_ids_in_full() {
     }
 }
 
-/// See `common::rounding` for what is held.
+/// See `common::rounding` for the criteria.
 #[test]
 fn quantised_files_follow_their_golden_ids() {
     for kind in ["q8_0", "q5_1", "q5_0", "q4_1", "q4_0"] {

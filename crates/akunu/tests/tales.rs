@@ -1,4 +1,4 @@
-//! The embedded model against its goldens: float64 logits of the very weights that its Q8_0 blocks hold.
+//! Compares the embedded model with its goldens: float64 logits of its dequantised Q8_0 weights.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -63,7 +63,7 @@ fn rounded_it_follows_its_golden_ids() {
     }
 }
 
-/// What a newcomer sees first does not depend on the device or the cache's type: the gaps are wide enough.
+/// The greedy text does not depend on the device or the type of the cache, because the gaps between logits are wide enough.
 #[test]
 fn the_first_story_is_the_same_everywhere() {
     let prompt = &golden()["prompts"][0];

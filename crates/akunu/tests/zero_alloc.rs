@@ -1,7 +1,7 @@
-//! After warm-up, decoding allocates nothing: not for greedy, not for sampled, with penalties, stop strings and text, alone or together.
+//! Decoding does not allocate after a warm-up: greedy or sampled, with penalties, stop strings and text, alone or in a batch.
 //!
-//! A program of its own: the allocator counts for the whole process, and a test harness allocates too when a test takes long.
-//! `AKUNU_TEST_DEVICE` names another device than the CPU; where that has a driver, what that is asked for is counted too.
+//! A separate program, because the allocator counts for the whole process, and the test harness allocates too. `AKUNU_TEST_DEVICE`
+//! selects another device than the CPU; requests to its driver are counted too.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -49,7 +49,7 @@ fn wanted(sampling: &Sampling, stop_strings: &[&str]) -> GenerateOptions {
     }
 }
 
-/// Tokens generated, and the host's allocations while they came. The first steps may warm things up.
+/// The number of generated tokens, and of host allocations after a warm-up.
 fn generate(engine: &mut Engine, (name, sampling, stop_strings): &Case) -> (usize, usize) {
     let options = wanted(sampling, stop_strings);
     let prompt = tales().encode("Once upon a time").unwrap();
@@ -68,7 +68,7 @@ fn generate(engine: &mut Engine, (name, sampling, stop_strings): &Case) -> (usiz
     (tokens, counts[counts.len() - 1].1 - counts[2].1)
 }
 
-/// Tokens fed in prompts of several lengths, and the host's allocations meanwhile.
+/// The number of tokens in prompts of several lengths, and of host allocations.
 fn feed(engine: &mut Engine) -> (usize, usize) {
     let mut session = engine.session().unwrap();
     let ids: Vec<u32> = (3..203).collect();
@@ -81,7 +81,7 @@ fn feed(engine: &mut Engine) -> (usize, usize) {
     (tokens, allocations() - before)
 }
 
-/// The same for all cases at once, from when all have had some tokens to when the first has had all of its own.
+/// The same for all cases in a batch, from the time all have some tokens until the first has all.
 fn together(engine: Engine, cases: &[Case]) -> (usize, usize, Engine) {
     let (scheduler, handle) = Scheduler::new(engine, &SchedulerOptions::default()).unwrap();
     let prompt = tales().encode("Once upon a time").unwrap();

@@ -1,5 +1,5 @@
-//! What compiled programs rely on: functions that are there, and where fields lie. `tests/abi.txt` has it; a line that changes or goes
-//! breaks programs (then AKUNU_ABI_VERSION grows), a line that is added does not.
+//! The ABI that compiled programs rely on: functions, constants, and the layout of structs, as listed in `tests/abi.txt`. Adding a line is
+//! compatible. Changing or removing one breaks programs, and requires a new AKUNU_ABI_VERSION.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -56,8 +56,10 @@ fn layouts() -> Vec<Layout> {
         TokenPiece as "akunu_piece" { size token_count text text_length tokens }
         Stats as "akunu_stats" {
             size finish end_token prompt_tokens reused_tokens generated_tokens prompt_seconds generate_seconds
-            first_token_seconds
+            first_token_seconds reasoning_tokens
         }
+        AnswerSettings as "akunu_answer_options" { size format schema template_name one_call reserved }
+        AnswerDelta as "akunu_delta" { size kind text text_length name index reserved }
     }
 }
 
@@ -102,9 +104,9 @@ fn constants() -> String {
 }
 
 #[test]
-fn functions_constants_and_layouts_are_those_that_programs_were_compiled_with() {
+fn the_abi_is_that_of_abi_txt() {
     if size_of::<usize>() != 8 {
-        return eprintln!("SKIPPED: the layouts that are kept are those of 64 bits");
+        return eprintln!("SKIPPED: abi.txt has the layouts of 64-bit targets");
     }
     let functions: String = declared().iter().map(|name| format!("{name}()\n")).collect();
     let found = format!("{functions}{}{}", constants(), listing(&layouts()));
@@ -113,7 +115,7 @@ fn functions_constants_and_layouts_are_those_that_programs_were_compiled_with() 
     if kept != found {
         let new = path.with_extension("txt.new");
         std::fs::write(&new, &found).unwrap();
-        panic!("the interface is not what {} says: compare it with {}", path.display(), new.display());
+        panic!("the ABI differs from {}: compare it with {}", path.display(), new.display());
     }
 }
 
@@ -130,7 +132,7 @@ fn structs_have_no_padding() {
 }
 
 #[test]
-fn the_headers_layouts_are_the_librarys() {
+fn layouts_in_the_header_match_the_library() {
     let mut source = String::from("#include <akunu.h>\n#include <stdio.h>\nint main(void) {\n");
     for (name, _, fields) in layouts() {
         writeln!(source, "    printf(\"struct {name} %zu\\n\", sizeof({name}));").unwrap();
@@ -149,7 +151,7 @@ fn the_headers_layouts_are_the_librarys() {
 }
 
 #[test]
-fn the_library_has_what_the_header_declares_and_nothing_else() {
+fn the_library_exports_exactly_the_declared_functions() {
     if !cfg!(target_os = "linux") {
         return eprintln!("SKIPPED: symbols are compared on Linux only");
     }

@@ -1,4 +1,4 @@
-//! The library as other languages see it: programs compiled and run against it, and what must not change.
+//! The library as seen by other languages: programs that are compiled and run against it, and the stability of its ABI.
 
 #![allow(unsafe_code, clippy::unwrap_used, clippy::print_stderr)]
 

@@ -1,7 +1,9 @@
-//! Programs in C, C++ and Python, whose texts are those that the engine gives in Rust.
+//! Programs in C, C++ and Python, whose output is compared with that of the engine in Rust.
 
+use akunu_fixtures::scripted;
+use std::io::Write;
 use std::ops::ControlFlow;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use akunu::chat::{ChatTemplates, conversation};
@@ -43,7 +45,7 @@ fn story() -> String {
 }
 
 #[test]
-fn the_example_tells_the_engines_story() {
+fn the_example_generates_the_engines_text() {
     let Some(program) = Program::new(&here("examples/story.c"), &[]) else { return };
     let tokens = TOKENS.to_string();
     let output = succeed(Command::new(&program.path).args(["-", "Once upon a time", &tokens]));
@@ -54,13 +56,13 @@ fn the_example_tells_the_engines_story() {
 }
 
 #[test]
-fn every_way_to_decode_gives_the_engines_story() {
+fn every_way_to_decode_gives_the_engines_text() {
     let Some(program) = program("decode.c", &[]) else { return };
     assert_eq!(program.run(), story());
 }
 
 #[test]
-fn vectors_are_the_embedders() {
+fn vectors_match_the_embedder() {
     let Some(program) = program("embed.c", &[]) else { return };
     let folder = here("../../testdata/encoders/bert-mean");
     let output = succeed(Command::new(&program.path).arg(&folder));
@@ -74,13 +76,13 @@ fn vectors_are_the_embedders() {
 }
 
 #[test]
-fn what_is_done_wrong_is_an_error_with_words() {
+fn misuse_gives_errors_with_messages() {
     let Some(program) = program("misuse.c", &[]) else { return };
     program.run();
 }
 
 #[test]
-fn conversations_and_seeds_are_the_engines_from_cpp_too() {
+fn seeded_chat_in_cpp_matches_the_engine() {
     let Some(program) = program("chat.cpp", &[]) else { return };
     let mut engine = engine();
     let model = engine.model().clone();
@@ -103,6 +105,46 @@ fn conversations_and_seeds_are_the_engines_from_cpp_too() {
     assert_eq!(program.run(), format!("{answer}\n{answer}\n"));
 }
 
+/// A model that reasons, answers, and calls two tools, in the format of Qwen.
+fn tool_caller() -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("caller.gguf");
+    let template = format!("{}{{# <think> </think> <tool_call> #}}", scripted::CHATML);
+    let chain = [
+        "\n",
+        "<think>",
+        "Hmm.",
+        "</think>",
+        "Let me see.",
+        "\n\n<tool_",
+        "call>\n{\"name\": \"clock\", \"arguments\": {\"zo",
+        "ne\": \"UTC\"}}\n</tool_call>",
+        "\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": 1, \"a\": 2}}\n</tool_call>",
+    ];
+    scripted::write(&path, Some(&template), &chain);
+    (folder, path)
+}
+
+#[test]
+fn answers_have_reasoning_text_and_tool_calls() {
+    let (Some(program), (_folder, path)) = (program("answer.c", &[]), tool_caller()) else { return };
+    succeed(Command::new(&program.path).arg(path));
+}
+
+#[test]
+fn the_chat_example_continues_the_conversation() {
+    let Some(program) = Program::new(&here("examples/chat.c"), &[]) else { return };
+    let (_folder, path) = tool_caller();
+    let mut command = Command::new(&program.path);
+    command.arg(path).env("DEVICE", "cpu").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"What \"time\"?\nAnd now?\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.matches("\x1b[2mHmm.\x1b[22mLet me see.").count(), 2, "{text}");
+}
+
 #[test]
 fn address_sanitizer_finds_nothing() {
     if !has_sanitizer() {
@@ -113,9 +155,11 @@ fn address_sanitizer_finds_nothing() {
         let Some(program) = program(name, &flags) else { return };
         program.run();
     }
+    let (Some(program), (_folder, path)) = (program("answer.c", &flags), tool_caller()) else { return };
+    succeed(Command::new(&program.path).arg(path));
 }
 
-/// Some compilers come without the sanitizer's library.
+/// Whether the compiler has the sanitizer's runtime library.
 fn has_sanitizer() -> bool {
     let Some(compiler) = tool("CC", "cc") else { return false };
     let folder = tempfile::tempdir().unwrap();
@@ -125,7 +169,7 @@ fn has_sanitizer() -> bool {
     command.arg("-fsanitize=address,undefined").arg(&source).arg("-o").arg(folder.path().join("probe"));
     let has = command.output().unwrap().status.success();
     if !has {
-        eprintln!("SKIPPED: the compiler has no AddressSanitizer, and nothing was tested under it");
+        eprintln!("SKIPPED: the compiler has no AddressSanitizer");
     }
     has
 }
@@ -142,21 +186,22 @@ fn valgrind_finds_nothing() {
 }
 
 #[test]
-fn python_tells_the_engines_story() {
+fn python_generates_the_engines_text() {
     let Some(python) = tool("PYTHON", "python3") else { return };
     let output = succeed(Command::new(python).arg(here("tests/programs/story.py")).arg(shared()));
     assert_eq!(String::from_utf8(output.stdout).unwrap(), story());
 }
 
 #[test]
-fn the_page_shows_the_example() {
+fn the_documentation_contains_the_examples() {
     let read = |path| std::fs::read_to_string(here(path)).unwrap();
     assert!(read("../../docs/capi.md").contains(&read("examples/story.c")));
+    assert!(read("../../docs/capi.md").contains("examples/chat.c"));
 }
 
 #[cfg(unix)]
 #[test]
-fn pkg_config_says_how_to_link() {
+fn pkg_config_gives_the_flags() {
     let Some(pkg_config) = tool("PKG_CONFIG", "pkg-config") else { return };
     let prefix = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(libraries(), prefix.path().join("lib")).unwrap();
@@ -175,9 +220,9 @@ fn pkg_config_says_how_to_link() {
 }
 
 #[test]
-fn the_static_library_serves_as_well() {
+fn the_static_library_works() {
     if !cfg!(target_os = "linux") {
-        return eprintln!("SKIPPED: what the static library has to be linked with is known for Linux only");
+        return eprintln!("SKIPPED: the libraries required by the static library are known for Linux only");
     }
     let archive = std::fs::read_dir(libraries()).unwrap().map(|entry| entry.unwrap().path()).find(|path| {
         let name = path.file_name().unwrap().to_string_lossy();

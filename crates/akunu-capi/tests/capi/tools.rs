@@ -1,4 +1,4 @@
-//! Compilers and the library that Cargo built beside this test.
+//! Compilers, and the library that Cargo built next to this test.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -19,33 +19,33 @@ pub fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// A tool by its variable or its usual name; without it, says aloud what is not tested.
+/// A tool, named by an environment variable or by default. `None`, with a message, if it is not installed.
 pub fn tool(variable: &str, usual: &str) -> Option<String> {
     let name = std::env::var(variable).unwrap_or_else(|_| usual.to_string());
-    let is_there =
+    let is_installed =
         cfg!(unix) && Command::new(&name).arg("--version").output().is_ok_and(|o| o.status.success());
-    if !is_there {
-        eprintln!("SKIPPED: {name} is not there (or named by {variable}), and what needs it was not tested");
+    if !is_installed {
+        eprintln!("SKIPPED: {name} is not installed (set {variable} to use another one)");
     }
-    is_there.then_some(name)
+    is_installed.then_some(name)
 }
 
-/// Says what came of a command that had to succeed.
+/// Runs a command that must succeed.
 pub fn succeed(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}\n{words}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{stderr}", output.status);
     output
 }
 
-/// A program that was compiled and linked with the library.
+/// A program that is compiled and linked with the library.
 pub struct Program {
     pub path: PathBuf,
     _folder: tempfile::TempDir,
 }
 
 impl Program {
-    /// `None` without a compiler. A source's ending says its language.
+    /// `None` without a compiler. The extension of the source gives its language.
     pub fn new(source: &Path, flags: &[&str]) -> Option<Program> {
         let libraries = libraries();
         let rpath = format!("-Wl,-rpath,{}", libraries.display());

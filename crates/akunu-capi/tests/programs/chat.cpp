@@ -1,4 +1,4 @@
-// Handles as objects, callbacks as lambdas; a seeded answer in a conversation. Prints it twice, a line each.
+// Handles as objects, callbacks as lambdas; a seeded answer to a conversation, printed twice, one per line.
 #include <iostream>
 #include <memory>
 #include <string>

@@ -1,4 +1,4 @@
-/* What the test programs have in common. */
+/* Shared by the test programs. */
 #include <akunu.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,11 +12,11 @@
         }                                                                                  \
     } while (0)
 #define OK(call) CHECK((call) == AKUNU_STATUS_OK)
-/* The call fails so, and its words say this. */
-#define FAILS(status, words, call)                   \
+/* The call fails with this status and a message that contains this text. */
+#define FAILS(status, message, call)                  \
     do {                                             \
         CHECK((call) == (status));                   \
-        CHECK(strstr(akunu_get_error(), words) != 0); \
+        CHECK(strstr(akunu_get_error(), message) != 0); \
     } while (0)
 
 static const char PROMPT[] = "Once upon a time";
@@ -47,7 +47,7 @@ static inline akunu_model *load(uint32_t sessions) {
     options.device = "cpu";
     options.context = 256;
     options.sessions = sessions;
-    /* Threads that wait for each other by spinning are slow where only one runs at a time. */
+    /* Under valgrind only one thread runs at a time, which is slow with threads that spin. */
     options.threads = getenv("ONE_THREAD") ? 1 : 0;
     OK(akunu_load_model(NULL, &options, &model));
     CHECK(model != NULL);

@@ -1,4 +1,4 @@
-/* Every way to the same greedy text: generated, continued, step by step, in chains. Prints it. */
+/* Generates, continues, decodes step by step and in chains: all give the same greedy text, which is printed. */
 #include "check.h"
 
 enum { TOKENS = 24 };
@@ -31,7 +31,7 @@ int main(void) {
     CHECK(stats.prompt_tokens == count && stats.reused_tokens == 0 && stats.generated_tokens == TOKENS);
     CHECK(stats.prompt_seconds > 0 && stats.generate_seconds > 0 && stats.first_token_seconds > 0);
     OK(akunu_session_tokens(session, NULL, 0, &got));
-    CHECK(got == count + TOKENS - 1); /* the last one has not been through the model */
+    CHECK(got == count + TOKENS - 1); /* the model has not processed the last one */
 
     OK(akunu_create_session(model, &other));
     options.max_tokens = TOKENS / 2;
@@ -40,7 +40,7 @@ int main(void) {
     CHECK(stats.prompt_tokens == count + TOKENS / 2 && stats.reused_tokens == stats.prompt_tokens - 1);
     CHECK(strcmp(story.bytes, halves.bytes) == 0);
 
-    /* Step by step, and what the logits say is what is picked. */
+    /* Step by step; the sampled token is that of the highest logit. */
     OK(akunu_session_truncate(other, 0));
     OK(akunu_prefill(other, prompt, count, &text[0], &reused));
     CHECK(reused == 0);
@@ -52,13 +52,13 @@ int main(void) {
     OK(akunu_decode(model, text, TOKENS, buffer, sizeof buffer, &length));
     CHECK(strcmp(buffer[0] == ' ' ? buffer + 1 : buffer, story.bytes[0] == ' ' ? story.bytes + 1 : story.bytes) == 0);
     float *logits = malloc(config.vocabulary * sizeof *logits);
-    for (int turn = 0; turn < 2; turn++) {
+    for (int round = 0; round < 2; round++) {
         uint32_t best = 0;
         OK(akunu_get_logits(other, logits, config.vocabulary, &got));
         CHECK(got == config.vocabulary);
         for (uint32_t id = 1; id < config.vocabulary; id++) best = logits[id] > logits[best] ? id : best;
         CHECK(best == text[TOKENS - 1]);
-        OK(akunu_prefill(session, prompt, count, &next, &reused)); /* other work; the second turn asks anew */
+        OK(akunu_prefill(session, prompt, count, &next, &reused)); /* other work, after which the logits are computed again */
         CHECK(next == text[0] && reused == count - 1);
     }
     free(logits);
@@ -66,7 +66,7 @@ int main(void) {
     OK(akunu_chain_decode(session, text[0], TOKENS - 1, again, TOKENS, &got));
     CHECK(got == TOKENS - 1 && memcmp(again, text + 1, got * sizeof *again) == 0);
 
-    /* A copy goes on as its source does. */
+    /* A copy continues like its source. */
     OK(akunu_session_copy(session, other, count));
     OK(akunu_decode_step(other, text[0], &next));
     CHECK(next == text[1]);

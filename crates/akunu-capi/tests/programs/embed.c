@@ -1,4 +1,4 @@
-/* Vectors of ids and of texts: prints those of three ids. embed MODEL_WITHOUT_A_VOCABULARY */
+/* Embeddings of token ids and of texts. Prints the vector of five ids. embed MODEL_WITHOUT_A_TOKENIZER */
 #include "check.h"
 
 static double dot(const float *a, const float *b, size_t count) {
@@ -42,7 +42,7 @@ int main(int argc, char **argv) {
     FAILS(AKUNU_STATUS_HANDLE, "embedder", akunu_embedding_width(embedder, &width, NULL));
     OK(akunu_free_embedder(NULL));
 
-    /* A model that generates text makes vectors only where a pooling is asked for. */
+    /* A generative model is an embedder only with a pooling in the options. */
     FAILS(AKUNU_STATUS_ARGUMENT, "pooling", akunu_load_embedder(NULL, &options, &tales));
     options.pooling = 9;
     FAILS(AKUNU_STATUS_ARGUMENT, "akunu_pooling", akunu_load_embedder(NULL, &options, &tales));
@@ -56,7 +56,7 @@ int main(int argc, char **argv) {
     CHECK(length == 3 * width && memcmp(vectors, vectors + 2 * width, width * sizeof *vectors) == 0);
     CHECK(dot(vectors, vectors + width, width) < 0.9999);
     FAILS(AKUNU_STATUS_ARGUMENT, "empty", akunu_embed(tales, nothing, 1, vectors, width, NULL));
-    OK(akunu_embed_ids(tales, many, &too_many, 1, vectors, width, NULL)); /* cut */
+    OK(akunu_embed_ids(tales, many, &too_many, 1, vectors, width, NULL)); /* truncated */
     OK(akunu_free_embedder(tales));
     return 0;
 }

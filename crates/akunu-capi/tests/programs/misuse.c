@@ -1,4 +1,4 @@
-/* All that a program may do wrong is an error with words, and nothing worse. */
+/* Misuse of the API gives an error with a message. */
 #include "check.h"
 #include <pthread.h>
 #include <sched.h>
@@ -13,15 +13,15 @@ static void handles(void) {
     int local = 0;
     size_t got = 7;
     akunu_config config = {.size = sizeof config};
-    akunu_session *gone = NULL;
-    FAILS(AKUNU_STATUS_HANDLE, "the model is null", akunu_get_config(NULL, &config));
-    FAILS(AKUNU_STATUS_HANDLE, "no live model", akunu_get_config((akunu_model *)(void *)&local, &config));
-    FAILS(AKUNU_STATUS_HANDLE, "no live model", akunu_get_config((akunu_model *)session, &config));
-    FAILS(AKUNU_STATUS_HANDLE, "no live session", akunu_session_tokens((akunu_session *)model, NULL, 0, &got));
-    OK(akunu_create_session(model, &gone));
-    OK(akunu_free_session(gone));
-    FAILS(AKUNU_STATUS_HANDLE, "freed", akunu_free_session(gone));
-    FAILS(AKUNU_STATUS_HANDLE, "freed", akunu_prefill(gone, prompt, count, NULL, NULL));
+    akunu_session *freed = NULL;
+    FAILS(AKUNU_STATUS_HANDLE, "model handle is null", akunu_get_config(NULL, &config));
+    FAILS(AKUNU_STATUS_HANDLE, "not a live model", akunu_get_config((akunu_model *)(void *)&local, &config));
+    FAILS(AKUNU_STATUS_HANDLE, "not a live model", akunu_get_config((akunu_model *)session, &config));
+    FAILS(AKUNU_STATUS_HANDLE, "not a live session", akunu_session_tokens((akunu_session *)model, NULL, 0, &got));
+    OK(akunu_create_session(model, &freed));
+    OK(akunu_free_session(freed));
+    FAILS(AKUNU_STATUS_HANDLE, "freed", akunu_free_session(freed));
+    FAILS(AKUNU_STATUS_HANDLE, "freed", akunu_prefill(freed, prompt, count, NULL, NULL));
     FAILS(AKUNU_STATUS_ARGUMENT, "null", akunu_create_session(model, NULL));
     OK(akunu_free_session(NULL));
     OK(akunu_free_model(NULL));
@@ -41,7 +41,7 @@ static void structs(void) {
     FAILS(AKUNU_STATUS_STRUCT_SIZE, "sizeof(akunu_config)", akunu_get_config(model, &config));
     FAILS(AKUNU_STATUS_ARGUMENT, "akunu_config is null", akunu_get_config(model, NULL));
     FAILS(AKUNU_STATUS_STRUCT_SIZE, "akunu_load_options", akunu_load_model(NULL, &options, &none));
-    /* A program of tomorrow with the library of today. */
+    /* A program that was compiled with the header of a newer version. */
     memset(&newer, 0xff, sizeof newer);
     newer.config.size = sizeof newer;
     OK(akunu_get_config(model, &newer.config));
@@ -70,12 +70,12 @@ static void arguments(void) {
     CHECK(got > 1 && tokens[0] == 5);
     OK(akunu_encode(model, "Once upon", AKUNU_TO_NULL, 0, NULL, 0, &got));
     FAILS(AKUNU_STATUS_ARGUMENT, "null", akunu_encode(model, NULL, AKUNU_TO_NULL, 0, tokens, 2, &got));
-    FAILS(AKUNU_STATUS_ARGUMENT, "not UTF-8", akunu_encode(model, "a\xff", AKUNU_TO_NULL, 0, tokens, 2, &got));
+    FAILS(AKUNU_STATUS_ARGUMENT, "not valid UTF-8", akunu_encode(model, "a\xff", AKUNU_TO_NULL, 0, tokens, 2, &got));
     FAILS(AKUNU_STATUS_ARGUMENT, "flags", akunu_encode(model, "a", 1, 64, tokens, 2, &got));
     FAILS(AKUNU_STATUS_ARGUMENT, "buffer is null", akunu_encode(model, "a", 1, 0, NULL, 2, &got));
     FAILS(AKUNU_STATUS_ARGUMENT, "length", akunu_encode(model, "a", 1, 0, NULL, 0, NULL));
     FAILS(AKUNU_STATUS_ARGUMENT, "aligned", akunu_prefill(session, (uint32_t *)(void *)((char *)tokens + 1), 1, NULL, NULL));
-    FAILS(AKUNU_STATUS_ARGUMENT, "memory can hold", akunu_prefill(session, tokens, (size_t)-1, NULL, NULL));
+    FAILS(AKUNU_STATUS_ARGUMENT, "address space", akunu_prefill(session, tokens, (size_t)-1, NULL, NULL));
     FAILS(AKUNU_STATUS_ARGUMENT, "empty", akunu_prefill(session, tokens, 0, NULL, NULL));
     FAILS(AKUNU_STATUS_ARGUMENT, "vocabulary", akunu_prefill(session, &high, 1, NULL, NULL));
     FAILS(AKUNU_STATUS_ARGUMENT, "vocabulary", akunu_decode_step(session, high, &next));
@@ -107,7 +107,7 @@ static void limits(void) {
     for (int i = 0; i < 3; i++) OK(akunu_free_session(sessions[i]));
 }
 
-/* A callback that calls back in. */
+/* A callback that calls the API. */
 static int32_t intrude(const akunu_piece *piece, void *user) {
     uint32_t tokens[8], next = 0;
     size_t got = 0;
@@ -135,7 +135,7 @@ static void callbacks(void) {
     CHECK(text.pieces == 2 && stats.finish == AKUNU_FINISH_CALLBACK && stats.generated_tokens < 50);
 }
 
-static void *tell(void *user) {
+static void *generate(void *user) {
     akunu_session *own = NULL;
     akunu_generate_options options = {.size = sizeof options, .max_tokens = 12};
     OK(akunu_create_session(model, &own));
@@ -151,7 +151,7 @@ static void *tell(void *user) {
 static void threads(void) {
     static struct text texts[3];
     pthread_t ids[3];
-    for (int i = 0; i < 3; i++) CHECK(pthread_create(&ids[i], NULL, tell, &texts[i]) == 0);
+    for (int i = 0; i < 3; i++) CHECK(pthread_create(&ids[i], NULL, generate, &texts[i]) == 0);
     for (int i = 0; i < 3; i++) CHECK(pthread_join(ids[i], NULL) == 0);
     CHECK(texts[0].length > 10 && strcmp(texts[0].bytes, texts[1].bytes) == 0 && strcmp(texts[0].bytes, texts[2].bytes) == 0);
 }
@@ -163,30 +163,30 @@ static int32_t cancel(const akunu_piece *piece, void *user) {
     return AKUNU_CONTINUE;
 }
 
-static int32_t begun(const akunu_piece *piece, void *user) {
+static int32_t signal_start(const akunu_piece *piece, void *user) {
     (void)piece;
     atomic_store((atomic_int *)user, 1);
     return AKUNU_CONTINUE;
 }
 
-/* Tells without end, until somebody frees the model. */
-static void *tell_on(void *user) {
+/* Generates without a limit, until the model is freed. */
+static void *generate_endlessly(void *user) {
     akunu_generate_options options = {.size = sizeof options, .ignore_end = 1, .overflow = AKUNU_OVERFLOW_SHIFT, .keep = 4};
     akunu_stats stats = {.size = sizeof stats};
-    OK(akunu_generate(session, prompt, count, &options, begun, user, &stats));
+    OK(akunu_generate(session, prompt, count, &options, signal_start, user, &stats));
     CHECK(stats.finish == AKUNU_FINISH_CANCELLED);
     return NULL;
 }
 
 static void endings(void) {
-    atomic_int has_begun = 0;
+    atomic_int has_started = 0;
     pthread_t id;
     uint32_t next = 0;
     akunu_stats stats = {.size = sizeof stats};
     OK(akunu_generate(session, prompt, count, NULL, cancel, NULL, &stats));
     CHECK(stats.finish == AKUNU_FINISH_CANCELLED);
-    CHECK(pthread_create(&id, NULL, tell_on, &has_begun) == 0);
-    while (!atomic_load(&has_begun)) sched_yield();
+    CHECK(pthread_create(&id, NULL, generate_endlessly, &has_started) == 0);
+    while (!atomic_load(&has_started)) sched_yield();
     OK(akunu_free_model(model));
     CHECK(pthread_join(id, NULL) == 0);
     FAILS(AKUNU_STATUS_HANDLE, "freed", akunu_free_model(model));

@@ -1,4 +1,4 @@
-"""The greedy text of the embedded model through ctypes: story.py LIBRARY."""
+"""Prints the greedy text of the embedded model, through ctypes: story.py LIBRARY."""
 import ctypes as c
 import sys
 

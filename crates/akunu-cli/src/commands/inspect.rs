@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use akunu::embed::usual_longest;
+use akunu::embed::default_longest;
 use akunu::{Model, ModelConfig, Pooling, TensorInfo};
 use akunu_arch::{RopeScaling, Source, WindowPattern};
 use akunu_format::Value;
@@ -199,7 +199,7 @@ fn texts(model: &Model) -> Texts<'_> {
     Texts {
         pooling: facts.pooling.map(Pooling::name),
         sees_whole_text: config.bidirectional,
-        longest: usual_longest(config),
+        longest: default_longest(config),
         classifier: classifier.and_then(|tensor| tensor.shape.first().copied()),
         prompts: facts.prompts.iter().map(|(name, text)| (&name[..], &text[..])).collect(),
         default_prompt: facts.default_prompt.as_deref(),

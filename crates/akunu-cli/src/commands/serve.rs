@@ -138,6 +138,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         memory: args.max_memory.map(|mib| (mib as u64) << 20),
         pooling: args.pooling,
         rerank: args.rerank,
+        log: crate::output::note,
         ..defaults.models
     };
     let limits = Limits {

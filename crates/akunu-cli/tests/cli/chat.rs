@@ -154,7 +154,7 @@ fn files_that_are_not_conversations_are_errors() {
         // The conversation continues as if the command had not been given.
         assert_eq!((done.code, done.stdout.as_str()), (1, "Hello there!\nHello there!\n"));
         let first = done.stderr.lines().next().unwrap();
-        assert!(first.starts_with("error: DIR/bad.json: this is not a saved conversation: "), "{first}");
+        assert!(first.starts_with("error: DIR/bad.json: the conversation is invalid: "), "{first}");
         assert!(first.contains(words), "{first}");
         assert_eq!(done.stderr.lines().count(), 1 + 4, "{}", done.stderr);
         refuses(&["chat", path(&scene.model), "--load", path(&bad)], 1, &[words]);

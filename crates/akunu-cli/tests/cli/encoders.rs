@@ -156,7 +156,7 @@ fn invalid_input_of_embed() {
     refuses(&ids, 1, &["token id 64 (number 3 of text number 2)", "0 to 63"]);
     let long = vec!["5"; 49].join(",");
     refuses(&["embed", model, "--ids", &long, "-c", "10"], 1, &["49 tokens", "maximum is 10", "--truncate"]);
-    refuses(&["embed", model, "--ids", "1", "-c", "49"], 1, &["the longest text is 49"]);
+    refuses(&["embed", model, "--ids", "1", "-c", "49"], 1, &["the maximum length of a text is 49"]);
     refuses(&["embed", model, "--ids", "1,2", "--dimensions", "49"], 2, &["--dimensions is 49", "have 48"]);
     refuses(&["embed", model, "--ids", "1,2", "--dimensions", "0"], 2, &["0"]);
     refuses(&["embed", model, "--ids", "1,2", "--pooling", "median"], 2, &["median", "mean"]);

@@ -82,5 +82,5 @@ fn startup_errors_are_reported_immediately() {
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys");
     std::fs::write(&keys, "# none\n").unwrap();
-    refuses(&["serve", "--api-keys", path(&keys)], 1, &["no key"]);
+    refuses(&["serve", "--api-keys", path(&keys)], 1, &["no API keys"]);
 }

@@ -1,11 +1,11 @@
-//! What becomes of a request: blocks of thinking and text, whole or as events.
+//! Responses in Anthropic's format: blocks of thinking, text and tool calls, in one object or as events.
 
 use akunu::FinishReason;
 use axum::response::Response;
 use serde_json::{Map, Value as Json, json};
 
 use crate::app::json;
-use crate::job::{Finished, Output, Running, ToolCall, What};
+use crate::job::{Finished, Output, OutputEvent, Running, ToolCall};
 use crate::refusal::Refusal;
 use crate::stream::Writer;
 
@@ -25,35 +25,35 @@ impl Head {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum TextKind {
     Thinking,
     Text,
 }
 
-impl Kind {
-    /// A block of this kind.
+impl TextKind {
+    /// A content block.
     fn block(self, text: &str) -> Json {
         match self {
-            // A signature tells Anthropic's own servers that the thinking is theirs; there is none here.
-            Kind::Thinking => json!({ "type": "thinking", "thinking": text, "signature": "" }),
-            Kind::Text => json!({ "type": "text", "text": text, "citations": null }),
+            // Signatures are verified by Anthropic's servers only.
+            TextKind::Thinking => json!({ "type": "thinking", "thinking": text, "signature": "" }),
+            TextKind::Text => json!({ "type": "text", "text": text, "citations": null }),
         }
     }
 
     fn delta(self, text: &str) -> Json {
         match self {
-            Kind::Thinking => json!({ "type": "thinking_delta", "thinking": text }),
-            Kind::Text => json!({ "type": "text_delta", "text": text }),
+            TextKind::Thinking => json!({ "type": "thinking_delta", "thinking": text }),
+            TextKind::Text => json!({ "type": "text_delta", "text": text }),
         }
     }
 }
 
-/// A block of a call, with these arguments.
+/// A content block of a tool call.
 fn tool_use(ToolCall { id, call }: &ToolCall, input: &Map<String, Json>) -> Json {
     json!({ "type": "tool_use", "id": id, "name": call.name, "input": input })
 }
 
-/// Why it ended, and the stop sequence if it was one.
+/// The stop reason, and the stop sequence if it was one.
 fn stop(finish: &FinishReason, has_called: bool) -> (&'static str, Option<&str>) {
     match finish {
         FinishReason::StopString(text) => ("stop_sequence", Some(text)),
@@ -64,7 +64,7 @@ fn stop(finish: &FinishReason, has_called: bool) -> (&'static str, Option<&str>)
     }
 }
 
-/// Tokens that stood in the cache are counted apart.
+/// Tokens found in the cache are counted separately.
 fn usage(Finished { timings, .. }: &Finished) -> Json {
     json!({
         "input_tokens": timings.prompt_tokens - timings.reused_tokens.min(timings.prompt_tokens),
@@ -76,7 +76,7 @@ fn usage(Finished { timings, .. }: &Finished) -> Json {
 
 #[derive(Debug)]
 enum Block {
-    Text(Kind, String),
+    Text(TextKind, String),
     Call(ToolCall),
 }
 
@@ -89,12 +89,12 @@ impl Block {
     }
 }
 
-pub(super) async fn whole(mut running: Running, head: Head) -> Result<Response, Refusal> {
+pub(super) async fn collect(mut running: Running, head: Head) -> Result<Response, Refusal> {
     let mut blocks: Vec<Block> = Vec::new();
     while let Some(output) = running.next().await {
-        let piece = match output?.what {
-            What::Piece(piece) => piece,
-            What::Finished(finished) => {
+        let piece = match output?.event {
+            OutputEvent::Piece(piece) => piece,
+            OutputEvent::Finished(finished) => {
                 let has_called = blocks.iter().any(|block| matches!(block, Block::Call(_)));
                 let content = blocks.iter().map(Block::json).collect();
                 let mut message = head.message(content, usage(&finished));
@@ -104,7 +104,7 @@ pub(super) async fn whole(mut running: Running, head: Head) -> Result<Response, 
                 return Ok(json(&message));
             }
         };
-        for (kind, text) in [(Kind::Thinking, piece.reasoning), (Kind::Text, piece.answer)] {
+        for (kind, text) in [(TextKind::Thinking, piece.reasoning), (TextKind::Text, piece.answer)] {
             match blocks.last_mut() {
                 _ if text.is_empty() => {}
                 Some(Block::Text(last, before)) if *last == kind => before.push_str(&text),
@@ -113,60 +113,63 @@ pub(super) async fn whole(mut running: Running, head: Head) -> Result<Response, 
         }
         blocks.extend(piece.calls.into_iter().map(Block::Call));
     }
-    Err(Refusal::internal("the answer has no end"))
+    Err(Refusal::internal("the answer ended without a result"))
 }
 
 #[derive(Debug)]
 pub(super) struct Events {
     head: Head,
     input_tokens: usize,
-    /// Blocks that were begun.
-    begun: usize,
-    open: Option<Kind>,
+    /// Number of content blocks started.
+    block_count: usize,
+    open: Option<TextKind>,
     has_called: bool,
 }
 
-fn event(name: &str, mut data: Json, to: &mut String) {
+fn write_event(name: &str, mut data: Json, to: &mut String) {
     data["type"] = name.into();
     to.push_str(&format!("event: {name}\ndata: {data}\n\n"));
 }
 
 impl Events {
-    /// `input_tokens`: the prompt's.
     pub(super) fn new(head: Head, input_tokens: usize) -> Events {
-        Events { head, input_tokens, begun: 0, open: None, has_called: false }
+        Events { head, input_tokens, block_count: 0, open: None, has_called: false }
     }
 
-    fn text(&mut self, kind: Kind, text: &str, to: &mut String) {
+    fn text(&mut self, kind: TextKind, text: &str, to: &mut String) {
         if text.is_empty() {
             return;
         }
         if self.open != Some(kind) {
             self.close(to);
-            self.begin_block(&kind.block(""), to);
+            self.start_block(&kind.block(""), to);
             self.open = Some(kind);
         }
-        event("content_block_delta", json!({ "index": self.begun - 1, "delta": kind.delta(text) }), to);
+        write_event(
+            "content_block_delta",
+            json!({ "index": self.block_count - 1, "delta": kind.delta(text) }),
+            to,
+        );
     }
 
-    /// A block of its own.
+    /// Writes a tool call as a block.
     fn call(&mut self, call: &ToolCall, to: &mut String) {
         self.close(to);
-        self.begin_block(&tool_use(call, &Map::new()), to);
+        self.start_block(&tool_use(call, &Map::new()), to);
         let arguments = Json::Object(call.call.arguments.clone()).to_string();
         let delta = json!({ "type": "input_json_delta", "partial_json": arguments });
-        event("content_block_delta", json!({ "index": self.begun - 1, "delta": delta }), to);
+        write_event("content_block_delta", json!({ "index": self.block_count - 1, "delta": delta }), to);
         self.end_block(to);
         self.has_called = true;
     }
 
-    fn begin_block(&mut self, block: &Json, to: &mut String) {
-        event("content_block_start", json!({ "index": self.begun, "content_block": block }), to);
-        self.begun += 1;
+    fn start_block(&mut self, block: &Json, to: &mut String) {
+        write_event("content_block_start", json!({ "index": self.block_count, "content_block": block }), to);
+        self.block_count += 1;
     }
 
     fn end_block(&self, to: &mut String) {
-        event("content_block_stop", json!({ "index": self.begun - 1 }), to);
+        write_event("content_block_stop", json!({ "index": self.block_count - 1 }), to);
     }
 
     fn close(&mut self, to: &mut String) {
@@ -181,31 +184,31 @@ impl Writer for Events {
 
     fn begin(&mut self, to: &mut String) {
         let usage = json!({ "input_tokens": self.input_tokens, "output_tokens": 0 });
-        event("message_start", json!({ "message": self.head.message(Vec::new(), usage) }), to);
-        event("ping", json!({}), to);
+        write_event("message_start", json!({ "message": self.head.message(Vec::new(), usage) }), to);
+        write_event("ping", json!({}), to);
     }
 
-    fn output(&mut self, Output { what, .. }: Output, to: &mut String) {
-        match what {
-            What::Piece(piece) => {
-                self.text(Kind::Thinking, &piece.reasoning, to);
-                self.text(Kind::Text, &piece.answer, to);
+    fn output(&mut self, Output { event, .. }: Output, to: &mut String) {
+        match event {
+            OutputEvent::Piece(piece) => {
+                self.text(TextKind::Thinking, &piece.reasoning, to);
+                self.text(TextKind::Text, &piece.answer, to);
                 piece.calls.iter().for_each(|call| self.call(call, to));
             }
-            What::Finished(finished) => {
+            OutputEvent::Finished(finished) => {
                 self.close(to);
                 let (reason, sequence) = stop(&finished.finish, self.has_called);
                 let delta = json!({ "stop_reason": reason, "stop_sequence": sequence });
-                event("message_delta", json!({ "delta": delta, "usage": usage(&finished) }), to);
+                write_event("message_delta", json!({ "delta": delta, "usage": usage(&finished) }), to);
             }
         }
     }
 
     fn end(&mut self, to: &mut String) {
-        event("message_stop", json!({}), to);
+        write_event("message_stop", json!({}), to);
     }
 
     fn failed(&mut self, refusal: &Refusal, to: &mut String) {
-        event("error", super::error(refusal), to);
+        write_event("error", super::error(refusal), to);
     }
 }

@@ -1,4 +1,4 @@
-//! Messages, system prompts and tools as Anthropic's API has them, made what OpenAI's has: from there on all is one.
+//! Converts messages, system prompts and tools of Anthropic's API to OpenAI's format.
 
 use serde_json::{Value as Json, json};
 
@@ -22,18 +22,18 @@ pub(super) fn conversation(fields: &Fields<'_>) -> Result<Conversation, Refusal>
         read(&format!("messages[{index}]"), message, &mut messages)?;
     }
     match given.last().map(|last| &last["role"]) {
-        None => return Err(refuse("messages", "has no message to answer")),
+        None => return Err(refuse("messages", "is empty")),
         Some(role) if role == "assistant" => {
             return Err(refuse(
                 "messages",
-                "ends with an answer, which cannot be gone on with here: end with a user's message",
+                "ends with an assistant message, and continuing one is not supported: end with a user message",
             ));
         }
         Some(_) => {}
     }
     let mut conversation = openai::conversation(&messages)?;
     conversation.tools = tools(fields)?;
-    conversation.variables.insert("enable_thinking".into(), thinks(fields)?.into());
+    conversation.variables.insert("enable_thinking".into(), is_thinking_enabled(fields)?.into());
     Ok(conversation)
 }
 
@@ -42,7 +42,7 @@ fn refuse(param: impl Into<String>, what: &str) -> Refusal {
     Refusal::invalid(format!("'{param}' {what}")).param(param)
 }
 
-/// A text, or a list of blocks of text.
+/// Reads a string, or a list of text blocks.
 fn text(content: &Json, place: &str) -> Result<String, Refusal> {
     match content {
         Json::String(text) => Ok(text.clone()),
@@ -50,20 +50,20 @@ fn text(content: &Json, place: &str) -> Result<String, Refusal> {
             let texts = blocks.iter().enumerate().map(|(at, block)| {
                 let text = block["text"].as_str().filter(|_| block["type"] == "text");
                 text.ok_or_else(|| {
-                    refuse(format!("{place}[{at}]"), "is no text, and only texts can be read here")
+                    refuse(format!("{place}[{at}]"), "is not text; only text content is supported")
                 })
             });
             Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
         }
-        _ => Err(refuse(place, "has to be a text or a list of blocks")),
+        _ => Err(refuse(place, "must be a string or a list of blocks")),
     }
 }
 
-/// One message may be several of OpenAI's: results of tools stand by themselves there.
+/// Converts a message to one or several of OpenAI's, where each tool result is a message.
 fn read(place: &str, message: &Json, to: &mut Vec<Json>) -> Result<(), Refusal> {
     let role = match message["role"].as_str() {
         Some(role @ ("user" | "assistant")) => role,
-        _ => return Err(refuse(format!("{place}.role"), "has to be \"user\" or \"assistant\"")),
+        _ => return Err(refuse(format!("{place}.role"), "must be \"user\" or \"assistant\"")),
     };
     let place = format!("{place}.content");
     let blocks = match &message["content"] {
@@ -77,12 +77,12 @@ fn read(place: &str, message: &Json, to: &mut Vec<Json>) -> Result<(), Refusal> 
     for (at, block) in blocks.iter().enumerate() {
         let place = format!("{place}[{at}]");
         let of = |name: &str| {
-            block[name].as_str().ok_or_else(|| refuse(format!("{place}.{name}"), "has to be a text"))
+            block[name].as_str().ok_or_else(|| refuse(format!("{place}.{name}"), "must be a string"))
         };
         match block["type"].as_str() {
             Some("text") => texts.push(of("text")?),
             Some("thinking") if role == "assistant" => reasoning.push(of("thinking")?),
-            // Nobody but its author can read it.
+            // Encrypted by Anthropic's servers.
             Some("redacted_thinking") if role == "assistant" => {}
             Some("tool_use") if role == "assistant" => calls.push(json!({
                 "id": of("id")?, "type": "function",
@@ -97,11 +97,11 @@ fn read(place: &str, message: &Json, to: &mut Vec<Json>) -> Result<(), Refusal> 
             }
             kind => {
                 let kind = kind.unwrap_or("without a type");
-                return Err(refuse(place, &format!("is a block ({kind}) that cannot be read here")));
+                return Err(refuse(place, &format!("is a block of an unsupported type ({kind})")));
             }
         }
     }
-    // Results of tools alone are no word of the user's.
+    // Tool results alone make no message of the user.
     if role == "user" && texts.is_empty() && !blocks.is_empty() {
         return Ok(());
     }
@@ -116,14 +116,14 @@ fn read(place: &str, message: &Json, to: &mut Vec<Json>) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// At most one call an answer.
+/// Whether an answer may have only one tool call.
 pub(super) fn one_call(fields: &Fields<'_>) -> Result<bool, Refusal> {
     let Some(choice) = fields.object("tool_choice")? else { return Ok(false) };
     let only = Fields::within(choice, "tool_choice.").flag("disable_parallel_tool_use")?;
     Ok(only.unwrap_or(false))
 }
 
-/// A call that has to be made, or a form of the answer.
+/// The format of the answer, or a forced tool call.
 pub(super) fn response_format(
     fields: &Fields<'_>,
     conversation: &Conversation,
@@ -154,7 +154,7 @@ fn tools(fields: &Fields<'_>) -> Result<Option<Vec<Json>>, Refusal> {
         None | Some(Some("auto" | "any" | "tool")) => {}
         Some(Some("none")) => return Ok(None),
         Some(_) => {
-            return Err(refuse("tool_choice", "has to be of type \"auto\", \"any\", \"tool\" or \"none\""));
+            return Err(refuse("tool_choice", "must be of type \"auto\", \"any\", \"tool\" or \"none\""));
         }
     }
     let Some(tools) = fields.list("tools")?.filter(|tools| !tools.is_empty()) else { return Ok(None) };
@@ -171,12 +171,12 @@ fn tools(fields: &Fields<'_>) -> Result<Option<Vec<Json>>, Refusal> {
     tools.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>().map(Some)
 }
 
-/// Nobody who does not ask for it expects blocks of thinking before the text.
-fn thinks(fields: &Fields<'_>) -> Result<bool, Refusal> {
+/// Whether `thinking` is enabled; it is not by default.
+fn is_thinking_enabled(fields: &Fields<'_>) -> Result<bool, Refusal> {
     match fields.object("thinking")?.and_then(|thinking| thinking.get("type")).map(Json::as_str) {
         None | Some(Some("disabled")) => Ok(false),
         Some(Some("enabled" | "adaptive")) => Ok(true),
-        Some(_) => Err(refuse("thinking.type", "has to be \"enabled\", \"adaptive\" or \"disabled\"")),
+        Some(_) => Err(refuse("thinking.type", "must be \"enabled\", \"adaptive\" or \"disabled\"")),
     }
 }
 

@@ -52,7 +52,7 @@ async fn create(
     let input_tokens = running.prompt_tokens().iter().sum();
     match fields.flag("stream")?.unwrap_or(false) {
         true => Ok(stream::respond(running, answer::Events::new(head, input_tokens))),
-        false => answer::whole(running, head).await,
+        false => answer::collect(running, head).await,
     }
 }
 
@@ -61,7 +61,7 @@ async fn count_tokens(State(app): State<App>, JsonBody(body): JsonBody) -> Resul
     let conversation = messages::conversation(&fields)?;
     let lease = app.models().get(Some(model(&fields)?)).await?;
     let counted = blocking(move || {
-        let ids = render(&conversation, &lease)?.encode(&**lease.form()?.tokenizer());
+        let ids = render(&conversation, &lease)?.encode(&**lease.chat_format()?.tokenizer());
         Ok::<usize, Refusal>(ids.map_err(akunu::Error::from)?.len())
     });
     Ok(json(&json!({ "input_tokens": counted.await?? })))
@@ -76,20 +76,20 @@ fn model<'a>(fields: &Fields<'a>) -> Result<&'a str, Refusal> {
 }
 
 fn job(fields: &Fields<'_>) -> Result<Job, Refusal> {
-    let most = fields.count("max_tokens", 1..=usize::MAX)?;
-    let most = most.ok_or_else(|| missing("max_tokens", "say how many tokens an answer may have"))?;
+    let max_tokens = fields.count("max_tokens", 1..=usize::MAX)?;
+    let max_tokens = max_tokens.ok_or_else(|| missing("max_tokens", "give the maximum number of tokens"))?;
     let conversation = messages::conversation(fields)?;
     let format = messages::response_format(fields, &conversation)?;
     let mut job = Job::new(Some(model(fields)?.to_string()), Prompt::Chat(conversation));
     job.format = format;
-    job.max_tokens = Some(most);
-    job.stop = fields.stops("stop_sequences", "a list of texts")?;
+    job.max_tokens = Some(max_tokens);
+    job.stop = fields.stops("stop_sequences", "a list of strings")?;
     job.one_call = messages::one_call(fields)?;
     let overrides = &mut job.sampling;
     overrides.temperature = fields.number("temperature", 0.0..=1.0)?;
     overrides.top_k = fields.count("top_k", 0..=usize::MAX)?;
     overrides.top_p = fields.number("top_p", 0.0..=1.0)?;
-    // None of Anthropic's own; clients send it all the same where an answer should come again.
+    // Not in Anthropic's API; an extension for reproducible answers.
     overrides.seed = fields.seed("seed")?;
     Ok(job)
 }

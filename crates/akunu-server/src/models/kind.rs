@@ -1,4 +1,4 @@
-//! What a model can do: generate text, or make vectors or scores of texts.
+//! The task of a model: generating text, embedding, or reranking.
 
 use akunu::{EmbedTask, Model, Pooling};
 
@@ -8,15 +8,15 @@ use crate::refusal::Refusal;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Generates,
-    /// Makes vectors; with `None` pooled as the model's files say, or by the mean.
+    /// Embeds texts; `None`: with the pooling of the model's files, or else the mean.
     Embeds(Option<Pooling>),
-    /// Scores how well documents answer a query.
+    /// Scores the relevance of documents to a query.
     Scores,
 }
 
 impl Kind {
-    /// A classifier scores, and so do models that answer yes or no where the server was told so. Encoders, models whose files name a pooling, and all models of a server with a pooling make
-    /// vectors. The rest generates text.
+    /// Models with a classifier score, and with [`ModelsOptions::rerank`] generative models that can answer yes or no. Encoders and models
+    /// whose files specify a pooling embed, and with [`ModelsOptions::pooling`] all models do. Others generate text.
     pub fn of(model: &Model, options: &ModelsOptions) -> Kind {
         let config = model.config();
         let of_files = config.embedding.pooling.filter(|pooling| *pooling != Pooling::None);
@@ -27,13 +27,13 @@ impl Kind {
         }
         match options.pooling.or(of_files) {
             Some(pooling) => Kind::Embeds(Some(pooling)),
-            // Files that ask for no pooling at all leave one vector for each token, which no API here has a form for.
+            // Without pooling there is a vector per token, which none of the APIs supports.
             None if config.bidirectional => Kind::Embeds(config.embedding.pooling.map(|_| Pooling::Mean)),
             None => Kind::Generates,
         }
     }
 
-    /// What the embedder is to do; `None`: the model needs an engine.
+    /// The embedder's task; `None`: the model needs an engine.
     pub(super) fn task(self) -> Option<EmbedTask> {
         match self {
             Kind::Generates => None,
@@ -42,7 +42,7 @@ impl Kind {
         }
     }
 
-    /// As `/v1/models` and Ollama's `/api/show` name it.
+    /// The name in `/v1/models` and in Ollama's `/api/show`.
     pub fn capability(self) -> &'static str {
         match self {
             Kind::Generates => "completion",
@@ -54,24 +54,24 @@ impl Kind {
     fn name(self) -> &'static str {
         match self {
             Kind::Generates => "generates text (/v1/chat/completions, /v1/completions)",
-            Kind::Embeds(_) => "makes vectors of texts (/v1/embeddings)",
-            Kind::Scores => "scores how well documents answer a query (/v1/rerank)",
+            Kind::Embeds(_) => "embeds texts (/v1/embeddings)",
+            Kind::Scores => "ranks documents (/v1/rerank)",
         }
     }
 
-    /// The error for a request for `wanted` to a model of this kind.
-    pub(crate) fn refuse(self, model: &str, wanted: Kind) -> Refusal {
-        let rest = match (self, wanted) {
-            (_, Kind::Generates) => " and generates no text",
+    /// The error for a request for `requested` to a model of this kind.
+    pub(crate) fn refuse(self, model: &str, requested: Kind) -> Refusal {
+        let rest = match (self, requested) {
+            (_, Kind::Generates) => " and does not generate text",
             (Kind::Generates, Kind::Embeds(_)) => {
-                "; to make vectors with it, start the server with --pooling mean, cls or last"
+                "; to embed with it, start the server with --pooling mean, cls or last"
             }
-            (_, Kind::Embeds(_)) => " and makes no vectors",
+            (_, Kind::Embeds(_)) => " and does not embed",
             (Kind::Generates, Kind::Scores) => {
-                "; a generative reranker such as Qwen3-Reranker scores documents where the server is started with \
-                 --rerank, and any model that has a classifier does"
+                "; to rank documents with a generative reranker such as Qwen3-Reranker, start the server with --rerank; \
+                 or load a model that has a classifier"
             }
-            (_, Kind::Scores) => " and has no classifier to score documents with",
+            (_, Kind::Scores) => " and has no classifier, which ranking needs",
         };
         Refusal::invalid(format!("the model \"{model}\" {}{rest}", self.name()))
             .param("model")

@@ -1,4 +1,4 @@
-//! A model whose engine, or embedder, runs on a thread of its own.
+//! A loaded model, whose engine or embedder runs on a thread of its own.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use akunu::chat::{ChatError, ChatForm, ChatTemplates};
+use akunu::chat::{ChatError, ChatFormat, ChatTemplates};
 use akunu::constrain::Constraints;
 use akunu::embed::plan_texts;
 use akunu::schedule::{Handle, Scheduler};
@@ -17,17 +17,17 @@ use super::texts::{TextQueue, TextWorker};
 use super::{Kind, ModelSpec, ModelsOptions};
 use crate::refusal::{Reason, Refusal};
 
-/// What other models leave.
+/// The memory limit for all models, and what the others use of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
-    pub(super) most: Option<u64>,
+pub(super) struct MemoryBudget {
+    pub(super) limit: Option<u64>,
     pub(super) used: u64,
 }
 
 #[derive(Debug)]
 pub(super) enum LoadError {
-    /// It might fit if another model went.
-    NoRoom(String),
+    /// The model may fit after another one is unloaded.
+    OutOfMemory(String),
     Engine(Error),
     Thread(String),
 }
@@ -35,7 +35,7 @@ pub(super) enum LoadError {
 impl From<Error> for LoadError {
     fn from(error: Error) -> LoadError {
         match error {
-            Error::DoesNotFit { .. } => LoadError::NoRoom(error.to_string()),
+            Error::DoesNotFit { .. } => LoadError::OutOfMemory(error.to_string()),
             error => LoadError::Engine(error),
         }
     }
@@ -45,16 +45,16 @@ impl From<LoadError> for Refusal {
     fn from(error: LoadError) -> Refusal {
         let unavailable = |message| Refusal::new(Reason::Unavailable, message).code("model_not_loaded");
         match error {
-            LoadError::NoRoom(message) => unavailable(message).retry_after(10),
+            LoadError::OutOfMemory(message) => unavailable(message).retry_after(10),
             LoadError::Engine(error) => unavailable(format!("the model cannot be loaded: {error}")),
             LoadError::Thread(message) => Refusal::internal(message),
         }
     }
 }
 
-/// What takes a model's requests.
+/// The queue of a model's requests.
 #[derive(Debug)]
-enum Work {
+enum RequestQueue {
     Engine(Handle),
     Texts(TextQueue),
 }
@@ -63,13 +63,13 @@ enum Work {
 pub struct Loaded {
     name: String,
     model: Arc<Model>,
-    /// Or why it does not hold conversations.
-    form: Result<ChatForm, String>,
+    /// `Err`: why the model has no usable chat template.
+    chat_format: Result<ChatFormat, String>,
     context: usize,
     bytes: u64,
     kind: Kind,
-    /// `None` only while it is dropped.
-    work: Option<Work>,
+    /// `None` only during drop.
+    work: Option<RequestQueue>,
     thread: Option<JoinHandle<()>>,
     users: AtomicUsize,
     last_used: Mutex<Instant>,
@@ -77,24 +77,28 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    pub(super) fn load(spec: &ModelSpec, options: ModelsOptions, room: Room) -> Result<Loaded, LoadError> {
+    pub(super) fn load(
+        spec: &ModelSpec,
+        options: ModelsOptions,
+        budget: MemoryBudget,
+    ) -> Result<Loaded, LoadError> {
         let model = spec.open()?;
         let model = Arc::new(model.named(&spec.name));
         let kind = Kind::of(&model, &options);
-        let form = form(spec, &model);
+        let chat_format = chat_format(spec, &model);
         let (sender, receiver) = mpsc::channel();
         let on_thread = model.clone();
         let thread = std::thread::Builder::new()
             .name("akunu-engine".into())
-            .spawn(move || run(on_thread, &options, kind, room, &sender))
-            .map_err(|error| LoadError::Thread(format!("no thread for an engine: {error}")))?;
-        let died = || LoadError::Thread("the engine broke down while it was loaded".into());
-        let Ready { work, context, bytes } = receiver.recv().map_err(|_| died())??;
+            .spawn(move || run(on_thread, &options, kind, budget, &sender))
+            .map_err(|error| LoadError::Thread(format!("cannot start a thread for the engine: {error}")))?;
+        let failed = || LoadError::Thread("the engine failed while it was being loaded".into());
+        let Ready { work, context, bytes } = receiver.recv().map_err(|_| failed())??;
         Ok(Loaded {
             name: spec.name.clone(),
             constraints: Constraints::new(model.clone()),
             model,
-            form,
+            chat_format,
             context,
             bytes,
             kind,
@@ -105,7 +109,7 @@ impl Loaded {
         })
     }
 
-    /// The grammars of response formats.
+    /// The cached grammars of response formats.
     pub(crate) fn constraints(&self) -> &Constraints {
         &self.constraints
     }
@@ -122,27 +126,26 @@ impl Loaded {
         self.kind
     }
 
-    /// Refuses what a model of this kind cannot do.
-    pub(crate) fn check_kind(&self, wanted: Kind) -> Result<(), Refusal> {
-        match (self.kind, wanted) {
+    /// Checks that the model can do what a request needs.
+    pub(crate) fn check_kind(&self, requested: Kind) -> Result<(), Refusal> {
+        match (self.kind, requested) {
             (Kind::Generates, Kind::Generates)
             | (Kind::Embeds(_), Kind::Embeds(_))
             | (Kind::Scores, Kind::Scores) => Ok(()),
-            (kind, wanted) => Err(kind.refuse(&self.name, wanted)),
+            (kind, requested) => Err(kind.refuse(&self.name, requested)),
         }
     }
 
-    /// Positions of each slot, or tokens of the longest text.
+    /// The context length of a slot, or the maximum tokens of a text.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// How conversations are written for it.
-    pub fn form(&self) -> Result<&ChatForm, Refusal> {
-        self.form.as_ref().map_err(|reason| {
+    /// The model's chat template and format.
+    pub fn chat_format(&self) -> Result<&ChatFormat, Refusal> {
+        self.chat_format.as_ref().map_err(|reason| {
             Refusal::invalid(format!(
-                "the model \"{}\" does not hold conversations: {reason}. Give it a text to go on with instead: \
-                 /v1/completions",
+                "the model \"{}\" has no usable chat template: {reason}. Use /v1/completions with a prompt instead",
                 self.name
             ))
             .param("model")
@@ -153,20 +156,20 @@ impl Loaded {
     /// The scheduler of a model that generates text.
     pub(crate) fn handle(&self) -> Option<&Handle> {
         match &self.work {
-            Some(Work::Engine(handle)) => Some(handle),
+            Some(RequestQueue::Engine(handle)) => Some(handle),
             _ => None,
         }
     }
 
-    /// The queue of a model that makes vectors or scores.
+    /// The queue of an embedding or reranking model.
     pub(crate) fn texts(&self) -> Option<&TextQueue> {
         match &self.work {
-            Some(Work::Texts(queue)) => Some(queue),
+            Some(RequestQueue::Texts(queue)) => Some(queue),
             _ => None,
         }
     }
 
-    /// Weights, cache and everything else.
+    /// Memory use, including weights and KV cache.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -184,58 +187,58 @@ impl Drop for Loaded {
     fn drop(&mut self) {
         drop(self.work.take());
         if let Some(thread) = self.thread.take() {
-            // It broke down, or has nothing more to do.
+            // An error means that the thread panicked, which its requests have reported.
             let _ = thread.join();
         }
     }
 }
 
-fn form(spec: &ModelSpec, model: &Model) -> Result<ChatForm, String> {
+fn chat_format(spec: &ModelSpec, model: &Model) -> Result<ChatFormat, String> {
     let missing = |error: ChatError| match error {
-        ChatError::Missing => "it comes without a chat template".to_string(),
+        ChatError::Missing => "its files contain none".to_string(),
         error => error.to_string(),
     };
     let templates = ChatTemplates::find(model.metadata(), spec.path.as_deref()).map_err(missing)?;
     let tokenizer = model.tokenizer().map_err(|error| error.to_string())?;
     let template = templates.template(None, &**tokenizer).map_err(missing)?;
-    ChatForm::new(model, template).map_err(|error| error.to_string())
+    ChatFormat::new(model, template).map_err(|error| error.to_string())
 }
 
-/// What an engine's thread answers once the model is loaded.
+/// What an engine's thread reports once the model is loaded.
 #[derive(Debug)]
 struct Ready {
-    work: Work,
+    work: RequestQueue,
     context: usize,
     bytes: u64,
 }
 
-/// What an engine's thread runs.
+/// The loop of an engine's thread.
 #[derive(Debug)]
-enum Runs {
+enum Worker {
     Scheduler(Box<Scheduler>),
     Texts(Box<TextWorker>),
 }
 
-/// An engine's thread.
+/// The main function of an engine's thread.
 fn run(
     model: Arc<Model>,
     options: &ModelsOptions,
     kind: Kind,
-    room: Room,
+    budget: MemoryBudget,
     ready: &Sender<Result<Ready, LoadError>>,
 ) {
     let started = match kind.task() {
-        None => start(model, options, room),
-        Some(task) => start_texts(model, options, task, room),
+        None => start(model, options, budget),
+        Some(task) => start_texts(model, options, task, budget),
     };
     match started {
-        Ok((runs, is)) => {
-            if ready.send(Ok(is)).is_err() {
+        Ok((worker, report)) => {
+            if ready.send(Ok(report)).is_err() {
                 return;
             }
-            match runs {
-                Runs::Scheduler(scheduler) => drop(scheduler.run()),
-                Runs::Texts(worker) => worker.run(),
+            match worker {
+                Worker::Scheduler(scheduler) => drop(scheduler.run()),
+                Worker::Texts(worker) => worker.run(),
             }
         }
         Err(error) => {
@@ -244,36 +247,40 @@ fn run(
     }
 }
 
-/// The bytes that a plan takes, if other models leave so many.
-fn bytes_of(memory: &MemoryPlan, room: Room) -> Result<u64, LoadError> {
+/// The memory that a plan needs, if the budget allows it.
+fn bytes_of(memory: &MemoryPlan, budget: MemoryBudget) -> Result<u64, LoadError> {
     let bytes = memory.allocated() + memory.weights_in_place;
-    match room.most.filter(|most| room.used + bytes > *most) {
+    match budget.limit.filter(|limit| budget.used + bytes > *limit) {
         None => Ok(bytes),
-        Some(most) => Err(LoadError::NoRoom(format!(
-            "the model needs {}, and of {} for all models {} are taken",
+        Some(limit) => Err(LoadError::OutOfMemory(format!(
+            "the model needs {}, and of the limit of {} for all models (--max-memory) {} are in use",
             human(bytes),
-            human(most),
-            human(room.used)
+            human(limit),
+            human(budget.used)
         ))),
     }
 }
 
-fn start(model: Arc<Model>, options: &ModelsOptions, room: Room) -> Result<(Runs, Ready), LoadError> {
+fn start(
+    model: Arc<Model>,
+    options: &ModelsOptions,
+    budget: MemoryBudget,
+) -> Result<(Worker, Ready), LoadError> {
     let ModelsOptions { engine, device, scheduler, .. } = options;
     let device = device(engine)?;
-    let bytes = bytes_of(&akunu::plan(&model, device.capabilities(), engine)?.memory, room)?;
+    let bytes = bytes_of(&akunu::plan(&model, device.capabilities(), engine)?.memory, budget)?;
     let engine = Engine::on_device(model, device, engine)?;
     let context = engine.context();
     let (scheduler, handle) = Scheduler::new(engine, scheduler)?;
-    Ok((Runs::Scheduler(Box::new(scheduler)), Ready { work: Work::Engine(handle), context, bytes }))
+    Ok((Worker::Scheduler(Box::new(scheduler)), Ready { work: RequestQueue::Engine(handle), context, bytes }))
 }
 
 fn start_texts(
     model: Arc<Model>,
     options: &ModelsOptions,
     task: EmbedTask,
-    room: Room,
-) -> Result<(Runs, Ready), LoadError> {
+    budget: MemoryBudget,
+) -> Result<(Worker, Ready), LoadError> {
     let ModelsOptions { engine, device, scheduler, .. } = options;
     let device = device(engine)?;
     let trained = model.config().context_length;
@@ -287,14 +294,14 @@ fn start_texts(
         fuse: engine.fuse,
         ..EmbedOptions::default()
     };
-    let bytes = bytes_of(&plan_texts(&model, device.capabilities(), &options)?.0.memory, room)?;
+    let bytes = bytes_of(&plan_texts(&model, device.capabilities(), &options)?.0.memory, budget)?;
     let embedder = Embedder::on_device(model, device, &options)?;
     let (queue, worker) = TextQueue::new(embedder, task, scheduler.queue);
     let context = queue.longest();
-    Ok((Runs::Texts(Box::new(worker)), Ready { work: Work::Texts(queue), context, bytes }))
+    Ok((Worker::Texts(Box::new(worker)), Ready { work: RequestQueue::Texts(queue), context, bytes }))
 }
 
-/// While one is held, the model stays.
+/// A use of a loaded model, which prevents it from being unloaded.
 #[derive(Debug)]
 pub struct Lease(Arc<Loaded>);
 
@@ -304,7 +311,7 @@ impl Lease {
         Lease(loaded.clone())
     }
 
-    pub(super) fn is_of(&self, loaded: &Arc<Loaded>) -> bool {
+    pub(super) fn is_same_model(&self, loaded: &Arc<Loaded>) -> bool {
         Arc::ptr_eq(&self.0, loaded)
     }
 }

@@ -1,4 +1,4 @@
-//! The models of a server: loaded when they are first asked for, put away when they are not.
+//! The models of a server: loaded on their first request, and unloaded when idle or when memory is needed.
 
 mod kind;
 mod loaded;
@@ -14,20 +14,20 @@ use akunu::{Device, EngineOptions, Error, Model, Pooling, open_device};
 use crate::refusal::{Reason, Refusal};
 pub use kind::Kind;
 pub use loaded::{Lease, Loaded};
-use loaded::{LoadError, Room};
+use loaded::{LoadError, MemoryBudget};
 pub use texts::{TextCounts, TextQueue};
 
-/// A model that can be asked for.
+/// A model that can be requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelSpec {
     pub name: String,
-    /// `None`: the one inside the binary.
+    /// `None`: the embedded model.
     pub path: Option<PathBuf>,
     pub aliases: Vec<String>,
 }
 
 impl ModelSpec {
-    /// The story-teller inside the binary.
+    /// The model embedded in the binary.
     pub fn embedded() -> ModelSpec {
         ModelSpec { name: "akunu-tales".into(), ..ModelSpec::default() }
     }
@@ -44,7 +44,7 @@ impl ModelSpec {
     }
 }
 
-/// Requests that a model works at together, where nobody says: each has a cache of its own for a whole context.
+/// Default number of concurrent requests of a model. Each has a slot with a whole context.
 pub const PARALLEL: usize = 4;
 
 pub type OpenDevice = fn(&EngineOptions) -> Result<Box<dyn Device>, Error>;
@@ -53,17 +53,19 @@ pub type OpenDevice = fn(&EngineOptions) -> Result<Box<dyn Device>, Error>;
 pub struct ModelsOptions {
     pub models: Vec<ModelSpec>,
     pub engine: EngineOptions,
-    /// What opens an engine's device, on its thread.
+    /// Opens an engine's device, on the engine's thread.
     pub device: OpenDevice,
     pub scheduler: SchedulerOptions,
-    /// A model that nobody asked for this long is put away; `None`: never.
+    /// Unload models that have had no request for this long; `None`: never.
     pub idle_unload: Option<Duration>,
-    /// Most bytes of all loaded models, weights included; `None`: what the machine has.
+    /// Maximum memory of all loaded models, including weights; `None`: the memory of the machine.
     pub memory: Option<u64>,
-    /// Every model makes vectors, pooled this way, except those that have a classifier.
+    /// Use all models without a classifier for embeddings, with this pooling.
     pub pooling: Option<Pooling>,
-    /// Generative models score documents, by whether they would answer with yes.
+    /// Use generative models as rerankers, by their probability of answering yes.
     pub rerank: bool,
+    /// Receives messages for the operator, such as errors with paths of files.
+    pub log: fn(&str),
 }
 
 impl Default for ModelsOptions {
@@ -77,6 +79,7 @@ impl Default for ModelsOptions {
             memory: None,
             pooling: None,
             rerank: false,
+            log: |_| {},
         }
     }
 }
@@ -85,14 +88,14 @@ impl Default for ModelsOptions {
 pub struct Models {
     entries: Vec<Entry>,
     options: ModelsOptions,
-    /// Held while a model is loaded: one at a time, so that each knows what the others leave.
+    /// Held while a model is being loaded. Only one is at a time, so that the memory in use is known.
     loading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
 struct Entry {
     spec: ModelSpec,
-    /// As its files said when somebody first asked.
+    /// Read from the model's files on first use.
     kind: OnceLock<Kind>,
     loaded: Mutex<Option<Arc<Loaded>>>,
 }
@@ -106,13 +109,36 @@ impl Entry {
         self.loaded().as_ref().map(Lease::new)
     }
 
-    /// Takes the model away if nobody uses it and `wanted` agrees.
-    fn take_idle(&self, wanted: impl Fn(&Loaded) -> bool) -> Option<Arc<Loaded>> {
-        self.loaded().take_if(|loaded| loaded.is_idle() && wanted(loaded))
+    /// Takes the model if it is idle and `predicate` is true.
+    fn take_idle(&self, predicate: impl Fn(&Loaded) -> bool) -> Option<Arc<Loaded>> {
+        self.loaded().take_if(|loaded| loaded.is_idle() && predicate(loaded))
     }
 }
 
 impl Models {
+    /// Replaces the paths of models in an error message by their names, and logs the original: clients must not learn
+    /// about the server's file system.
+    pub(crate) fn without_paths(&self, message: String) -> String {
+        let mut clean = message.clone();
+        for spec in self.entries.iter().map(|entry| &entry.spec) {
+            let Some(path) = &spec.path else { continue };
+            for path in [path.canonicalize().ok(), Some(path.clone())].into_iter().flatten() {
+                // A path without a separator says nothing about folders, and may be an ordinary word.
+                let Some(folder) = path.parent().filter(|folder| folder.components().next().is_some()) else {
+                    continue;
+                };
+                clean = clean.replace(&path.display().to_string(), &spec.name);
+                if folder.file_name().is_some() {
+                    clean = clean.replace(&format!("{}{}", folder.display(), std::path::MAIN_SEPARATOR), "");
+                }
+            }
+        }
+        if clean != message {
+            (self.options.log)(&format!("error: {message}"));
+        }
+        clean
+    }
+
     pub fn new(options: ModelsOptions) -> Models {
         let entry =
             |spec: &ModelSpec| Entry { spec: spec.clone(), kind: OnceLock::new(), loaded: Mutex::new(None) };
@@ -120,7 +146,7 @@ impl Models {
         Models { entries, options, loading: tokio::sync::Mutex::new(()) }
     }
 
-    /// What can be asked for, and whether it is loaded.
+    /// All models, with a lease of those that are loaded.
     pub fn list(&self) -> impl Iterator<Item = (&ModelSpec, Option<Lease>)> {
         self.entries.iter().map(|entry| (&entry.spec, entry.lease()))
     }
@@ -135,19 +161,19 @@ impl Models {
             let name = name.unwrap_or_default();
             Refusal::new(
                 Reason::NotFound,
-                format!("there is no model \"{name}\" here; there is {}", names.join(", ")),
+                format!("unknown model \"{name}\"; available: {}", names.join(", ")),
             )
             .param("model")
             .code("model_not_found")
         })
     }
 
-    /// What is known of a model without loading it.
+    /// Finds a model without loading it.
     pub fn spec(&self, name: Option<&str>) -> Result<&ModelSpec, Refusal> {
         Ok(&self.entry(name)?.spec)
     }
 
-    /// What a model can do. `None`: its files cannot be read.
+    /// The kind of a model; `None`: its files cannot be read.
     pub async fn kind(&self, spec: &ModelSpec) -> Option<Kind> {
         let entry = self.entry(Some(&spec.name)).ok()?;
         if let Some(kind) = entry.kind.get() {
@@ -158,18 +184,18 @@ impl Models {
         Some(*entry.kind.get_or_init(|| kind))
     }
 
-    /// What a model that is open can do.
+    /// The kind of an open model.
     pub(crate) fn kind_of(&self, model: &Model) -> Kind {
         Kind::of(model, &self.options)
     }
 
-    /// A model, loaded if it is not yet.
+    /// Leases a model, and loads it if necessary.
     pub async fn get(&self, name: Option<&str>) -> Result<Lease, Refusal> {
         let entry = self.entry(name)?;
         if let Some(lease) = entry.lease() {
             return Ok(lease);
         }
-        let _alone = self.loading.lock().await;
+        let _guard = self.loading.lock().await;
         if let Some(lease) = entry.lease() {
             return Ok(lease);
         }
@@ -181,40 +207,40 @@ impl Models {
 
     async fn load(&self, spec: &ModelSpec) -> Result<Arc<Loaded>, Refusal> {
         loop {
-            let room = Room { most: self.options.memory, used: self.used() };
+            let budget = MemoryBudget { limit: self.options.memory, used: self.used() };
             let (spec, options) = (spec.clone(), self.options.clone());
-            let loading = blocking(move || Loaded::load(&spec, options, room)).await?;
+            let loading = blocking(move || Loaded::load(&spec, options, budget)).await?;
             match loading {
                 Ok(loaded) => return Ok(Arc::new(loaded)),
-                Err(LoadError::NoRoom(_)) if self.unload_oldest().await => {}
+                Err(LoadError::OutOfMemory(_)) if self.unload_oldest().await => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Bytes of all loaded models.
+    /// Memory of all loaded models.
     fn used(&self) -> u64 {
         self.entries.iter().filter_map(|entry| Some(entry.loaded().as_ref()?.bytes())).sum()
     }
 
-    /// Puts away the model that has been idle longest. False: none is idle.
+    /// Unloads the model that has been idle for the longest time. False: none is idle.
     async fn unload_oldest(&self) -> bool {
         let idle = |entry: &&Entry| entry.loaded().as_ref().and_then(|loaded| loaded.idle_since());
         let oldest = self.entries.iter().filter_map(|entry| Some((idle(&entry)?, entry)));
         let Some((_, entry)) = oldest.min_by_key(|(since, _)| *since) else { return false };
-        // Somebody may have come for it meanwhile; then another look is due.
+        // If a request has leased it in the meantime, the caller checks again.
         if let Some(loaded) = entry.take_idle(|_| true) {
             let _ = blocking(move || drop(loaded)).await;
         }
         true
     }
 
-    /// Whether idle ones are put away.
-    pub fn are_unloaded(&self) -> bool {
+    /// Whether idle models are unloaded.
+    pub fn has_idle_timeout(&self) -> bool {
         self.options.idle_unload.is_some()
     }
 
-    /// Puts away what nobody asked for in a long while.
+    /// Unloads models that have been idle for the configured time.
     pub async fn unload_idle(&self) {
         let Some(limit) = self.options.idle_unload else { return };
         let now = Instant::now();
@@ -228,18 +254,18 @@ impl Models {
         }
     }
 
-    /// An engine broke down: the next request starts another.
-    pub fn forget(&self, broken: &Lease) {
+    /// Drops a model whose engine has failed. The next request loads it again.
+    pub fn forget(&self, failed: &Lease) {
         for entry in &self.entries {
-            entry.loaded().take_if(|loaded| broken.is_of(loaded));
+            entry.loaded().take_if(|loaded| failed.is_same_model(loaded));
         }
     }
 }
 
-/// Runs what takes long, or blocks, where it holds nobody up.
+/// Runs blocking work on a blocking thread.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Refusal> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|_| Refusal::internal("this request hit a bug in Akunu"))
+    let result = tokio::task::spawn_blocking(work).await;
+    result.map_err(|_| Refusal::internal("internal error: a bug in Akunu"))
 }

@@ -1,4 +1,4 @@
-//! The thread of a model that makes vectors or scores: the texts of all requests that wait share its passes.
+//! The thread of an embedding or reranking model. Texts of all waiting requests are batched.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,35 +11,31 @@ use tokio::sync::oneshot;
 
 use crate::refusal::Refusal;
 
-/// Tokens of one turn, unless its only text has more. A request with more of them goes to the queue's end, so that it
-/// does not keep others waiting for long.
-const TURN: usize = 4096;
-
-/// What each text became, in the request's order: a vector as the model leaves it, or a score.
+/// The result of each text, in the request's order: an unnormalised vector, or a score.
 pub(crate) type Answer = Result<Vec<Vec<f32>>, Refusal>;
 
-/// Requests for an embedder's thread, which ends when this is dropped.
+/// The queue of an embedder's thread, which ends when the queue is dropped.
 #[derive(Debug)]
 pub struct TextQueue {
     requests: Sender<TextRequest>,
     counts: Arc<TextCounts>,
-    /// Requests that may wait.
-    most: usize,
+    /// Maximum number of waiting requests.
+    capacity: usize,
     longest: usize,
     width: usize,
 }
 
-/// What an embedder has done since it was loaded.
+/// Counters of an embedder since it was loaded.
 #[derive(Debug, Default)]
 pub struct TextCounts {
     waiting: AtomicUsize,
     texts: AtomicU64,
     tokens: AtomicU64,
-    turns: AtomicU64,
+    batches: AtomicU64,
 }
 
 impl TextCounts {
-    /// Requests that wait or are in a pass.
+    /// Requests that are waiting or being processed.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -52,24 +48,24 @@ impl TextCounts {
         self.tokens.load(Ordering::Relaxed)
     }
 
-    /// Calls of the embedder, each for the texts of any number of requests.
-    pub fn turns(&self) -> u64 {
-        self.turns.load(Ordering::Relaxed)
+    /// Batches that were run.
+    pub fn batches(&self) -> u64 {
+        self.batches.load(Ordering::Relaxed)
     }
 }
 
-/// Counts a request from its arrival to its end, however it ends.
+/// Counts a request as waiting until it is dropped.
 #[derive(Debug)]
-struct Waiting(Arc<TextCounts>);
+struct WaitingGuard(Arc<TextCounts>);
 
-impl Waiting {
-    fn begin(counts: &Arc<TextCounts>) -> Waiting {
+impl WaitingGuard {
+    fn new(counts: &Arc<TextCounts>) -> WaitingGuard {
         counts.waiting.fetch_add(1, Ordering::Relaxed);
-        Waiting(counts.clone())
+        WaitingGuard(counts.clone())
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingGuard {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -77,38 +73,38 @@ impl Drop for Waiting {
 
 #[derive(Debug)]
 struct TextRequest {
-    /// Texts that no pass has taken yet.
-    left: VecDeque<TextIds>,
+    /// Texts that are not processed yet.
+    pending: VecDeque<TextIds>,
     results: Vec<Vec<f32>>,
     answer: oneshot::Sender<Answer>,
-    _waiting: Waiting,
+    _waiting: WaitingGuard,
 }
 
 impl TextQueue {
-    /// The queue, and the embedder's side of it.
-    pub(super) fn new(embedder: Embedder, task: EmbedTask, most: usize) -> (TextQueue, TextWorker) {
+    /// The queue and its worker.
+    pub(super) fn new(embedder: Embedder, task: EmbedTask, capacity: usize) -> (TextQueue, TextWorker) {
         let (sender, receiver) = channel();
         let counts = Arc::<TextCounts>::default();
         let queue = TextQueue {
             requests: sender,
             counts: counts.clone(),
-            most,
+            capacity,
             longest: embedder.longest(),
             width: embedder.width(),
         };
         (queue, TextWorker { embedder, task, requests: receiver, waiting: VecDeque::new(), counts })
     }
 
-    /// Puts texts into the queue. Dropping the receiver cancels what is not in a pass yet.
+    /// Queues texts. Dropping the receiver cancels those that are not being processed yet.
     pub(crate) fn submit(&self, texts: Vec<TextIds>) -> Result<oneshot::Receiver<Answer>, Refused> {
         let waiting = self.counts.waiting();
-        if waiting >= self.most {
+        if waiting >= self.capacity {
             return Err(Refused::QueueFull { waiting });
         }
         let (answer, receiver) = oneshot::channel();
         let results = Vec::with_capacity(texts.len());
-        let waiting = Waiting::begin(&self.counts);
-        let request = TextRequest { left: texts.into(), results, answer, _waiting: waiting };
+        let waiting = WaitingGuard::new(&self.counts);
+        let request = TextRequest { pending: texts.into(), results, answer, _waiting: waiting };
         self.requests.send(request).map_err(|_| Refused::Closed)?;
         Ok(receiver)
     }
@@ -117,18 +113,18 @@ impl TextQueue {
         &self.counts
     }
 
-    /// Tokens of the longest text.
+    /// Maximum tokens of a text.
     pub fn longest(&self) -> usize {
         self.longest
     }
 
-    /// Numbers of a vector.
+    /// Dimensions of a vector.
     pub fn width(&self) -> usize {
         self.width
     }
 }
 
-/// The embedder, on its thread.
+/// The embedder and its requests, on the embedder's thread.
 #[derive(Debug)]
 pub(super) struct TextWorker {
     embedder: Embedder,
@@ -139,7 +135,7 @@ pub(super) struct TextWorker {
 }
 
 impl TextWorker {
-    /// Answers requests until the queue is dropped.
+    /// Processes requests until the queue is dropped.
     pub(super) fn run(mut self) {
         loop {
             if self.waiting.is_empty() {
@@ -150,60 +146,62 @@ impl TextWorker {
                 self.accept(request);
             }
             self.waiting.retain(|request| !request.answer.is_closed());
-            self.turn();
+            self.run_batch();
         }
     }
 
-    /// Refuses texts that no pass can take, so that they fail no other request.
+    /// Refuses requests with invalid texts, which would fail the whole batch.
     fn accept(&mut self, request: TextRequest) {
         let check = |(index, text): (usize, &TextIds)| {
             self.embedder.check(text, index).map_err(|error| refusal(error, index))
         };
-        match request.left.iter().enumerate().try_for_each(check) {
+        match request.pending.iter().enumerate().try_for_each(check) {
             Ok(()) => self.waiting.push_back(request),
             Err(refusal) => drop(request.answer.send(Err(refusal))),
         }
     }
 
-    /// Takes texts of waiting requests, oldest first, into one call of the embedder.
-    fn turn(&mut self) {
+    /// Runs texts of waiting requests, oldest first, up to the tokens of one pass. A request with more moves to the end of the
+    /// queue, so that it does not delay the others.
+    fn run_batch(&mut self) {
+        let max_tokens = self.embedder.plan().options.rows;
         let (mut texts, mut tokens) = (Vec::new(), 0);
-        let mut shares: Vec<usize> = Vec::new();
+        let mut text_counts: Vec<usize> = Vec::new();
         for request in &mut self.waiting {
             let before = texts.len();
-            while let Some(text) = request.left.pop_front() {
-                if tokens > 0 && tokens + text.ids.len() > TURN {
-                    request.left.push_front(text);
+            while let Some(text) = request.pending.pop_front() {
+                if tokens > 0 && tokens + text.ids.len() > max_tokens {
+                    request.pending.push_front(text);
                     break;
                 }
                 tokens += text.ids.len();
                 texts.push(text);
             }
-            shares.push(texts.len() - before);
-            if !request.left.is_empty() {
+            text_counts.push(texts.len() - before);
+            if !request.pending.is_empty() {
                 break;
             }
         }
         if texts.is_empty() {
             return;
         }
-        let found = self.encode(&texts);
-        self.counts.turns.fetch_add(1, Ordering::Relaxed);
-        if found.is_ok() {
+        let encoded = self.encode(&texts);
+        self.counts.batches.fetch_add(1, Ordering::Relaxed);
+        if encoded.is_ok() {
             self.counts.texts.fetch_add(texts.len() as u64, Ordering::Relaxed);
             self.counts.tokens.fetch_add(tokens as u64, Ordering::Relaxed);
         }
-        let mut found = found.map(Vec::into_iter).map_err(Refusal::from);
-        let took_part: Vec<TextRequest> = self.waiting.drain(..shares.len()).collect();
-        for (mut request, share) in took_part.into_iter().zip(shares) {
-            match &mut found {
-                Ok(results) => request.results.extend(results.take(share)),
+        let mut encoded = encoded.map(Vec::into_iter).map_err(Refusal::from);
+        let batch: Vec<TextRequest> = self.waiting.drain(..text_counts.len()).collect();
+        for (mut request, count) in batch.into_iter().zip(text_counts) {
+            match &mut encoded {
+                Ok(results) => request.results.extend(results.take(count)),
                 Err(refusal) => {
                     let _ = request.answer.send(Err(refusal.clone()));
                     continue;
                 }
             }
-            match request.left.is_empty() {
+            match request.pending.is_empty() {
                 true => drop(request.answer.send(Ok(request.results))),
                 false => self.waiting.push_back(request),
             }
@@ -221,12 +219,12 @@ impl TextWorker {
     }
 }
 
-/// An error with the text that it is about.
+/// An error that names the text by its index.
 fn refusal(error: Error, index: usize) -> Refusal {
     match error {
-        // Clients that count with another model's vocabulary send such ids unasked.
+        // Some clients tokenize texts with the vocabulary of another model.
         Error::TokenOutsideVocabulary { id, vocab, .. } => Refusal::invalid(format!(
-            "text number {} has the token id {id}, and this model's vocabulary has {vocab}, from 0 on; send ids of this \
+            "text number {} has the token id {id}, and this model's vocabulary has {vocab} ids; send ids of this \
              vocabulary, or the text itself",
             index + 1
         ))

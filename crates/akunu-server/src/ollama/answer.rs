@@ -1,4 +1,4 @@
-//! What becomes of a request, as Ollama tells it: a line of JSON a piece, or one object.
+//! Responses in Ollama's format: one JSON object, or a stream of one per line.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -9,43 +9,43 @@ use serde_json::{Value as Json, json};
 
 use super::models::time;
 use crate::app::json;
-use crate::job::{Finished, Output, Piece, Running, ToolCall, What};
+use crate::job::{AnswerPiece, Finished, Output, OutputEvent, Running, ToolCall};
 use crate::openai::{finish_reason, logprobs};
 use crate::refusal::Refusal;
 use crate::stream::Writer;
 
-/// What was asked for: the text stands in another place.
+/// The endpoint, which determines the field of the answer's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum Endpoint {
     Chat,
     Generate,
 }
 
-/// What stands in every object of an answer.
+/// The fields that all objects of a response have in common.
 #[derive(Debug)]
 pub(super) struct Head {
-    pub(super) asked: Asked,
+    pub(super) endpoint: Endpoint,
     pub(super) model: String,
     pub(super) started: Instant,
-    /// What loading the model took.
+    /// The time to load the model.
     pub(super) load: Duration,
-    /// Where log probabilities were asked for.
+    /// Set if log probabilities were requested.
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
 }
 
 impl Head {
-    fn object(&self, piece: &Piece) -> Json {
+    fn object(&self, piece: &AnswerPiece) -> Json {
         let mut object = json!({ "model": self.model, "created_at": time(SystemTime::now()) });
         let thinking = Some(piece.reasoning.as_str()).filter(|text| !text.is_empty());
-        let at = match self.asked {
-            Asked::Chat => {
+        let at = match self.endpoint {
+            Endpoint::Chat => {
                 object["message"] = json!({ "role": "assistant", "content": piece.answer });
                 if !piece.calls.is_empty() {
                     object["message"]["tool_calls"] = piece.calls.iter().map(call).collect();
                 }
                 &mut object["message"]
             }
-            Asked::Generate => {
+            Endpoint::Generate => {
                 object["response"] = piece.answer.as_str().into();
                 &mut object
             }
@@ -60,15 +60,15 @@ impl Head {
         object
     }
 
-    /// The answer to a request without a prompt.
+    /// The response to a request without a prompt.
     pub(super) fn loaded(&self) -> Json {
-        let mut object = self.object(&Piece::default());
+        let mut object = self.object(&AnswerPiece::default());
         object["done_reason"] = "load".into();
         object["done"] = true.into();
         object
     }
 
-    fn last(&self, piece: &Piece, Finished { finish, timings, .. }: &Finished) -> Json {
+    fn last(&self, piece: &AnswerPiece, Finished { finish, timings, .. }: &Finished) -> Json {
         let mut object = self.object(piece);
         let nanoseconds = |seconds: f64| (seconds * 1e9) as u64;
         object["done"] = true.into();
@@ -83,15 +83,15 @@ impl Head {
     }
 }
 
-pub(super) async fn whole(mut running: Running, head: Head) -> Result<Response, Refusal> {
-    let mut piece = Piece::default();
+pub(super) async fn collect(mut running: Running, head: Head) -> Result<Response, Refusal> {
+    let mut piece = AnswerPiece::default();
     while let Some(output) = running.next().await {
-        match output?.what {
-            What::Piece(more) => piece.append(more),
-            What::Finished(finished) => return Ok(json(&head.last(&piece, &finished))),
+        match output?.event {
+            OutputEvent::Piece(more) => piece.append(more),
+            OutputEvent::Finished(finished) => return Ok(json(&head.last(&piece, &finished))),
         }
     }
-    Err(Refusal::internal("the answer has no end"))
+    Err(Refusal::internal("the answer ended without a result"))
 }
 
 fn call(ToolCall { id, call }: &ToolCall) -> Json {
@@ -111,10 +111,10 @@ fn line(object: &Json, to: &mut String) {
 impl Writer for Lines {
     const CONTENT_TYPE: &'static str = "application/x-ndjson";
 
-    fn output(&mut self, Output { what, .. }: Output, to: &mut String) {
-        match what {
-            What::Piece(piece) => line(&self.head.object(&piece), to),
-            What::Finished(finished) => line(&self.head.last(&Piece::default(), &finished), to),
+    fn output(&mut self, Output { event, .. }: Output, to: &mut String) {
+        match event {
+            OutputEvent::Piece(piece) => line(&self.head.object(&piece), to),
+            OutputEvent::Finished(finished) => line(&self.head.last(&AnswerPiece::default(), &finished), to),
         }
     }
 

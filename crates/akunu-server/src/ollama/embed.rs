@@ -33,7 +33,7 @@ pub(super) async fn embed(State(app): State<App>, JsonBody(body): JsonBody) -> R
     Ok(respond(blocking(write).await?))
 }
 
-/// One text, and only its vector.
+/// Embeds a single text.
 pub(super) async fn embeddings(
     State(app): State<App>,
     JsonBody(body): JsonBody,
@@ -41,7 +41,7 @@ pub(super) async fn embeddings(
     let fields = Fields::new(&body)?;
     let job = job(&fields, model(&fields)?, "prompt")?;
     if job.inputs.len() != 1 {
-        return Err(fields.refuse("prompt", "one text, or the token ids of one"));
+        return Err(fields.refuse("prompt", "one string, or the token ids of one text"));
     }
     let embedded = app.embed(job).await?;
     let mut text = String::from("{\"embedding\":");
@@ -56,7 +56,7 @@ fn job(fields: &Fields<'_>, model: &str, input: &'static str) -> Result<EmbedJob
         inputs: texts::inputs(fields, input)?,
         field: input,
         prompt_name: None,
-        // As Ollama has it.
+        // Ollama's default.
         truncate: fields.flag("truncate")?.unwrap_or(true),
         normalise: true,
         dimensions: fields.count("dimensions", 1..=usize::MAX)?,

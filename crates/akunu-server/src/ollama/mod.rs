@@ -13,7 +13,7 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use serde_json::{Value as Json, json};
 
-use self::answer::{Asked, Head};
+use self::answer::{Endpoint, Head};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
@@ -38,7 +38,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     ]
 }
 
-/// Errors are one text.
+/// Errors in Ollama's format.
 fn error(refusal: &Refusal) -> Json {
     json!({ "error": refusal.message })
 }
@@ -54,7 +54,7 @@ async fn chat(State(app): State<App>, caller: Caller, JsonBody(body): JsonBody) 
         [] => None,
         messages => Some(Prompt::Chat(conversation(&fields, messages)?)),
     };
-    answer(&app, caller, &fields, Asked::Chat, prompt).await
+    answer(&app, caller, &fields, Endpoint::Chat, prompt).await
 }
 
 async fn generate(
@@ -70,10 +70,10 @@ async fn generate(
         None => None,
         Some(text) if is_raw => Some(Prompt::Text(text.to_string())),
         Some(text) => {
-            // What has no template is given the text as it is, as Ollama does.
+            // A model without a template gets the text as it is, as in Ollama.
             let lease = app.models().get(Some(model(&fields)?)).await?;
             let system = fields.text("system")?.filter(|system| !system.is_empty());
-            match (lease.form(), system) {
+            match (lease.chat_format(), system) {
                 (Err(_), None) => Some(Prompt::Text(text.to_string())),
                 (_, system) => {
                     let system = system.map(|system| json!({ "role": "system", "content": system }));
@@ -84,22 +84,23 @@ async fn generate(
             }
         }
     };
-    answer(&app, caller, &fields, Asked::Generate, prompt).await
+    answer(&app, caller, &fields, Endpoint::Generate, prompt).await
 }
 
-/// Without a prompt, the model is loaded, and that is all.
+/// Answers a prompt. Without one, only loads the model, as in Ollama.
 async fn answer(
     app: &App,
     caller: Caller,
     fields: &Fields<'_>,
-    asked: Asked,
+    endpoint: Endpoint,
     prompt: Option<Prompt>,
 ) -> Result<Response, Refusal> {
     let started = Instant::now();
     let name = model(fields)?;
     let job = prompt.map(|prompt| job(fields, name, prompt)).transpose()?;
     let lease = app.models().get(Some(name)).await?;
-    let mut head = Head { asked, model: name.to_string(), started, load: started.elapsed(), tokenizer: None };
+    let mut head =
+        Head { endpoint, model: name.to_string(), started, load: started.elapsed(), tokenizer: None };
     let Some(job) = job else { return Ok(json(&head.loaded())) };
     if job.logprobs.is_some() {
         head.tokenizer = Some(lease.model().tokenizer()?.clone());
@@ -107,11 +108,11 @@ async fn answer(
     let running = app.start(job, caller).await?;
     match fields.flag("stream")?.unwrap_or(true) {
         true => Ok(stream::respond(running, answer::Lines { head })),
-        false => answer::whole(running, head).await,
+        false => answer::collect(running, head).await,
     }
 }
 
-/// Ollama's clients name a tag where nobody did.
+/// The model's name, without the tag that Ollama's clients add.
 fn model<'a>(fields: &Fields<'a>) -> Result<&'a str, Refusal> {
     let name = fields.text("model")?.filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| Refusal::invalid("'model' is missing: name a model").param("model"))?;
@@ -126,13 +127,13 @@ fn job(fields: &Fields<'_>, model: &str, prompt: Prompt) -> Result<Job, Refusal>
     let mut job = Job { format, ..Job::new(Some(model.to_string()), prompt) };
     options::read(fields, &mut job)?;
     let top = fields.count("top_logprobs", 0..=20)?;
-    let wanted = fields.flag("logprobs")?.unwrap_or(false);
-    job.logprobs = wanted.then(|| top.unwrap_or(0));
+    let has_logprobs = fields.flag("logprobs")?.unwrap_or(false);
+    job.logprobs = has_logprobs.then(|| top.unwrap_or(0));
     Ok(job)
 }
 
 fn conversation(fields: &Fields<'_>, messages: &[Json]) -> Result<Conversation, Refusal> {
-    let messages = messages.iter().enumerate().map(|(index, message)| in_openais_form(index, message));
+    let messages = messages.iter().enumerate().map(|(index, message)| to_openai_format(index, message));
     let mut conversation = openai::conversation(&messages.collect::<Result<Vec<_>, _>>()?)?;
     let tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
     if tools.is_some_and(|tools| !tools.iter().all(Json::is_object)) {
@@ -147,18 +148,20 @@ fn conversation(fields: &Fields<'_>, messages: &[Json]) -> Result<Conversation, 
             variables.insert("enable_thinking".into(), true.into());
             variables.insert("reasoning_effort".into(), effort.as_str().into());
         }
-        Some(_) => return Err(fields.refuse("think", "true, false, or how hard to think")),
+        Some(_) => return Err(fields.refuse("think", "a boolean, or a string such as \"high\"")),
     }
     Ok(conversation)
 }
 
-/// What has another name there.
-fn in_openais_form(index: usize, message: &Json) -> Result<Json, Refusal> {
+/// Converts a message to OpenAI's format.
+fn to_openai_format(index: usize, message: &Json) -> Result<Json, Refusal> {
     let mut message = message.clone();
     let Some(fields) = message.as_object_mut() else { return Ok(message) };
     if fields.get("images").and_then(Json::as_array).is_some_and(|images| !images.is_empty()) {
         let param = format!("messages[{index}].images");
-        return Err(Refusal::invalid(format!("'{param}': only texts can be read here")).param(param));
+        return Err(
+            Refusal::invalid(format!("'{param}' is not supported: only text content is")).param(param)
+        );
     }
     for (theirs, ours) in [("thinking", "reasoning_content"), ("tool_name", "name")] {
         if let Some(value) = fields.remove(theirs) {

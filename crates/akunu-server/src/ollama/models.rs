@@ -1,4 +1,4 @@
-//! What models there are, and what they are.
+//! Lists and describes models.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -45,7 +45,7 @@ fn format(spec: &ModelSpec) -> &'static str {
     }
 }
 
-/// Of a file, or of the weights in a folder.
+/// The size and modification time of a file, or of the weights in a folder.
 fn size_and_time(path: &Path) -> Option<(u64, SystemTime)> {
     let about = path.metadata().ok()?;
     let bytes = match about.is_dir() {
@@ -59,7 +59,7 @@ fn size_and_time(path: &Path) -> Option<(u64, SystemTime)> {
     Some((bytes, about.modified().ok()?))
 }
 
-/// Reads what stands in the model's file, and loads no weights.
+/// Describes a model from its files, without loading weights.
 pub(super) async fn show(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
     let spec = app.models().spec(Some(super::model(&fields)?))?.clone();
@@ -75,12 +75,12 @@ fn describe(spec: &ModelSpec, model: &Model, kind: Kind) -> Json {
     let elements = |tensor: &TensorInfo| tensor.shape.iter().map(|&n| n as u64).product::<u64>();
     let largest = tensors.iter().max_by_key(|tensor| elements(tensor));
     let template = template(spec, model).unwrap_or_default();
-    let thinks = template.contains(Tags::of_template(&template).close);
+    let has_reasoning = template.contains(Tags::of_template(&template).close);
     let generates = kind == Kind::Generates;
     let capabilities = [
         (kind.capability(), true),
         ("tools", generates && CallMarks::of_template(&template).is_some()),
-        ("thinking", generates && thinks),
+        ("thinking", generates && has_reasoning),
     ];
     let mut shown = json!({
         "modelfile": format!("FROM {}\n", spec.name),
@@ -119,7 +119,7 @@ fn short(parameters: u64) -> String {
     format!("{:.1}{unit}", parameters as f64 / size)
 }
 
-/// What the file says of itself; long lists are null, as Ollama has it.
+/// The metadata of the file; arrays are null, as in Ollama.
 fn info(model: &Model) -> Json {
     let value = |value: &Value| match value {
         Value::F32(v) => json!(v),
@@ -134,7 +134,7 @@ fn info(model: &Model) -> Json {
         Some(metadata) => metadata.iter().map(|(key, v)| (key.to_string(), value(v))).collect(),
         None => Map::new(),
     };
-    // For what has no such metadata, and what everybody looks for.
+    // Files other than GGUF lack these keys, which clients rely on.
     let key = |name: &str| format!("{}.{name}", config.architecture);
     info.entry("general.architecture").or_insert_with(|| config.architecture.as_str().into());
     for (name, number) in [
@@ -151,7 +151,7 @@ fn info(model: &Model) -> Json {
 pub(super) fn time(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, second) = ((since.as_secs() / 86_400) as i64, since.as_secs() % 86_400);
-    // Years of this count begin in March, so that a leap day is a year's last; eras have 400 of them.
+    // Years are counted from March, so that a leap day is the last day of its year. An era has 400 years.
     let day = days + 719_468;
     let (era, day) = (day.div_euclid(146_097), day.rem_euclid(146_097));
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -177,7 +177,7 @@ mod tests {
 
     /// Against `date -u -d @SECONDS`.
     #[test]
-    fn times_are_written_as_calendars_have_them() {
+    fn times_are_formatted_as_iso_8601() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00.000000Z"),
             (951_782_399, "2000-02-28T23:59:59.000000Z"),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_short() {
+    fn parameter_counts_are_abbreviated() {
         assert_eq!([999, 1_240_000, 70_553_000_000].map(short), ["1.0K", "1.2M", "70.6B"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What Ollama calls things, and what they are here.
+//! Reads Ollama's options.
 
 use akunu::constrain::ResponseFormat;
 use serde_json::Value as Json;
@@ -8,16 +8,16 @@ use crate::job::Job;
 use crate::refusal::Refusal;
 use crate::response_format::RequestedFormat;
 
-/// Fields that would change the answer, and that nothing here can follow.
+/// Fields that are not supported and would change the answer.
 pub(super) const UNSUPPORTED_IN_GENERATE: &[(&str, &str)] = &[
-    ("suffix", "texts are only gone on with at their end"),
+    ("suffix", "infilling is not available"),
     ("template", "the model's own template is used; \"raw\": true uses none"),
-    ("context", "give what was said before as messages: /api/chat"),
-    ("images", "only texts can be read here"),
+    ("context", "use /api/chat with the earlier messages"),
+    ("images", "only text content is"),
 ];
 
-/// Options of samplers that are not here, with the value that turns each off. What configures Ollama's runner (`num_ctx`,
-/// `num_gpu` and so on) is settled when this server starts.
+/// Options of samplers that are not supported, with the value that disables each. Options of Ollama's runner (`num_ctx`, `num_gpu` and
+/// so on) are set when this server starts, and are ignored.
 const OTHER_SAMPLERS: [(&str, f64); 3] = [("mirostat", 0.0), ("tfs_z", 1.0), ("typical_p", 1.0)];
 
 pub(super) fn refuse_given(fields: &Fields<'_>, names: &[(&str, &str)]) -> Result<(), Refusal> {
@@ -35,7 +35,7 @@ pub(super) fn refuse_given(fields: &Fields<'_>, names: &[(&str, &str)]) -> Resul
     Ok(())
 }
 
-/// Any object, or a schema.
+/// Reads `format`: "json" or a schema.
 pub(super) fn format(fields: &Fields<'_>) -> Result<Option<RequestedFormat>, Refusal> {
     let requested = |format| Ok(Some(RequestedFormat { format, param: "format" }));
     match fields.get("format") {
@@ -52,11 +52,11 @@ pub(super) fn read(fields: &Fields<'_>, job: &mut Job) -> Result<(), Refusal> {
     let options = Fields::within(options, "options.");
     for (name, off) in OTHER_SAMPLERS {
         if options.get(name).is_some_and(|value| value.as_f64() != Some(off)) {
-            return Err(options.refuse(name, format!("{off}: there is no such sampler here")));
+            return Err(options.refuse(name, format!("{off}: this sampler is not supported")));
         }
     }
-    job.max_tokens = most(&options, "num_predict")?;
-    job.stop = options.stops("stop", "a text or a list of texts")?;
+    job.max_tokens = max_tokens(&options, "num_predict")?;
+    job.stop = options.stops("stop", "a string or a list of strings")?;
     let overrides = &mut job.sampling;
     overrides.temperature = options.number("temperature", 0.0..=100.0)?;
     overrides.top_k = options.count("top_k", 0..=usize::MAX)?;
@@ -66,20 +66,20 @@ pub(super) fn read(fields: &Fields<'_>, job: &mut Job) -> Result<(), Refusal> {
     overrides.frequency_penalty = options.number("frequency_penalty", -2.0..=2.0)?;
     overrides.presence_penalty = options.number("presence_penalty", -2.0..=2.0)?;
     overrides.repeat_last_n = match options.get("repeat_last_n").and_then(Json::as_i64) {
-        // As far back as the context goes.
+        // The whole context.
         Some(-1) => Some(usize::MAX),
         _ => options.count("repeat_last_n", 0..=usize::MAX)?,
     };
     overrides.seed = match options.get("seed").and_then(Json::as_i64) {
-        // Another one each time.
+        // Random.
         Some(-1) => None,
         _ => options.seed("seed")?,
     };
     Ok(())
 }
 
-/// -1 and -2: as many as there is room for.
-fn most(options: &Fields<'_>, name: &str) -> Result<Option<usize>, Refusal> {
+/// -1 and -2 mean no limit.
+fn max_tokens(options: &Fields<'_>, name: &str) -> Result<Option<usize>, Refusal> {
     match options.get(name).and_then(Json::as_i64) {
         Some(-1 | -2) => Ok(None),
         _ => options.count(name, 0..=usize::MAX),

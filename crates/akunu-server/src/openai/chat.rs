@@ -5,12 +5,12 @@ use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value as Json, json};
 
-use super::options::{self, Manner, refuse_unsupported};
+use super::options::{self, StreamOptions, refuse_unsupported};
 use super::{Head, Stream, Usage, logprobs, messages};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
-use crate::job::{Conversation, Job, Output, Piece, Prompt, Running, ToolCall, What};
+use crate::job::{AnswerPiece, Conversation, Job, Output, OutputEvent, Prompt, Running, ToolCall};
 use crate::refusal::Refusal;
 use crate::response_format::{self, RequestedFormat};
 use crate::stream::{self, Writer};
@@ -18,8 +18,8 @@ use crate::stream::{self, Writer};
 const UNSUPPORTED: &[(&str, &str)] = &[
     ("functions", "give them as 'tools'"),
     ("function_call", "use 'tool_choice'"),
-    ("audio", "answers are text"),
-    ("web_search_options", "nothing here searches the web"),
+    ("audio", "only text is supported"),
+    ("web_search_options", "this server has no web search"),
 ];
 
 pub(super) async fn completions(
@@ -28,38 +28,38 @@ pub(super) async fn completions(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
-    let manner = Manner::read(&fields)?;
+    let streaming = StreamOptions::read(&fields)?;
     let job = read(&fields)?;
-    let wants_logprobs = job.logprobs.is_some();
+    let has_logprobs = job.logprobs.is_some();
     let choices = job.choices;
     let running = app.start(job, caller).await?;
-    let head = Head::new("chatcmpl", &fields, &running, wants_logprobs)?;
-    match manner.stream {
+    let head = Head::new("chatcmpl", &fields, &running, has_logprobs)?;
+    match streaming.stream {
         true => {
-            let stream = Stream::new("chat.completion.chunk", head, manner);
+            let stream = Stream::new("chat.completion.chunk", head, streaming);
             Ok(stream::respond(running, Chunks { stream, calls: vec![0; choices] }))
         }
-        false => whole(running, head, choices).await,
+        false => collect(running, head, choices).await,
     }
 }
 
 fn read(fields: &Fields<'_>) -> Result<Job, Refusal> {
     refuse_unsupported(fields, UNSUPPORTED)?;
     let conversation = messages::conversation_of(fields)?;
-    let forced = forced(fields, &conversation)?;
+    let forced = forced_call(fields, &conversation)?;
     let mut job = options::job(fields, Vec::new())?;
     job.format = forced.or(job.format);
     response_format::check_one(job.format.as_ref(), &conversation)?;
     job.prompts = vec![Prompt::Chat(conversation)];
     job.max_tokens = max_tokens(fields)?;
-    let wanted = fields.flag("logprobs")?.unwrap_or(false);
+    let has_logprobs = fields.flag("logprobs")?.unwrap_or(false);
     let top = fields.count("top_logprobs", 0..=20)?;
-    if top.is_some_and(|top| top > 0) && !wanted {
-        return Err(Refusal::invalid("'top_logprobs' goes with 'logprobs': true only")
+    if top.is_some_and(|top| top > 0) && !has_logprobs {
+        return Err(Refusal::invalid("'top_logprobs' requires 'logprobs': true")
             .param("top_logprobs")
             .code("invalid_value"));
     }
-    job.logprobs = wanted.then(|| top.unwrap_or(0));
+    job.logprobs = has_logprobs.then(|| top.unwrap_or(0));
     job.one_call = fields.flag("parallel_tool_calls")? == Some(false);
     Ok(job)
 }
@@ -77,8 +77,8 @@ fn max_tokens(fields: &Fields<'_>) -> Result<Option<usize>, Refusal> {
     }
 }
 
-/// A call that has to be made.
-fn forced(fields: &Fields<'_>, conversation: &Conversation) -> Result<Option<RequestedFormat>, Refusal> {
+/// The format that `tool_choice` requires.
+fn forced_call(fields: &Fields<'_>, conversation: &Conversation) -> Result<Option<RequestedFormat>, Refusal> {
     const EXPECTED: &str = "\"auto\", \"none\", \"required\" or an object that names a function";
     match fields.get("tool_choice") {
         None => Ok(None),
@@ -95,7 +95,7 @@ fn forced(fields: &Fields<'_>, conversation: &Conversation) -> Result<Option<Req
     }
 }
 
-fn logprobs_of(head: &Head, piece: &Piece) -> Json {
+fn logprobs_of(head: &Head, piece: &AnswerPiece) -> Json {
     match &head.tokenizer {
         Some(tokenizer) => {
             json!({ "content": logprobs::of_chat(&piece.tokens, &**tokenizer), "refusal": null })
@@ -104,7 +104,7 @@ fn logprobs_of(head: &Head, piece: &Piece) -> Json {
     }
 }
 
-/// Why a choice ended that called so many tools.
+/// The finish reason of a choice with this many tool calls.
 fn finish_reason(finish: &FinishReason, calls: usize) -> &'static str {
     match super::finish_reason(finish) {
         "stop" if calls > 0 => "tool_calls",
@@ -117,22 +117,22 @@ fn call(ToolCall { id, call }: &ToolCall) -> Json {
     json!({ "id": id, "type": "function", "function": { "name": call.name, "arguments": arguments } })
 }
 
-/// One choice of an answer that is given as a whole.
+/// A choice of a response that is not streamed.
 #[derive(Debug, Default)]
 struct Choice {
-    piece: Piece,
+    piece: AnswerPiece,
     finish: &'static str,
 }
 
-async fn whole(mut running: Running, head: Head, of_each: usize) -> Result<Response, Refusal> {
+async fn collect(mut running: Running, head: Head, choices_per_prompt: usize) -> Result<Response, Refusal> {
     let mut choices: Vec<Choice> = Vec::new();
-    choices.resize_with(of_each, Choice::default);
+    choices.resize_with(choices_per_prompt, Choice::default);
     let mut usage = Usage::default();
     while let Some(output) = running.next().await {
-        let Output { choice, what } = output?;
-        match what {
-            What::Piece(more) => choices[choice].piece.append(more),
-            What::Finished(finished) => {
+        let Output { choice, event } = output?;
+        match event {
+            OutputEvent::Piece(more) => choices[choice].piece.append(more),
+            OutputEvent::Finished(finished) => {
                 usage.add(choice == 0, &finished);
                 let calls = choices[choice].piece.calls.len();
                 choices[choice].finish = finish_reason(&finished.finish, calls);
@@ -157,11 +157,11 @@ async fn whole(mut running: Running, head: Head, of_each: usize) -> Result<Respo
     Ok(json(&answer))
 }
 
-/// The same, a chunk at a time.
+/// Writes a streamed response.
 #[derive(Debug)]
 struct Chunks {
     stream: Stream,
-    /// How many tools each choice has called.
+    /// Number of tool calls of each choice.
     calls: Vec<usize>,
 }
 
@@ -181,9 +181,9 @@ impl Writer for Chunks {
         }
     }
 
-    fn output(&mut self, Output { choice, what }: Output, to: &mut String) {
-        match what {
-            What::Piece(piece) => {
+    fn output(&mut self, Output { choice, event }: Output, to: &mut String) {
+        match event {
+            OutputEvent::Piece(piece) => {
                 let mut delta = Map::new();
                 if !piece.reasoning.is_empty() {
                     delta.insert("reasoning_content".into(), piece.reasoning.as_str().into());
@@ -192,17 +192,17 @@ impl Writer for Chunks {
                     delta.insert("content".into(), piece.answer.as_str().into());
                 }
                 if !piece.calls.is_empty() {
-                    let numbered = (self.calls[choice]..).zip(&piece.calls).map(|(index, of)| {
-                        let mut call = call(of);
+                    let indexed = (self.calls[choice]..).zip(&piece.calls).map(|(index, tool_call)| {
+                        let mut call = call(tool_call);
                         call["index"] = index.into();
                         call
                     });
-                    delta.insert("tool_calls".into(), numbered.collect());
+                    delta.insert("tool_calls".into(), indexed.collect());
                     self.calls[choice] += piece.calls.len();
                 }
                 self.chunk(choice, Json::Object(delta), logprobs_of(&self.stream.head, &piece), None, to);
             }
-            What::Finished(finished) => {
+            OutputEvent::Finished(finished) => {
                 self.stream.usage.add(choice == 0, &finished);
                 let finish = finish_reason(&finished.finish, self.calls[choice]);
                 self.chunk(choice, json!({}), Json::Null, Some(finish), to);

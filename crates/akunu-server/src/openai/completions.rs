@@ -1,25 +1,25 @@
-//! `/v1/completions`: texts to go on with.
+//! `/v1/completions`: continuations of prompts.
 
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value as Json, json};
 
-use super::options::{self, Manner, refuse_unsupported};
+use super::options::{self, StreamOptions, refuse_unsupported};
 use super::{Head, Stream, Usage, finish_reason, logprobs};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
-use crate::job::{Job, Output, Piece, Prompt, Running, What};
+use crate::job::{AnswerPiece, Job, Output, OutputEvent, Prompt, Running};
 use crate::refusal::Refusal;
 use crate::stream::{self, Writer};
 
-/// As OpenAI has it where nobody says.
+/// OpenAI's default.
 const MAX_TOKENS: usize = 16;
 
-/// Whole or in chunks.
+/// The `object` of responses and of streamed chunks.
 const KIND: &str = "text_completion";
 
-const UNSUPPORTED: &[(&str, &str)] = &[("suffix", "texts are only gone on with at their end")];
+const UNSUPPORTED: &[(&str, &str)] = &[("suffix", "infilling is not available")];
 
 pub(super) async fn completions(
     State(app): State<App>,
@@ -27,21 +27,21 @@ pub(super) async fn completions(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
-    let manner = Manner::read(&fields)?;
+    let streaming = StreamOptions::read(&fields)?;
     let job = read(&fields)?;
     let echo = fields.flag("echo")?.unwrap_or(false);
     if echo && job.logprobs.is_some() {
         return Err(Refusal::invalid(
-            "'echo' with 'logprobs' is not supported: a prompt's tokens are not scored",
+            "'echo' together with 'logprobs' is not supported: log probabilities of prompts are not computed",
         )
         .param("echo")
         .code("unsupported_parameter"));
     }
-    let of_each = job.choices;
+    let choices_per_prompt = job.choices;
     let prompts = job.prompts.clone();
-    let wants_logprobs = job.logprobs.is_some();
+    let has_logprobs = job.logprobs.is_some();
     let running = app.start(job, caller).await?;
-    let head = Head::new("cmpl", &fields, &running, wants_logprobs)?;
+    let head = Head::new("cmpl", &fields, &running, has_logprobs)?;
     let echoed = |prompt: &Prompt| match prompt {
         Prompt::Text(text) => Ok(text.clone()),
         Prompt::Ids(ids) => running.model().model().decode(ids),
@@ -51,16 +51,16 @@ pub(super) async fn completions(
         true => prompts.iter().map(echoed).collect::<Result<_, _>>()?,
         false => vec![String::new(); prompts.len()],
     };
-    // Each choice begins with its prompt where that is wanted.
-    let begun: Vec<Begun> = (0..prompts.len() * of_each)
-        .map(|choice| Begun { text: texts[choice / of_each].clone(), offset: 0 })
+    // With `echo`, each choice begins with its prompt.
+    let texts: Vec<ChoiceText> = (0..prompts.len() * choices_per_prompt)
+        .map(|choice| ChoiceText { text: texts[choice / choices_per_prompt].clone(), offset: 0 })
         .collect();
-    match manner.stream {
+    match streaming.stream {
         true => {
-            let stream = Stream::new(KIND, head, manner);
-            Ok(stream::respond(running, Chunks { stream, of_each, begun }))
+            let stream = Stream::new(KIND, head, streaming);
+            Ok(stream::respond(running, Chunks { stream, choices_per_prompt, texts }))
         }
-        false => whole(running, head, of_each, begun).await,
+        false => collect(running, head, choices_per_prompt, texts).await,
     }
 }
 
@@ -70,17 +70,16 @@ fn read(fields: &Fields<'_>) -> Result<Job, Refusal> {
     job.max_tokens = Some(fields.count("max_tokens", 0..=usize::MAX)?.unwrap_or(MAX_TOKENS));
     job.logprobs = fields.count("logprobs", 0..=5)?;
     if fields.count("best_of", 0..=usize::MAX)?.is_some_and(|best| best != job.choices) {
-        return Err(Refusal::invalid("'best_of' is not supported: every answer is given")
+        return Err(Refusal::invalid("'best_of' is not supported: use 'n', which returns all answers")
             .param("best_of")
             .code("unsupported_parameter"));
     }
     Ok(job)
 }
 
-/// A text, ids, or a list of either.
+/// Reads a string, token ids, or a list of either.
 fn prompts(fields: &Fields<'_>) -> Result<Vec<Prompt>, Refusal> {
-    let refuse =
-        || fields.refuse("prompt", "a text, a list of token ids, or a list of texts or of such lists");
+    let refuse = || fields.refuse("prompt", "a string, a list of token ids, or a list of either");
     let ids = |list: &[Json]| {
         let id = |value: &Json| u32::try_from(value.as_u64()?).ok();
         list.iter().map(id).collect::<Option<Vec<u32>>>().map(Prompt::Ids)
@@ -97,53 +96,53 @@ fn prompts(fields: &Fields<'_>) -> Result<Vec<Prompt>, Refusal> {
         }
         Some(Json::Array(list)) => list.iter().map(|value| one(value).ok_or_else(refuse)).collect(),
         Some(value) => Ok(vec![one(value).ok_or_else(refuse)?]),
-        None => Err(Refusal::invalid("'prompt' is missing: give a text to go on with")
+        None => Err(Refusal::invalid("'prompt' is missing: give a string")
             .param("prompt")
             .code("missing_required_parameter")),
     }
 }
 
-fn logprobs_of(head: &Head, piece: &Piece, offset: &mut usize) -> Json {
+fn logprobs_of(head: &Head, piece: &AnswerPiece, offset: &mut usize) -> Json {
     match &head.tokenizer {
         Some(tokenizer) => logprobs::of_completion(&piece.tokens, &**tokenizer, offset),
         None => Json::Null,
     }
 }
 
-/// A choice on its way.
+/// The state of a choice.
 #[derive(Clone, Debug, Default)]
-struct Begun {
+struct ChoiceText {
     text: String,
-    /// Characters of the tokens whose log probabilities were written.
+    /// Number of characters whose log probabilities have been written.
     offset: usize,
 }
 
-async fn whole(
+async fn collect(
     mut running: Running,
     head: Head,
-    of_each: usize,
-    begun: Vec<Begun>,
+    choices_per_prompt: usize,
+    texts: Vec<ChoiceText>,
 ) -> Result<Response, Refusal> {
-    let mut choices: Vec<(Begun, Piece, &str)> =
-        begun.into_iter().map(|begun| (begun, Piece::default(), "stop")).collect();
+    let mut choices: Vec<(ChoiceText, AnswerPiece, &str)> =
+        texts.into_iter().map(|text| (text, AnswerPiece::default(), "stop")).collect();
     let mut usage = Usage::default();
     while let Some(output) = running.next().await {
-        let Output { choice, what } = output?;
-        let (begun, piece, finish) = &mut choices[choice];
-        match what {
-            What::Piece(more) => {
-                begun.text.push_str(&more.answer);
+        let Output { choice, event } = output?;
+        let (written, piece, finish) = &mut choices[choice];
+        match event {
+            OutputEvent::Piece(more) => {
+                written.text.push_str(&more.answer);
                 piece.tokens.extend(more.tokens);
             }
-            What::Finished(finished) => {
-                usage.add(choice % of_each == 0, &finished);
+            OutputEvent::Finished(finished) => {
+                usage.add(choice % choices_per_prompt == 0, &finished);
                 *finish = finish_reason(&finished.finish);
             }
         }
     }
-    let written = choices.iter_mut().enumerate().map(|(index, (begun, piece, finish))| {
-        let logprobs = logprobs_of(&head, piece, &mut begun.offset);
-        json!({ "text": begun.text, "index": index, "logprobs": logprobs, "finish_reason": finish })
+    let written = choices.iter_mut().enumerate().map(|(index, (written, piece, finish))| {
+        let logprobs = logprobs_of(&head, piece, &mut written.offset);
+        json!({ "text": written.text, "index": index, "logprobs": logprobs, "finish_reason": finish })
     });
     let mut answer = head.object(KIND, written.collect());
     answer["usage"] = usage.json();
@@ -154,8 +153,8 @@ async fn whole(
 struct Chunks {
     stream: Stream,
     /// Choices of each prompt.
-    of_each: usize,
-    begun: Vec<Begun>,
+    choices_per_prompt: usize,
+    texts: Vec<ChoiceText>,
 }
 
 impl Chunks {
@@ -169,19 +168,19 @@ impl Writer for Chunks {
     const CONTENT_TYPE: &'static str = "text/event-stream";
 
     fn begin(&mut self, to: &mut String) {
-        for (index, begun) in self.begun.iter().enumerate().filter(|(_, begun)| !begun.text.is_empty()) {
-            self.chunk(index, &begun.text, Json::Null, None, to);
+        for (index, echo) in self.texts.iter().enumerate().filter(|(_, echo)| !echo.text.is_empty()) {
+            self.chunk(index, &echo.text, Json::Null, None, to);
         }
     }
 
-    fn output(&mut self, Output { choice, what }: Output, to: &mut String) {
-        match what {
-            What::Piece(piece) => {
-                let logprobs = logprobs_of(&self.stream.head, &piece, &mut self.begun[choice].offset);
+    fn output(&mut self, Output { choice, event }: Output, to: &mut String) {
+        match event {
+            OutputEvent::Piece(piece) => {
+                let logprobs = logprobs_of(&self.stream.head, &piece, &mut self.texts[choice].offset);
                 self.chunk(choice, &piece.answer, logprobs, None, to);
             }
-            What::Finished(finished) => {
-                self.stream.usage.add(choice % self.of_each == 0, &finished);
+            OutputEvent::Finished(finished) => {
+                self.stream.usage.add(choice % self.choices_per_prompt == 0, &finished);
                 self.chunk(choice, "", Json::Null, Some(finish_reason(&finished.finish)), to);
             }
         }

@@ -1,4 +1,4 @@
-//! `/v1/embeddings`: vectors of texts.
+//! `/v1/embeddings`.
 
 use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};

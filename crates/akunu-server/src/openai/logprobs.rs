@@ -1,24 +1,24 @@
-//! Log probabilities in both of OpenAI's forms.
+//! Log probabilities in OpenAI's two formats.
 
 use akunu::schedule::TokenLogprob;
 use akunu_tokenizer::Tokenizer;
 use serde_json::{Map, Value as Json, json};
 
-/// As `choices[].logprobs.content` of a chat completion.
+/// `choices[].logprobs.content` of a chat completion.
 pub(crate) fn of_chat(tokens: &[TokenLogprob], tokenizer: &dyn Tokenizer) -> Vec<Json> {
     let token = |id: u32, logprob: f32| {
         let bytes = bytes(tokenizer, id);
         json!({ "token": String::from_utf8_lossy(&bytes), "logprob": number(logprob), "bytes": bytes })
     };
-    let entry = |of: &TokenLogprob| {
-        let mut entry = token(of.id, of.logprob);
-        entry["top_logprobs"] = of.top.iter().map(|&(id, logprob)| token(id, logprob)).collect();
+    let entry = |logprob: &TokenLogprob| {
+        let mut entry = token(logprob.id, logprob.logprob);
+        entry["top_logprobs"] = logprob.top.iter().map(|&(id, logprob)| token(id, logprob)).collect();
         entry
     };
     tokens.iter().map(entry).collect()
 }
 
-/// As `choices[].logprobs` of a completion. `offset`: characters of text before these tokens; moved on past them.
+/// `choices[].logprobs` of a completion. `offset` is the number of characters before these tokens, and is advanced past them.
 pub(super) fn of_completion(tokens: &[TokenLogprob], tokenizer: &dyn Tokenizer, offset: &mut usize) -> Json {
     let text = |id: u32| String::from_utf8_lossy(&bytes(tokenizer, id)).into_owned();
     let (mut texts, mut offsets, mut tops) = (Vec::new(), Vec::new(), Vec::new());
@@ -34,7 +34,7 @@ pub(super) fn of_completion(tokens: &[TokenLogprob], tokenizer: &dyn Tokenizer, 
     json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets })
 }
 
-/// What a token adds to a text; a control token is written out.
+/// The bytes of a token; for a control token, its name.
 fn bytes(tokenizer: &dyn Tokenizer, id: u32) -> Vec<u8> {
     match tokenizer.token_bytes(id) {
         Some(bytes) if !bytes.is_empty() => bytes.to_vec(),
@@ -42,7 +42,7 @@ fn bytes(tokenizer: &dyn Tokenizer, id: u32) -> Vec<u8> {
     }
 }
 
-/// JSON has no infinity; OpenAI writes -9999 for what cannot be.
+/// JSON has no infinity; OpenAI writes -9999 for impossible tokens.
 fn number(logprob: f32) -> Json {
     json!(if logprob.is_finite() { f64::from(logprob) } else { -9999.0 })
 }

@@ -1,4 +1,4 @@
-//! Messages as OpenAI's API has them, made what chat templates expect.
+//! Converts messages of OpenAI's API to what chat templates expect.
 
 use serde_json::{Map, Value as Json};
 
@@ -11,13 +11,13 @@ const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 /// A conversation whose contents are texts and whose tool calls have objects for arguments.
 pub(crate) fn conversation(messages: &[Json]) -> Result<Conversation, Refusal> {
     if messages.is_empty() {
-        return Err(refuse("messages", "has no message to answer"));
+        return Err(refuse("messages", "is empty"));
     }
     let messages = messages.iter().enumerate().map(|(index, message)| normal(index, message));
     Ok(Conversation { messages: messages.collect::<Result<_, _>>()?, ..Conversation::default() })
 }
 
-/// Messages, tools and variables of a request.
+/// Reads messages, tools and template variables of a request.
 pub(crate) fn conversation_of(fields: &Fields<'_>) -> Result<Conversation, Refusal> {
     let list = fields.list("messages")?.ok_or_else(|| {
         Refusal::invalid("'messages' is missing: give a list of messages")
@@ -29,8 +29,8 @@ pub(crate) fn conversation_of(fields: &Fields<'_>) -> Result<Conversation, Refus
     if tools.is_some_and(|tools| !tools.iter().all(Json::is_object)) {
         return Err(fields.refuse("tools", "a list of objects"));
     }
-    let wants_tools = fields.get("tool_choice").is_none_or(|choice| choice != "none");
-    conversation.tools = tools.filter(|_| wants_tools).map(<[Json]>::to_vec);
+    let may_call = fields.get("tool_choice").is_none_or(|choice| choice != "none");
+    conversation.tools = tools.filter(|_| may_call).map(<[Json]>::to_vec);
     if let Some(effort) = fields.text("reasoning_effort")? {
         conversation.variables.insert("reasoning_effort".into(), effort.into());
     }
@@ -49,27 +49,27 @@ fn normal(index: usize, message: &Json) -> Result<Json, Refusal> {
     let mut fields = message.as_object().ok_or_else(|| refuse(place(""), "is not an object"))?.clone();
     let role = fields.get("role").and_then(Json::as_str).unwrap_or_default();
     if !ROLES.contains(&role) {
-        return Err(refuse(place(".role"), &format!("has to be one of {}", ROLES.join(", "))));
+        return Err(refuse(place(".role"), &format!("must be one of {}", ROLES.join(", "))));
     }
-    let may_be_silent = role == "assistant";
+    let may_be_empty = role == "assistant";
     if let Some(Json::Array(calls)) = fields.get_mut("tool_calls") {
         calls.iter_mut().for_each(read_arguments);
     }
     let content = match fields.get("content") {
         Some(Json::String(text)) => Json::String(text.clone()),
         Some(Json::Array(parts)) => Json::String(text_of(parts).map_err(|at| {
-            refuse(place(&format!(".content[{at}]")), "is no text, and only texts can be read here")
+            refuse(place(&format!(".content[{at}]")), "is not text; only text content is supported")
         })?),
-        None | Some(Json::Null) if may_be_silent => Json::String(String::new()),
-        _ => return Err(refuse(place(".content"), "has to be a text or a list of texts")),
+        None | Some(Json::Null) if may_be_empty => Json::String(String::new()),
+        _ => return Err(refuse(place(".content"), "must be a string or a list of text parts")),
     };
     fields.insert("content".into(), content);
-    // Templates ask whether they are there.
+    // Templates test whether fields are defined.
     fields.retain(|_, value| !value.is_null());
     Ok(Json::Object(fields))
 }
 
-/// The text of parts, or which of them is none.
+/// The text of parts, or the index of a part that is not text.
 fn text_of(parts: &[Json]) -> Result<String, usize> {
     let texts = parts.iter().enumerate().map(|(at, part)| {
         let is_text = part["type"] == "text" || part["type"] == "refusal";
@@ -79,7 +79,7 @@ fn text_of(parts: &[Json]) -> Result<String, usize> {
     Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }
 
-/// The API has arguments as JSON in a text, templates as an object.
+/// Parses arguments: they are a JSON string in the API and an object in templates.
 fn read_arguments(call: &mut Json) {
     let Some(function) = call.get_mut("function").and_then(Json::as_object_mut) else { return };
     let Some(text) = function.get("arguments").and_then(Json::as_str) else { return };

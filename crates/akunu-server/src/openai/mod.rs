@@ -26,11 +26,11 @@ use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
 use crate::stream;
 pub(crate) use messages::{conversation, conversation_of};
-use options::Manner;
+use options::StreamOptions;
 
 pub const PROTOCOL: Protocol = Protocol { routes, owns: |_| true, error };
 
-/// What tells that a later answer comes from another program.
+/// The `system_fingerprint`, which changes with the version.
 const FINGERPRINT: &str = concat!("akunu-", env!("CARGO_PKG_VERSION"));
 
 fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
@@ -43,7 +43,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     ]
 }
 
-/// Errors in OpenAI's shape.
+/// Errors in OpenAI's format.
 pub fn error(refusal: &Refusal) -> Json {
     let kind = match refusal.reason {
         Reason::Unauthorized => "authentication_error",
@@ -71,7 +71,7 @@ async fn model(State(app): State<App>, Path(name): Path<String>) -> Result<Respo
     Ok(json(&describe(spec, app.models().kind(spec).await, &name)))
 }
 
-/// `capabilities` is not OpenAI's. It is missing where the model's files cannot be read.
+/// `capabilities` is an extension. It is missing if the model's files cannot be read.
 fn describe(spec: &ModelSpec, kind: Option<Kind>, name: &str) -> Json {
     let changed = spec.path.as_ref().and_then(|path| path.metadata().ok()?.modified().ok());
     let created = changed.map_or(0, seconds);
@@ -90,13 +90,13 @@ fn now() -> u64 {
     seconds(SystemTime::now())
 }
 
-/// `chatcmpl-…`: never the same twice.
+/// A random id, such as `chatcmpl-…`.
 pub(crate) fn new_id(kind: &str) -> String {
     let random = || RandomState::new().hash_one(0);
     format!("{kind}-{:016x}{:08x}", random(), random() as u32)
 }
 
-/// In OpenAI's words, which are Ollama's too.
+/// The finish reason of OpenAI's and Ollama's APIs.
 pub(crate) fn finish_reason(finish: &FinishReason) -> &'static str {
     match finish {
         FinishReason::MaxTokens | FinishReason::ContextFull => "length",
@@ -104,25 +104,20 @@ pub(crate) fn finish_reason(finish: &FinishReason) -> &'static str {
     }
 }
 
-/// What stands in every object of an answer.
+/// The fields that all objects of a response have in common.
 #[derive(Clone, Debug)]
 struct Head {
     id: String,
     created: u64,
     model: String,
-    /// Where log probabilities were asked for.
+    /// Set if log probabilities were requested.
     tokenizer: Option<Arc<dyn Tokenizer>>,
 }
 
 impl Head {
-    fn new(
-        kind: &str,
-        fields: &Fields<'_>,
-        running: &Running,
-        wants_logprobs: bool,
-    ) -> Result<Head, Refusal> {
+    fn new(kind: &str, fields: &Fields<'_>, running: &Running, has_logprobs: bool) -> Result<Head, Refusal> {
         let model = running.model();
-        let tokenizer = match wants_logprobs {
+        let tokenizer = match has_logprobs {
             true => Some(model.model().tokenizer()?.clone()),
             false => None,
         };
@@ -138,18 +133,18 @@ impl Head {
     }
 }
 
-/// A stream's chunks.
+/// Writes the chunks of a streamed response.
 #[derive(Debug)]
 struct Stream {
     kind: &'static str,
     head: Head,
-    manner: Manner,
+    streaming: StreamOptions,
     usage: Usage,
 }
 
 impl Stream {
-    fn new(kind: &'static str, head: Head, manner: Manner) -> Stream {
-        Stream { kind, head, manner, usage: Usage::default() }
+    fn new(kind: &'static str, head: Head, streaming: StreamOptions) -> Stream {
+        Stream { kind, head, streaming, usage: Usage::default() }
     }
 
     fn chunk(&self, choice: Json, to: &mut String) {
@@ -158,21 +153,21 @@ impl Stream {
 
     fn write(&self, choices: Vec<Json>, usage: Json, to: &mut String) {
         let mut chunk = self.head.object(self.kind, choices);
-        if self.manner.usage {
+        if self.streaming.usage {
             chunk["usage"] = usage;
         }
         stream::event(&chunk, to);
     }
 
     fn end(&self, to: &mut String) {
-        if self.manner.usage {
+        if self.streaming.usage {
             self.write(Vec::new(), self.usage.json(), to);
         }
         to.push_str("data: [DONE]\n\n");
     }
 }
 
-/// What all choices of an answer took. A prompt counts once, however many answers it gets.
+/// The token usage of a response. A prompt counts once, however many choices it has.
 #[derive(Clone, Debug, Default)]
 struct Usage {
     prompt: usize,

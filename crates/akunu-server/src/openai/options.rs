@@ -1,4 +1,4 @@
-//! What `/v1/chat/completions` and `/v1/completions` have in common.
+//! Options that `/v1/chat/completions` and `/v1/completions` have in common.
 
 use serde_json::Value as Json;
 
@@ -7,31 +7,31 @@ use crate::job::{Job, Prompt, SamplingOverrides};
 use crate::refusal::Refusal;
 use crate::response_format;
 
-/// How the answer is wanted.
+/// Whether and how to stream.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Manner {
+pub(super) struct StreamOptions {
     pub(super) stream: bool,
-    /// A last chunk tells what all of it took.
+    /// Send the usage in a last chunk.
     pub(super) usage: bool,
 }
 
-impl Manner {
-    pub(super) fn read(fields: &Fields<'_>) -> Result<Manner, Refusal> {
+impl StreamOptions {
+    pub(super) fn read(fields: &Fields<'_>) -> Result<StreamOptions, Refusal> {
         let stream = fields.flag("stream")?.unwrap_or(false);
         let usage = match fields.object("stream_options")? {
             Some(_) if !stream => {
-                return Err(Refusal::invalid("'stream_options' goes with 'stream': true only")
+                return Err(Refusal::invalid("'stream_options' requires 'stream': true")
                     .param("stream_options")
                     .code("invalid_value"));
             }
             Some(options) => Fields::within(options, "stream_options.").flag("include_usage")?,
             None => None,
         };
-        Ok(Manner { stream, usage: usage.unwrap_or(false) })
+        Ok(StreamOptions { stream, usage: usage.unwrap_or(false) })
     }
 }
 
-/// Reads all but the prompts and what has another name in each.
+/// Reads the common options of a job.
 pub(super) fn job(fields: &Fields<'_>, prompts: Vec<Prompt>) -> Result<Job, Refusal> {
     let format = fields.object("response_format")?;
     let format = format.map(|format| Fields::within(format, "response_format."));
@@ -39,8 +39,8 @@ pub(super) fn job(fields: &Fields<'_>, prompts: Vec<Prompt>) -> Result<Job, Refu
         format: response_format::format(format.as_ref(), Some("json_schema"), "response_format")?,
         model: fields.text("model")?.map(str::to_string),
         prompts,
-        choices: fields.count("n", 1..=crate::start::MOST_CHOICES)?.unwrap_or(1),
-        stop: fields.stops("stop", "a text or a list of texts")?,
+        choices: fields.count("n", 1..=crate::start::MAX_CHOICES)?.unwrap_or(1),
+        stop: fields.stops("stop", "a string or a list of strings")?,
         sampling: overrides(fields)?,
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
         priority: fields.whole("priority")?,
@@ -49,7 +49,7 @@ pub(super) fn job(fields: &Fields<'_>, prompts: Vec<Prompt>) -> Result<Job, Refu
 }
 
 fn overrides(fields: &Fields<'_>) -> Result<SamplingOverrides, Refusal> {
-    // vLLM's name for the same thing.
+    // vLLM calls it `repetition_penalty`.
     let repeat_penalty = match fields.number("repeat_penalty", 1e-3..=1e3)? {
         None => fields.number("repetition_penalty", 1e-3..=1e3)?,
         given => given,
@@ -77,17 +77,17 @@ fn logit_bias(fields: &Fields<'_>) -> Result<Vec<(u32, f32)>, Refusal> {
     map.iter()
         .map(|entry| {
             read(entry).ok_or_else(|| {
-                fields.refuse("logit_bias", "an object of token ids and numbers from -100 to 100")
+                fields.refuse("logit_bias", "an object that maps token ids to numbers from -100 to 100")
             })
         })
         .collect()
 }
 
-/// Fields that would change the answer, and that nothing here can follow yet.
+/// Refuses fields that are not supported and would change the answer.
 pub(super) fn refuse_unsupported(fields: &Fields<'_>, unsupported: &[(&str, &str)]) -> Result<(), Refusal> {
     for &(name, advice) in unsupported {
         let is_off = fields.get(name).is_none_or(|value| match value {
-            Json::Bool(wanted) => !wanted,
+            Json::Bool(flag) => !flag,
             Json::String(text) => text.is_empty(),
             Json::Array(list) => list.is_empty(),
             _ => false,

@@ -14,7 +14,7 @@ fn body(more: Json) -> Json {
     body
 }
 
-/// Names and data; each name is its data's type.
+/// The data of events. Checks that an event's name is the type of its data.
 fn events(server: &Served, body: &Json) -> Vec<Json> {
     let answer = server.post("/v1/messages", body);
     assert_eq!(answer.header("content-type"), Some("text/event-stream"), "{}", answer.text());
@@ -35,7 +35,7 @@ fn kinds(events: &[Json]) -> Vec<&str> {
 }
 
 #[test]
-fn a_message_is_told_whole_or_in_events() {
+fn a_message_is_whole_or_streamed_as_events() {
     let server = serve();
     let whole = server.ok("/v1/messages", &body(json!({})));
     let text = whole["content"][0]["text"].as_str().unwrap();
@@ -110,7 +110,7 @@ fn a_stop_sequence_is_named() {
 }
 
 #[test]
-fn a_system_prompt_is_a_text_or_blocks() {
+fn a_system_prompt_is_a_string_or_blocks() {
     let server = serve();
     let count =
         |more: Json| server.ok("/v1/messages/count_tokens", &body(more))["input_tokens"].as_u64().unwrap();
@@ -120,7 +120,7 @@ fn a_system_prompt_is_a_text_or_blocks() {
 }
 
 #[test]
-fn errors_have_anthropics_shape() {
+fn errors_have_anthropics_format() {
     let server = serve_with(|options| options.limits.body = 4000);
     let refused = |body: &Json, status: u16, kind: &str| {
         let answer = server.post("/v1/messages", body);

@@ -1,4 +1,4 @@
-//! An engine that breaks down: whoever it works for is told, and the next request has another.
+//! Failures of an engine: its requests get errors, and the next request gets a new engine.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ struct Faults {
     panicking: Arc<AtomicBool>,
 }
 
-/// Of the device that was opened last. What opens one is a plain function.
+/// The faults of the device that was opened last. A static, because `OpenDevice` is a plain function.
 static FAULTS: Mutex<Option<Faults>> = Mutex::new(None);
 
 fn open(_: &EngineOptions) -> Result<Box<dyn Device>, Error> {
@@ -27,7 +27,7 @@ fn open(_: &EngineOptions) -> Result<Box<dyn Device>, Error> {
     Ok(Box::new(device))
 }
 
-/// Two requests at work, the first of them streamed, and one that waits, when `fault` comes: how each of them ends.
+/// Triggers a fault with two running requests, one of them streamed, and a queued one. Returns how they end.
 fn with_fault(server: &Served, fault: fn(&Faults) -> &AtomicBool) -> (Json, Answer, Answer) {
     let send = |stream: bool, tokens: usize| {
         let body = json!({ "prompt": "Once", "max_tokens": tokens, "ignore_eos": true, "stream": stream });
@@ -44,29 +44,29 @@ fn with_fault(server: &Served, fault: fn(&Faults) -> &AtomicBool) -> (Json, Answ
     (serde_json::from_str(events.last().unwrap()).unwrap(), answer(&mut whole), answer(&mut waiting))
 }
 
-fn assert_told(error: &Json, words: &str) {
-    let told = error["error"]["message"].as_str().unwrap();
-    assert!(told.contains(words) && error["error"]["type"] == "server_error", "{error}");
+fn assert_message(error: &Json, part: &str) {
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(message.contains(part) && error["error"]["type"] == "server_error", "{error}");
 }
 
 #[test]
-fn whoever_a_broken_engine_works_for_is_told_and_the_next_has_another() {
+fn requests_of_a_failed_engine_get_errors_and_the_next_gets_a_new_engine() {
     let server = serve_endless(|options| {
         options.models.device = open;
         options.models.engine = options.models.engine.clone().batching(2);
     });
-    // The device says so: those in the pass have that error, and who waits is served.
+    // An error of the device fails the requests in the pass; the queued one is served.
     let (streamed, whole, waiting) = with_fault(&server, |faults| &faults.failing);
-    assert_told(&streamed, "it failed on purpose");
+    assert_message(&streamed, "it failed on purpose");
     assert_eq!(whole.status, 500);
-    assert_told(&whole.json(), "it failed on purpose");
+    assert_message(&whole.json(), "it failed on purpose");
     assert_eq!(waiting.status, 200);
-    // A bug: nobody is left to say so.
+    // A panic in the engine fails all of its requests.
     let (streamed, whole, waiting) = with_fault(&server, |faults| &faults.panicking);
-    assert_told(&streamed, "the engine broke down");
+    assert_message(&streamed, "the engine failed");
     for answer in [whole, waiting] {
         assert_eq!(answer.status, 500);
-        assert_told(&answer.json(), "the engine broke down");
+        assert_message(&answer.json(), "the engine failed");
     }
     let next = server.ok("/v1/completions", &json!({ "prompt": "Once", "max_tokens": 2 }));
     assert_eq!(next["usage"]["completion_tokens"], 2);

@@ -1,4 +1,4 @@
-//! Calls of tools, in the forms of three protocols.
+//! Tool calls in three protocols.
 
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
@@ -31,7 +31,7 @@ fn clock_and_add() -> Json {
     ])
 }
 
-/// Takes the ids away, all of them different and of the form that Mistral's templates want.
+/// Removes the ids, after checking that they are unique and valid for Mistral's templates.
 fn without_ids(calls: &Json) -> Json {
     let mut calls = calls.as_array().unwrap().clone();
     let mut ids: Vec<String> = Vec::new();
@@ -46,7 +46,7 @@ fn without_ids(calls: &Json) -> Json {
 }
 
 #[test]
-fn openais_answer_has_calls_and_says_so() {
+fn openai_response_has_tool_calls() {
     let (_folder, server) = serve();
     let whole = server.ok(CHAT, &body(json!({})));
     let choice = &whole["choices"][0];
@@ -56,7 +56,7 @@ fn openais_answer_has_calls_and_says_so() {
         (&json!("Let me see."), &json!("Hmm."))
     );
     assert_eq!(without_ids(&choice["message"]["tool_calls"]), clock_and_add());
-    // The results go back, and with them what the model had said.
+    // A second request has the message and the results.
     let result = |call: &Json| json!({ "role": "tool", "tool_call_id": call["id"], "content": "noon" });
     let calls = choice["message"]["tool_calls"].as_array().unwrap();
     let mut messages =
@@ -69,7 +69,7 @@ fn openais_answer_has_calls_and_says_so() {
 }
 
 #[test]
-fn openais_stream_has_the_same_calls() {
+fn openai_stream_has_the_same_tool_calls() {
     let (_folder, server) = serve();
     let mut events = server.post(CHAT, &body(json!({ "stream": true, "n": 2 }))).events();
     assert_eq!(events.pop().as_deref(), Some("[DONE]"));
@@ -93,7 +93,7 @@ fn openais_stream_has_the_same_calls() {
 }
 
 #[test]
-fn one_call_may_be_all_that_is_wanted() {
+fn parallel_tool_calls_can_be_disabled() {
     let (_folder, server) = serve();
     let all = server.ok(CHAT, &body(json!({})));
     let one = server.ok(CHAT, &body(json!({ "parallel_tool_calls": false })));
@@ -108,7 +108,7 @@ fn one_call_may_be_all_that_is_wanted() {
 }
 
 #[test]
-fn without_tools_or_an_end_a_call_is_text() {
+fn a_call_without_tools_or_cut_off_is_text() {
     let (_folder, server) = serve();
     for more in [json!({ "tools": null }), json!({ "tool_choice": "none" })] {
         let answer = server.ok(CHAT, &body(more));
@@ -131,7 +131,7 @@ fn without_tools_or_an_end_a_call_is_text() {
 }
 
 #[test]
-fn ollamas_messages_have_calls() {
+fn ollama_messages_have_tool_calls() {
     let (_folder, server) = serve();
     let expected = json!([
         { "function": { "name": "clock", "arguments": { "zone": "UTC" } } },
@@ -153,7 +153,7 @@ fn ollamas_messages_have_calls() {
 }
 
 #[test]
-fn anthropics_messages_have_calls() {
+fn anthropic_messages_have_tool_use_blocks() {
     let (_folder, server) = serve();
     let tool = json!({ "name": "clock", "input_schema": { "type": "object" } });
     let request = |more: Json| {

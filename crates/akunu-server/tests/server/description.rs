@@ -1,4 +1,4 @@
-//! `/openapi.json` is what the server does.
+//! Compares `/openapi.json` with the routes.
 
 use std::collections::BTreeSet;
 

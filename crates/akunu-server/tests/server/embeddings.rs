@@ -1,4 +1,4 @@
-//! Vectors of texts, in the forms of all APIs.
+//! Embeddings in all protocols.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -17,7 +17,7 @@ fn encoder(name: &str) -> ModelSpec {
     ModelSpec { name: name.into(), path: Some(path), aliases: Vec::new() }
 }
 
-/// Encoders without a vocabulary, beside the model that generates text.
+/// Encoders without a tokenizer, and a model that generates text.
 fn serve() -> Served {
     serve_with(|options| {
         options.models.models.insert(0, encoder("bert-mean"));
@@ -53,7 +53,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     dot / length(a) / length(b)
 }
 
-/// Refused with 400, and told in the form of the path's API.
+/// The message of an error with status 400, in the format of the path's protocol.
 fn refused(server: &Served, path: &str, body: &Json) -> String {
     let answer = server.post(path, body);
     assert_eq!(answer.status, 400, "{path} {body}: {}", answer.text());
@@ -68,7 +68,7 @@ fn refused(server: &Served, path: &str, body: &Json) -> String {
 }
 
 #[test]
-fn openais_answer_has_a_vector_of_length_one_for_each_text() {
+fn openai_response_has_a_normalised_vector_for_each_text() {
     let server = serve();
     let texts = ids("bert-mean");
     let answer = server.ok(EMBEDDINGS, &json!({ "model": "bert-mean", "input": texts }));
@@ -83,7 +83,7 @@ fn openais_answer_has_a_vector_of_length_one_for_each_text() {
     if let Some(description) = Description::open() {
         description.assert("CreateEmbeddingResponse", &answer);
     }
-    // One text alone, by a list of ids, and of the first model where none is named.
+    // A single list of ids, for the default model.
     let alone = server.ok(EMBEDDINGS, &json!({ "input": texts[1] }));
     assert_eq!((vectors(&alone), &alone["model"]), (vec![found[1].clone()], &json!("bert-mean")));
 }
@@ -109,7 +109,7 @@ fn decode(text: &str) -> Vec<u8> {
         b'0'..=b'9' => byte - b'0' + 52,
         b'+' => 62,
         b'/' => 63,
-        _ => panic!("{byte} is no digit of base64"),
+        _ => panic!("{byte} is not a base64 digit"),
     };
     let digits = text.bytes().filter(|byte| *byte != b'=').map(digit).collect::<Vec<u8>>();
     let mut bytes = Vec::new();
@@ -122,7 +122,7 @@ fn decode(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn dimensions_cut_and_then_scale() {
+fn dimensions_truncate_and_normalise_again() {
     let server = serve();
     let texts = ids("bert-mean");
     let whole = vectors(&server.ok(EMBEDDINGS, &json!({ "input": texts })));
@@ -136,7 +136,7 @@ fn dimensions_cut_and_then_scale() {
 }
 
 #[test]
-fn all_apis_give_the_same_vectors() {
+fn all_protocols_give_the_same_vectors() {
     let server = serve();
     let texts = ids("bert-mean");
     let expected = vectors(&server.ok(EMBEDDINGS, &json!({ "input": texts })));
@@ -150,7 +150,7 @@ fn all_apis_give_the_same_vectors() {
     assert_eq!(numbers(&older["embedding"]), expected[0]);
     let tei = server.ok("/embed", &json!({ "inputs": texts }));
     assert_eq!(all(&tei), expected);
-    // Where Hugging Face's client sends it, if it knows no more than the server's address.
+    // The path that Hugging Face's client uses with a base URL.
     assert_eq!(server.ok("/", &json!({ "inputs": texts })), tei);
     let raw = all(&server.ok("/embed", &json!({ "inputs": texts, "normalize": false })));
     for (raw, scaled) in raw.iter().zip(&expected) {
@@ -159,7 +159,7 @@ fn all_apis_give_the_same_vectors() {
 }
 
 #[test]
-fn concurrent_requests_get_the_bits_that_they_get_alone() {
+fn concurrent_requests_get_the_same_bits_as_alone() {
     let server = serve();
     let texts = ids("bert-mean");
     let expected = vectors(&server.ok(EMBEDDINGS, &json!({ "input": texts })));
@@ -185,7 +185,7 @@ fn concurrent_requests_get_the_bits_that_they_get_alone() {
 }
 
 #[test]
-fn a_request_of_a_client_that_has_gone_ends() {
+fn disconnecting_cancels_a_request() {
     let server = serve();
     server.ok(EMBEDDINGS, &json!({ "input": [1, 2] }));
     let texts = vec![vec![1u32; 48]; 2048];
@@ -197,7 +197,7 @@ fn a_request_of_a_client_that_has_gone_ends() {
 }
 
 #[test]
-fn bad_input_is_refused_with_the_field_or_the_numbers() {
+fn errors_name_the_field_or_the_limits() {
     let server = serve();
     let inputs =
         [json!(""), json!([]), json!([[]]), json!(["a", ""]), json!([1, "a"]), json!([-1]), json!(3)];
@@ -225,7 +225,7 @@ fn bad_input_is_refused_with_the_field_or_the_numbers() {
     assert!(format.contains("base64"), "{format}");
     let none = refused(&server, EMBEDDINGS, &json!({ "input": [1], "dimensions": 0 }));
     assert!(none.contains("'dimensions'"), "{none}");
-    // A text that is too long is cut where that is asked for, and by Ollama's API as a rule.
+    // A text that is too long is truncated on request, and by default in Ollama's API.
     let cut = server.ok(EMBEDDINGS, &json!({ "input": vec![1; 100], "truncate": true }));
     let ollama = server.ok("/api/embed", &json!({ "model": "bert-mean", "input": vec![1; 100] }));
     assert_eq!(numbers(&ollama["embeddings"][0]), vectors(&cut)[0]);
@@ -234,7 +234,7 @@ fn bad_input_is_refused_with_the_field_or_the_numbers() {
 }
 
 #[test]
-fn a_model_that_cannot_says_what_it_can_do() {
+fn errors_say_what_a_model_can_do() {
     let server = serve();
     let message = json!([{ "role": "user", "content": "hello" }]);
     for (path, body) in [
@@ -245,13 +245,13 @@ fn a_model_that_cannot_says_what_it_can_do() {
         ("/api/generate", json!({ "model": "bert-mean", "prompt": "hello" })),
     ] {
         let message = refused(&server, path, &body);
-        assert!(message.contains("makes vectors") && message.contains("/v1/embeddings"), "{path}: {message}");
+        assert!(message.contains("embeds texts") && message.contains("/v1/embeddings"), "{path}: {message}");
     }
     for (path, name) in [(EMBEDDINGS, "input"), ("/api/embed", "input"), ("/embed", "inputs")] {
         let message = refused(&server, path, &json!({ "model": TALES, name: "hello" }));
         assert!(message.contains("generates text") && message.contains("--pooling"), "{path}: {message}");
         let message = refused(&server, path, &json!({ "model": "bert-cross-encoder", name: [1] }));
-        assert!(message.contains("/v1/rerank") && message.contains("no vectors"), "{path}: {message}");
+        assert!(message.contains("/v1/rerank") && message.contains("does not embed"), "{path}: {message}");
     }
     for (path, name) in [("/v1/rerank", "documents"), ("/v2/rerank", "documents"), ("/rerank", "texts")] {
         let body = |model: &str| json!({ "model": model, "query": "q", name: ["a"] });
@@ -267,7 +267,7 @@ fn a_model_that_cannot_says_what_it_can_do() {
 }
 
 #[test]
-fn lists_say_what_each_model_can_do() {
+fn lists_have_the_capabilities_of_models() {
     let server = serve();
     let capabilities = |list: &Json, name: &str| {
         let list = list.as_array().unwrap();
@@ -289,19 +289,19 @@ fn lists_say_what_each_model_can_do() {
 }
 
 #[test]
-fn a_generative_model_makes_vectors_where_a_pooling_is_asked_for() {
+fn a_generative_model_embeds_with_a_pooling() {
     let server = serve_with(|options| options.models.pooling = Some(akunu::Pooling::Mean));
     let answer = server.ok(EMBEDDINGS, &json!({ "input": ["a fox", "a fox", "a house in the woods"] }));
     let found = vectors(&answer);
     assert_eq!(found[0], found[1]);
     assert!(cosine(&found[0], &found[2]) < 0.9999);
     let body = json!({ "prompt": "Once" });
-    assert!(refused(&server, "/v1/completions", &body).contains("makes vectors"));
+    assert!(refused(&server, "/v1/completions", &body).contains("embeds texts"));
 }
 
-/// One server may have rerankers beside models that cannot be asked for a yes.
+/// With `rerank`, models that cannot answer yes or no still generate text.
 #[test]
-fn a_model_that_answers_neither_yes_nor_no_generates_text_where_rerankers_are_asked_for() {
+fn rerank_does_not_affect_models_without_yes_and_no() {
     let server = serve_with(|options| options.models.rerank = true);
     let model = &server.get("/v1/models").json()["data"][0];
     assert_eq!(model["capabilities"], json!(["completion"]));
@@ -316,7 +316,7 @@ fn minilm() -> Option<PathBuf> {
 }
 
 #[test]
-fn vectors_of_real_text_are_those_of_transformers() {
+fn vectors_of_real_text_match_transformers() {
     let Some(folder) = minilm() else { return };
     let expected = std::fs::read(folder.join("minilm_embeddings_hf_f64.json")).unwrap();
     let expected: Json = serde_json::from_slice(&expected).unwrap();

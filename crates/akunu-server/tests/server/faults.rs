@@ -1,4 +1,4 @@
-//! What goes wrong with clients, and what the server does then: it goes on.
+//! Misbehaving clients, which must not affect the server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -21,14 +21,14 @@ fn streamed(tokens: usize) -> Vec<u8> {
     request("POST", "/v1/completions", &[], body.to_string().as_bytes())
 }
 
-/// The server answers as if nothing had been.
-fn assert_well(server: &Served) {
+/// Checks that the server still works.
+fn assert_healthy(server: &Served) {
     let answer = server.ok("/v1/completions", &story(3));
     assert_eq!(answer["usage"]["completion_tokens"], 3);
 }
 
 #[test]
-fn a_body_that_is_no_request_is_told_so() {
+fn an_invalid_body_is_400() {
     let server = serve();
     let deep = [vec![b'['; 100_000], vec![b']'; 100_000]].concat();
     let bodies: [&[u8]; 9] = [
@@ -50,11 +50,11 @@ fn a_body_that_is_no_request_is_told_so() {
             assert!(error["message"].as_str().unwrap().len() < 300);
         }
     }
-    assert_well(&server);
+    assert_healthy(&server);
 }
 
 #[test]
-fn ten_megabytes_of_prompt_are_read_and_refused_with_both_numbers() {
+fn a_prompt_of_ten_megabytes_is_refused_with_the_context_length() {
     let server = serve();
     let text = "Once upon a time there was a fox. ".repeat(300_000);
     for (path, body) in [
@@ -66,11 +66,11 @@ fn ten_megabytes_of_prompt_are_read_and_refused_with_both_numbers() {
         assert_eq!((answer.status, &error["code"]), (400, &json!("context_length_exceeded")));
         assert!(error["message"].as_str().unwrap().contains("2048"), "{error}");
     }
-    assert_well(&server);
+    assert_healthy(&server);
 }
 
 #[test]
-fn a_prompt_fits_where_one_token_can_follow() {
+fn a_prompt_as_long_as_the_context_gets_one_token() {
     let server = serve_with(|options| options.models.engine.context = Some(16));
     let ask = |len: usize| {
         let body = json!({ "prompt": vec![5; len], "max_tokens": 9, "ignore_eos": true });
@@ -86,7 +86,7 @@ fn a_prompt_fits_where_one_token_can_follow() {
 }
 
 #[test]
-fn a_body_over_the_limit_is_refused_and_not_kept() {
+fn a_body_over_the_limit_is_refused_and_not_stored() {
     let server = serve_with(|options| options.limits.body = 10_000);
     let fits = json!({ "prompt": "a", "padding": "x".repeat(9_000) });
     assert_eq!(server.post("/v1/completions", &fits).status, 200);
@@ -109,11 +109,11 @@ fn a_flood_of_headers_is_cut_off() {
         let text = String::from_utf8_lossy(&bytes);
         assert!(bytes.is_empty() || text.starts_with("HTTP/1.1 431"), "{text}");
     }
-    assert_well(&server);
+    assert_healthy(&server);
 }
 
 #[test]
-fn what_is_no_http_is_closed() {
+fn connections_without_http_are_closed() {
     let server = serve();
     for bytes in
         [&b"\0\x01\x02\x03\r\n\r\n"[..], b"GET /health\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"]
@@ -125,7 +125,7 @@ fn what_is_no_http_is_closed() {
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 400"));
     }
-    assert_well(&server);
+    assert_healthy(&server);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_thousand_connects_and_hang_ups_leave_nothing_behind() {
     let whole = streamed(1000);
     for number in 0..1000 {
         let mut stream = connect(server.address());
-        // Nothing, some of a head, a head, some of a body, and now and then a whole request.
+        // Nothing, part of a head, a head, part of a body, and sometimes a whole request.
         let len = match number % 50 {
             0 => whole.len(),
             n => whole.len() * n / 60,
@@ -142,11 +142,11 @@ fn a_thousand_connects_and_hang_ups_leave_nothing_behind() {
         stream.write_all(&whole[..len]).unwrap();
     }
     server.until_idle();
-    assert_well(&server);
+    assert_healthy(&server);
 }
 
 #[test]
-fn hanging_up_ends_the_generation() {
+fn disconnecting_cancels_the_generation() {
     let server = serve_endless(|_| {});
     let mut stream = connect(server.address());
     stream.write_all(&streamed(ENDLESS)).unwrap();
@@ -155,11 +155,11 @@ fn hanging_up_ends_the_generation() {
     drop(stream);
     server.until_idle();
     assert!(server.metric("akunu_generated_tokens_total") < ENDLESS as f64);
-    assert_well(&server);
+    assert_healthy(&server);
 }
 
 #[test]
-fn half_a_socket_is_none() {
+fn a_half_closed_connection_cancels_the_generation() {
     let server = serve_endless(|_| {});
     let mut stream = connect(server.address());
     stream.write_all(&streamed(ENDLESS)).unwrap();
@@ -167,7 +167,7 @@ fn half_a_socket_is_none() {
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
     server.until_idle();
-    assert_well(&server);
+    assert_healthy(&server);
 }
 
 #[test]
@@ -176,9 +176,9 @@ fn a_slow_reader_gets_all_of_it() {
     let wanted = server.ok("/v1/completions", &story(400))["choices"][0]["text"].clone();
     let mut slow = connect(server.address());
     slow.write_all(&streamed(400)).unwrap();
-    // Others are served while it sleeps over its answer.
-    assert_well(&server);
-    assert_well(&server);
+    // Other requests are served in the meantime.
+    assert_healthy(&server);
+    assert_healthy(&server);
     let events = answer(&mut slow).events();
     let chunks = events.iter().filter_map(|event| serde_json::from_str::<Json>(event).ok());
     let text: String =
@@ -187,7 +187,7 @@ fn a_slow_reader_gets_all_of_it() {
 }
 
 #[test]
-fn a_full_queue_says_when_to_come_again() {
+fn a_full_queue_is_429_with_retry_after() {
     let server = serve_endless(|options| {
         options.models.scheduler.queue = 1;
         options.models.engine = options.models.engine.clone().batching(1);
@@ -206,11 +206,11 @@ fn a_full_queue_says_when_to_come_again() {
 }
 
 #[test]
-fn what_is_running_may_finish_when_the_server_stops() {
+fn running_requests_finish_at_shutdown() {
     let server = serve_with(|options| options.drain = Duration::from_secs(600));
     let mut running = connect(server.address());
     running.write_all(&streamed(300)).unwrap();
-    // It is the server's once its answer has begun.
+    // The request is accepted once its response has started.
     running.peek(&mut [0]).unwrap();
     let address = server.address();
     server.0.stop();
@@ -220,7 +220,7 @@ fn what_is_running_may_finish_when_the_server_stops() {
 }
 
 #[test]
-fn what_does_not_finish_in_time_is_cut_off() {
+fn requests_that_exceed_the_drain_time_are_aborted() {
     let server = serve_endless(|options| options.drain = Duration::ZERO);
     let mut running = connect(server.address());
     running.write_all(&streamed(ENDLESS)).unwrap();
@@ -232,7 +232,7 @@ fn what_does_not_finish_in_time_is_cut_off() {
 }
 
 #[test]
-fn an_answer_that_takes_too_long_is_ended() {
+fn a_request_that_exceeds_its_timeout_is_504() {
     let server = serve_endless(|options| options.limits.request = Some(Duration::ZERO));
     let whole = server.post("/v1/completions", &story(ENDLESS));
     assert_eq!((whole.status, &whole.json()["error"]["code"]), (504, &json!("timeout")));
@@ -242,7 +242,7 @@ fn an_answer_that_takes_too_long_is_ended() {
 }
 
 #[test]
-fn who_says_nothing_or_half_of_it_is_not_waited_for() {
+fn a_request_that_does_not_arrive_times_out() {
     let server = serve_with(|options| options.limits.read = Duration::from_secs(1));
     let whole = streamed(3);
     let body = whole.windows(4).position(|part| part == b"\r\n\r\n").unwrap() + 4;
@@ -254,13 +254,13 @@ fn who_says_nothing_or_half_of_it_is_not_waited_for() {
         let text = String::from_utf8_lossy(&bytes);
         assert!(text.starts_with(expected) && text.is_empty() == expected.is_empty(), "{len}: {text}");
     }
-    assert_well(&server);
+    assert_healthy(&server);
 }
 
 #[test]
-fn who_takes_nothing_of_an_answer_is_given_up() {
+fn a_client_that_does_not_read_times_out() {
     let server = serve_endless(|options| options.limits.write = Duration::from_millis(200));
-    // More than sockets hold.
+    // More than the socket buffers hold.
     let body = json!({
         "messages": [{ "role": "user", "content": "tell me a story" }], "max_tokens": ENDLESS, "ignore_eos": true,
         "stream": true, "n": 4, "logprobs": true, "top_logprobs": 20,
@@ -270,18 +270,18 @@ fn who_takes_nothing_of_an_answer_is_given_up() {
     stream.peek(&mut [0]).unwrap();
     server.until_idle();
     assert!(server.metric("akunu_generated_tokens_total") < 4.0 * ENDLESS as f64);
-    assert_well(&server);
+    assert_healthy(&server);
 }
 
 #[test]
-fn who_finds_no_place_waits_for_one() {
+fn connections_over_the_limit_wait() {
     let server = serve_endless(|options| options.limits.connections = 1);
     let mut first = connect(server.address());
     first.write_all(&streamed(ENDLESS)).unwrap();
     first.read_exact(&mut [0; 1000]).unwrap();
     let mut second = connect(server.address());
     second.write_all(&request("GET", "/health", &[], b"")).unwrap();
-    // Long enough for an answer, were it to come.
+    // Long enough for a response, if there were one.
     first.read_exact(&mut [0; 50_000]).unwrap();
     second.set_nonblocking(true).unwrap();
     assert_eq!(second.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);

@@ -1,4 +1,4 @@
-//! Who is let in.
+//! API keys, rate limits, CORS and TLS.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::http::{connect, request, send};
 use crate::serve::serve_with;
 
 #[test]
-fn a_server_with_keys_wants_one() {
+fn a_server_with_keys_requires_one() {
     let server = serve_with(|options| options.keys = Keys::new("secret other"));
     let ask = |headers: &[(&str, &str)]| send(server.address(), &request("GET", "/v1/models", headers, b""));
     for headers in [&[("authorization", "Bearer secret")], &[("x-api-key", "other")]] {
@@ -27,7 +27,7 @@ fn a_server_with_keys_wants_one() {
     }
     assert_eq!(server.get("/health").status, 200);
     assert_eq!(server.get("/metrics").status, 401);
-    // The page is for everybody, and what is posted to its path is not.
+    // The page needs no key, but a POST to the same path does.
     let embed = |headers: &[(&str, &str)]| {
         let answer = send(server.address(), &request("POST", "/", headers, b"{\"inputs\": \"a\"}"));
         (answer.status, answer.json()["error"].as_str().unwrap().to_string())
@@ -38,19 +38,19 @@ fn a_server_with_keys_wants_one() {
 }
 
 #[test]
-fn a_caller_who_asks_too_often_waits() {
+fn the_rate_limit_is_429_with_retry_after() {
     let server = serve_with(|options| options.limits.rate = Some(2));
     let ask = || server.post("/tokenize", &json!({ "content": "a" }));
     assert_eq!([ask().status, ask().status], [200, 200]);
     let refused = ask();
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("rate_limit_exceeded")));
     assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
-    // Looking at it costs nothing.
+    // GET requests are not limited.
     assert_eq!(server.get("/v1/models").status, 200);
 }
 
 #[test]
-fn pages_of_other_origins_are_let_in_only_where_somebody_said_so() {
+fn cors_allows_only_configured_origins() {
     let origin = [("origin", "https://page.example")];
     let ask = |cors: Cors, method| {
         let server = serve_with(|options| {
@@ -67,7 +67,7 @@ fn pages_of_other_origins_are_let_in_only_where_somebody_said_so() {
     let before = ask(here.clone(), "OPTIONS");
     assert_eq!((before.status, before.header(ALLOWED)), (204, Some("https://page.example")));
     assert!(before.header("access-control-allow-headers").unwrap().contains("authorization"));
-    // Refusals can be read too.
+    // Errors have the header too.
     let refused = ask(here, "GET");
     assert_eq!((refused.status, refused.header(ALLOWED)), (401, Some("https://page.example")));
     let elsewhere = Cors::Origins(vec!["https://other.example".into()]);
@@ -75,7 +75,7 @@ fn pages_of_other_origins_are_let_in_only_where_somebody_said_so() {
 }
 
 #[test]
-fn tls_takes_a_certificate_and_its_key() {
+fn https_works_and_http_on_its_port_is_closed() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/server/tls");
     let certificate = folder.join("certificate.pem");
     let files = TlsFiles { certificate: certificate.clone(), key: folder.join("key.pem") };
@@ -91,7 +91,7 @@ fn tls_takes_a_certificate_and_its_key() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    // Who speaks plainly is not answered, and nobody else is troubled.
+    // Plain HTTP gets no response.
     let mut plain = connect(server.address());
     plain.write_all(&request("GET", "/health", &[], b"")).unwrap();
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! A client that says just what it is told to.
+//! A minimal HTTP client that sends exact bytes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value as Json};
 
-/// Longer than anything here takes, so that what hangs fails.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Longer than any request takes, so that a hanging test fails.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Debug)]
 pub struct Answer {
@@ -40,12 +40,12 @@ impl Answer {
 
 pub fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
-/// A request's bytes; the connection closes after it.
+/// The bytes of a request with `Connection: close`.
 pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut text = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
     for (name, value) in headers {
@@ -55,7 +55,7 @@ pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) 
     [text.as_bytes(), body].concat()
 }
 
-/// Sends bytes, and reads all that is answered.
+/// Sends bytes, and reads the response.
 pub fn send(address: SocketAddr, bytes: &[u8]) -> Answer {
     let mut stream = connect(address);
     stream.write_all(bytes).unwrap();
@@ -84,7 +84,7 @@ fn parse(bytes: &[u8]) -> Answer {
     Answer { status, headers, body: if chunked { unchunk(body) } else { body.to_vec() } }
 }
 
-/// Panics where the last chunk is missing: an answer that broke off is none.
+/// Panics if the last chunk is missing, because the response was aborted.
 fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     loop {

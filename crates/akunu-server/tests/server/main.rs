@@ -1,4 +1,4 @@
-//! The server, in this process, as clients see it.
+//! Tests of the server over HTTP, in this process.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod anthropic;

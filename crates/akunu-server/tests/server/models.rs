@@ -10,7 +10,10 @@ use serde_json::{Value as Json, json};
 use crate::http::{connect, request};
 use crate::serve::{ENDLESS, Served, TALES, serve_endless, serve_with};
 
-/// A copy of the model inside the binary.
+/// What the server logged.
+static LOGGED: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+
+/// A copy of the embedded model.
 fn copy(folder: &Path) -> PathBuf {
     let path = folder.join("copy.gguf");
     let tales = Path::new(env!("CARGO_MANIFEST_DIR")).join("../akunu/embedded/akunu-tales.gguf");
@@ -35,7 +38,7 @@ fn loaded(server: &Served, model: &str) -> bool {
 }
 
 #[test]
-fn models_go_by_name_or_alias_and_are_loaded_when_asked_for() {
+fn models_have_aliases_and_are_loaded_on_demand() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve_with(|options| options.models.models.push(spec("copy", &copy(folder.path()))));
     assert!(!loaded(&server, TALES) && !loaded(&server, "copy"));
@@ -52,16 +55,25 @@ fn models_go_by_name_or_alias_and_are_loaded_when_asked_for() {
 }
 
 #[test]
-fn a_file_that_disappears_is_that_requests_error() {
+fn a_missing_file_is_an_error_without_its_path() {
     let folder = tempfile::tempdir().unwrap();
     let path = copy(folder.path());
-    let server = serve_with(|options| options.models.models.push(spec("copy", &path)));
+    let server = serve_with(|options| {
+        options.models.models.push(spec("copy", &path));
+        options.models.log = |message| LOGGED.lock().unwrap().push(message.to_string());
+    });
     std::fs::remove_file(&path).unwrap();
     let (status, answer) = ask(&server, "copy");
     assert_eq!((status, &answer["error"]["code"]), (503, &json!("model_not_loaded")));
-    assert!(answer["error"]["message"].as_str().unwrap().contains("copy.gguf"), "{answer}");
+    let folder_name = folder.path().file_name().unwrap().to_str().unwrap();
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("copy") && !message.contains(folder_name), "{answer}");
+    let shown = server.post("/api/show", &json!({ "model": "copy" }));
+    assert!(shown.status >= 400 && !shown.text().contains(folder_name), "{}", shown.text());
+    let logged = LOGGED.lock().unwrap().join("\n");
+    assert!(logged.contains(path.to_str().unwrap()), "{logged}");
     assert_eq!(ask(&server, TALES).0, 200);
-    // What is back can be asked for, and what is loaded needs no file.
+    // It can be loaded once the file is back; a loaded model does not need the file.
     copy(folder.path());
     assert_eq!(ask(&server, "copy").0, 200);
     std::fs::remove_file(&path).unwrap();
@@ -69,7 +81,7 @@ fn a_file_that_disappears_is_that_requests_error() {
 }
 
 #[test]
-fn a_file_that_is_no_model_is_that_requests_error() {
+fn an_invalid_file_is_503() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("broken.gguf");
     std::fs::write(&path, b"GGUF and nothing else").unwrap();
@@ -79,7 +91,7 @@ fn a_file_that_is_no_model_is_that_requests_error() {
 }
 
 #[test]
-fn what_nobody_asks_for_is_put_away_and_comes_back() {
+fn idle_models_are_unloaded_and_loaded_again() {
     let server = serve_with(|options| options.models.idle_unload = Some(Duration::ZERO));
     assert_eq!(ask(&server, TALES).0, 200);
     server.until(&["akunu_model_loaded"], 0.0);
@@ -87,7 +99,7 @@ fn what_nobody_asks_for_is_put_away_and_comes_back() {
 }
 
 #[test]
-fn memory_for_one_is_given_to_the_one_that_is_asked_for_unless_the_other_is_at_work() {
+fn a_model_is_unloaded_for_another_unless_it_is_in_use() {
     let folder = tempfile::tempdir().unwrap();
     let one = {
         let server = serve_endless(|_| {});
@@ -115,10 +127,10 @@ fn memory_for_one_is_given_to_the_one_that_is_asked_for_unless_the_other_is_at_w
 }
 
 #[test]
-fn a_model_without_a_chat_template_says_where_to_go() {
+fn a_model_without_a_chat_template_refers_to_completions() {
     let folder = tempfile::tempdir().unwrap();
     let path = copy(folder.path());
-    // The key by another name of the same length.
+    // Renames the key.
     let mut bytes = std::fs::read(&path).unwrap();
     let key = b"tokenizer.chat_template";
     let at = bytes.windows(key.len()).position(|part| part == key).unwrap();

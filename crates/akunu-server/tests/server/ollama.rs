@@ -21,7 +21,7 @@ fn chat(more: Json) -> Json {
 }
 
 #[test]
-fn lines_come_unless_one_object_is_asked_for() {
+fn responses_are_streamed_by_default() {
     let server = serve();
     let whole = server.ok("/api/chat", &chat(json!({ "stream": false })));
     let text = whole["message"]["content"].as_str().unwrap();
@@ -46,7 +46,7 @@ fn lines_come_unless_one_object_is_asked_for() {
 }
 
 #[test]
-fn generate_is_a_message_unless_it_is_raw() {
+fn generate_uses_the_chat_template_unless_raw() {
     let server = serve();
     let options = json!({ "temperature": 0, "num_predict": 12 });
     let generate = |more: Json| {
@@ -72,7 +72,7 @@ fn generate_is_a_message_unless_it_is_raw() {
 }
 
 #[test]
-fn thinking_stands_by_itself() {
+fn thinking_is_a_separate_field() {
     let (_folder, model) = thinker();
     let server = serve_with(|options| options.models.models.push(model));
     let whole = server.ok("/api/chat", &chat(json!({ "model": THINKER, "stream": false })));
@@ -88,7 +88,7 @@ fn thinking_stands_by_itself() {
 }
 
 #[test]
-fn options_mean_what_they_mean_there() {
+fn options_work_as_in_ollama() {
     let server = serve();
     let ended = |options: Json| {
         let whole = server.ok("/api/chat", &chat(json!({ "stream": false, "options": options })));
@@ -122,7 +122,7 @@ fn options_mean_what_they_mean_there() {
     ] {
         refused(more, words);
     }
-    // Ollama's runner has more to set; the options of this server are its own.
+    // Options of Ollama's runner are ignored.
     ended(
         json!({ "num_ctx": 64, "num_gpu": 1, "mirostat": 0, "typical_p": 1.0, "num_predict": 1, "seed": -1 }),
     );

@@ -9,7 +9,7 @@ fn messages(text: &str) -> Json {
 }
 
 #[test]
-fn a_server_tells_how_it_is_and_what_it_has() {
+fn health_and_models_are_reported() {
     let server = serve();
     assert_eq!(server.get("/health").json(), json!({ "status": "ok" }));
     assert_eq!(server.get("/ready").json(), json!({ "status": "ready" }));
@@ -32,7 +32,7 @@ fn a_server_tells_how_it_is_and_what_it_has() {
 }
 
 #[test]
-fn a_stream_has_the_text_of_the_whole() {
+fn a_stream_has_the_text_of_the_unstreamed_response() {
     let server = serve();
     let mut body = json!({
         "model": TALES, "messages": messages("tell me a story about a fox"), "max_tokens": 40, "temperature": 0,
@@ -64,7 +64,7 @@ fn a_stream_has_the_text_of_the_whole() {
 }
 
 #[test]
-fn a_completion_goes_on_with_a_text() {
+fn a_completion_continues_its_prompt() {
     let server = serve();
     let body = json!({ "model": TALES, "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0 });
     let whole = server.ok("/v1/completions", &body);

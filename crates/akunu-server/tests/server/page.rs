@@ -1,9 +1,9 @@
-//! The chat page. What it does is tested in a browser: `cargo xtask page`.
+//! The chat page. Its behaviour is tested in a browser: `cargo xtask page`.
 
 use crate::serve::{serve, serve_with};
 
 #[test]
-fn the_page_is_served_to_anybody_and_asks_for_nothing_else() {
+fn the_page_needs_no_key_and_loads_nothing_else() {
     for server in [serve(), serve_with(|options| options.keys = akunu_server::Keys::new("sesame"))] {
         let page = server.get("/");
         assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));

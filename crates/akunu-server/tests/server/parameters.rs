@@ -1,4 +1,4 @@
-//! What a request to OpenAI's API may say, and what it may not.
+//! Parameters of OpenAI's API.
 
 use serde_json::{Value as Json, json};
 
@@ -31,7 +31,7 @@ fn text(answer: &Json) -> &str {
 }
 
 #[test]
-fn what_makes_no_sense_is_named() {
+fn errors_name_the_invalid_parameter() {
     let server = serve();
     for (path, fields, param) in [
         (CHAT, json!({ "messages": null }), "messages"),
@@ -78,12 +78,12 @@ fn what_makes_no_sense_is_named() {
         assert!(error["code"].is_string() || param == "n", "{error}");
     }
     let answer = server.post(TEXT, &with(TEXT, &json!({ "logit_bias": { "99999": 1 } })));
-    let told = answer.json()["error"]["message"].as_str().unwrap().to_string();
-    assert!(answer.status == 400 && told.contains("outside the vocabulary"), "{told}");
+    let message = answer.json()["error"]["message"].as_str().unwrap().to_string();
+    assert!(answer.status == 400 && message.contains("outside the vocabulary"), "{message}");
 }
 
 #[test]
-fn what_nobody_knows_is_passed_over_and_null_is_nothing() {
+fn unknown_and_null_fields_are_ignored() {
     let server = serve();
     let plain = ask(&server, CHAT, json!({}));
     let more = json!({
@@ -112,7 +112,7 @@ fn the_same_seed_gives_the_same_answer_and_choices_have_seeds_of_their_own() {
 }
 
 #[test]
-fn a_stop_is_where_the_text_ends() {
+fn a_stop_sequence_ends_the_text() {
     let server = serve();
     let long = ask(&server, TEXT, json!({ "max_tokens": 60 }));
     let (before, _) = text(&long).split_once('.').unwrap();
@@ -121,7 +121,7 @@ fn a_stop_is_where_the_text_ends() {
 }
 
 #[test]
-fn a_bias_rules_a_token_out_or_in() {
+fn a_bias_forces_or_excludes_a_token() {
     let server = serve();
     let ids = server.ok("/tokenize", &json!({ "content": " zebra" }))["tokens"].as_array().unwrap().clone();
     let id = ids[0].to_string();

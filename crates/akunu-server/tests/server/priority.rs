@@ -1,4 +1,4 @@
-//! Who gets a slot first.
+//! Priorities of requests.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -28,37 +28,37 @@ fn one_slot(keys: Keys) -> Served {
     })
 }
 
-/// While one has the slot, a patient one comes, and then a hasty one: that is answered, and the patient one not yet.
-fn assert_overtakes(server: &Served, [patient, hasty]: [(&str, Option<i64>); 2]) {
+/// While the slot is taken, queues a request and then one with a higher priority, which has to be answered first.
+fn assert_overtakes(server: &Served, [low, high]: [(&str, Option<i64>); 2]) {
     let first = send(server, WATCHER, &body(ENDLESS, None));
     server.until(&["akunu_running_requests"], 1.0);
-    let patient = send(server, patient.0, &body(ENDLESS, patient.1));
+    let low = send(server, low.0, &body(ENDLESS, low.1));
     server.until(&["akunu_queue_requests"], 1.0);
-    let mut hasty = send(server, hasty.0, &body(3, hasty.1));
+    let mut high = send(server, high.0, &body(3, high.1));
     server.until(&["akunu_queue_requests"], 2.0);
     drop(first);
-    assert_eq!(answer(&mut hasty).status, 200);
+    assert_eq!(answer(&mut high).status, 200);
     server.until(&["akunu_running_requests"], 1.0);
-    drop(patient);
+    drop(low);
     server.until_idle();
 }
 
 #[test]
-fn lower_ones_are_begun_first() {
+fn lower_values_are_scheduled_first() {
     assert_overtakes(&one_slot(Keys::default()), [("", None), ("", Some(-1))]);
     assert_overtakes(&one_slot(Keys::default()), [("", Some(2)), ("", None)]);
 }
 
 #[test]
-fn a_key_has_a_priority_and_its_requests_come_no_sooner() {
+fn requests_cannot_precede_the_priority_of_their_key() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys");
-    std::fs::write(&path, format!("{WATCHER}\nhasty -3\npatient 4\n")).unwrap();
+    std::fs::write(&path, format!("{WATCHER}\nhigh -3\nlow 4\n")).unwrap();
     let server = one_slot(Keys::from_file(&path).unwrap());
-    assert_overtakes(&server, [("patient", None), (WATCHER, None)]);
-    assert_overtakes(&server, [(WATCHER, None), ("hasty", None)]);
-    assert_overtakes(&server, [("hasty", Some(9)), ("patient", Some(4))]);
-    for (key, priority) in [("hasty", -4), (WATCHER, -1), ("patient", 0)] {
+    assert_overtakes(&server, [("low", None), (WATCHER, None)]);
+    assert_overtakes(&server, [(WATCHER, None), ("high", None)]);
+    assert_overtakes(&server, [("high", Some(9)), ("low", Some(4))]);
+    for (key, priority) in [("high", -4), (WATCHER, -1), ("low", 0)] {
         let refused = answer(&mut send(&server, key, &body(1, Some(priority))));
         let error = &refused.json()["error"];
         assert_eq!((refused.status, &error["param"]), (400, &json!("priority")), "{key}");

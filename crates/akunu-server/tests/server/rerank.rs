@@ -1,4 +1,4 @@
-//! Rankings of documents, in the forms of all APIs.
+//! Reranking in all protocols.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::serve::{Served, serve_with};
 const QUERY: &str = "w20 w21";
 const DOCUMENTS: [&str; 4] = ["w30", "w31 w32 w33", "w40 w41", "w50 w20 w21"];
 
-/// The small cross-encoder with a vocabulary of 64 words: `w4` has the id 4.
+/// The small cross-encoder with a tokenizer of 64 words, where `w4` has the id 4.
 fn folder() -> TempDir {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/encoders/bert-cross-encoder");
     let folder = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ fn serve() -> (TempDir, Served) {
     (folder, serve_with(|options| options.models.models = vec![spec]))
 }
 
-/// What the engine says of the pairs, as the classifier gives it.
+/// The classifier's scores from the engine.
 fn scores(folder: &Path) -> Vec<f32> {
     let model = Arc::new(Model::open(folder).unwrap());
     let options = EmbedOptions {
@@ -97,7 +97,7 @@ fn sigmoid(score: f32) -> f32 {
 }
 
 #[test]
-fn jinas_and_coheres_results_are_the_sigmoids_of_the_models_scores_best_first() {
+fn jina_and_cohere_results_are_sorted_sigmoids_of_the_scores() {
     let (folder, server) = serve();
     let scores = scores(folder.path());
     let objects: Vec<Json> = DOCUMENTS.iter().map(|text| json!({ "text": text })).collect();
@@ -120,7 +120,7 @@ fn jinas_and_coheres_results_are_the_sigmoids_of_the_models_scores_best_first() 
 }
 
 #[test]
-fn few_results_and_their_documents_may_be_asked_for() {
+fn top_n_and_return_documents_work() {
     let (folder, server) = serve();
     let body = json!({ "query": QUERY, "documents": DOCUMENTS, "top_n": 2, "return_documents": true });
     let answer = server.ok("/v1/rerank", &body);
@@ -131,7 +131,7 @@ fn few_results_and_their_documents_may_be_asked_for() {
 }
 
 #[test]
-fn teis_results_are_a_list_raw_where_that_is_asked_for() {
+fn tei_results_are_a_list_with_optional_raw_scores() {
     let (folder, server) = serve();
     let scores = scores(folder.path());
     for is_raw in [false, true] {
@@ -147,7 +147,7 @@ fn teis_results_are_a_list_raw_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_document_that_is_too_long_is_refused_or_cut() {
+fn a_document_that_is_too_long_is_refused_or_truncated() {
     let (_folder, server) = serve();
     let long = vec!["w9"; 100].join(" ");
     let body = |more: Json| {

@@ -1,4 +1,4 @@
-//! Answers of a format that the request asks for, in the words of three protocols.
+//! Response formats in three protocols.
 
 use serde_json::{Value as Json, json};
 
@@ -41,7 +41,7 @@ fn tools() -> Json {
 }
 
 #[test]
-fn openais_answers_are_values_of_their_schema() {
+fn openai_responses_conform_to_their_schema() {
     let server = serve();
     for more in [
         json!({}),
@@ -77,7 +77,7 @@ fn openais_answers_are_values_of_their_schema() {
 }
 
 #[test]
-fn a_call_can_be_asked_for() {
+fn a_tool_call_can_be_required() {
     let server = serve();
     let ask = |choice: Json, more: Json| {
         let mut asked = body(json!({ "tools": tools(), "tool_choice": choice }));
@@ -115,7 +115,7 @@ fn a_call_can_be_asked_for() {
             .collect();
         assert_eq!((streamed.len(), &streamed[0]["function"]), (1, &calls[0]["function"]));
     }
-    // What is cut off is no call.
+    // A call that is cut off is text.
     let cut = server.ok(CHAT, &ask(json!("required"), json!({ "max_tokens": 3 })));
     assert_eq!(
         (&cut["choices"][0]["finish_reason"], &cut["choices"][0]["message"]["tool_calls"]),
@@ -135,7 +135,7 @@ fn a_call_can_be_asked_for() {
 }
 
 #[test]
-fn other_protocols_have_formats_too() {
+fn other_protocols_support_formats() {
     let server = serve();
     for format in [fox(), json!("json")] {
         for (path, key) in [("/api/chat", "/message/content"), ("/api/generate", "/response")] {
@@ -155,7 +155,7 @@ fn other_protocols_have_formats_too() {
 }
 
 #[test]
-fn reasoning_is_not_held() {
+fn reasoning_is_not_constrained() {
     let (_folder, model) = thinker();
     let server = serve_with(|options| options.models.models.push(model));
     let mut asked = body(format(&json!({ "enum": ["Yes.", "No."] })));
@@ -173,7 +173,7 @@ fn refused(server: &Served, path: &str, more: Json) -> Json {
 }
 
 #[test]
-fn what_cannot_be_held_to_is_400_and_named() {
+fn unsupported_formats_are_400() {
     let server = serve();
     for (more, param, word) in [
         (json!({ "response_format": "json" }), "response_format", "object"),
@@ -196,7 +196,7 @@ fn what_cannot_be_held_to_is_400_and_named() {
             "#/properties/a",
         ),
         (format(&json!({ "type": "integer", "minimum": 2, "maximum": 1 })), "response_format", "no value"),
-        (json!({ "tool_choice": "required" }), "tool_choice", "no tool"),
+        (json!({ "tool_choice": "required" }), "tool_choice", "'tools' is empty"),
         (json!({ "tool_choice": "always", "tools": tools() }), "tool_choice", "required"),
         (
             json!({ "tool_choice": { "type": "function", "function": { "name": "sub" } }, "tools": tools() }),

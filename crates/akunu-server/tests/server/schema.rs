@@ -1,11 +1,11 @@
-//! As much of JSON Schema as OpenAI's description of its API needs.
+//! A validator for the subset of JSON Schema that OpenAI's API description uses.
 
 use serde_json::Value as Json;
 
 pub struct Description(Json);
 
 impl Description {
-    /// `None`, said aloud, where the file is not there.
+    /// `None`, with a message, if the file is missing.
     pub fn open() -> Option<Description> {
         let file = akunu_testing::data("holding answers to OpenAI's description", "openai/openapi.json")?;
         Some(Description(serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()))

@@ -1,4 +1,4 @@
-//! A server in this process, with the model inside the binary.
+//! A server in this process, with the embedded model.
 
 use std::net::SocketAddr;
 
@@ -11,10 +11,10 @@ use crate::http::{self, Answer};
 #[derive(Debug)]
 pub struct Served(pub Server);
 
-/// What the model inside the binary is called here.
+/// The name of the embedded model in these tests.
 pub const TALES: &str = "tales";
 
-/// A key for looking at the server, where it has keys and this is one of them.
+/// An API key for requests of the tests themselves, used if the server accepts it.
 pub const WATCHER: &str = "watcher";
 
 pub fn options() -> Options {
@@ -25,14 +25,14 @@ pub fn options() -> Options {
     Options { port: 0, models, ..Options::default() }
 }
 
-/// More tokens than any test waits for: who asks for so many has a slot until it hangs up, however slow the machine is.
+/// More tokens than can be generated during a test. A request for so many keeps its slot until it disconnects.
 pub const ENDLESS: usize = 100_000;
 
 pub fn serve() -> Served {
     serve_with(|_| {})
 }
 
-/// With room for [`ENDLESS`] tokens.
+/// With a context of [`ENDLESS`] tokens.
 pub fn serve_endless(change: impl FnOnce(&mut Options)) -> Served {
     serve_with(|options| {
         options.models.engine.context = Some(ENDLESS + 100);
@@ -64,14 +64,14 @@ impl Served {
         http::send(self.address(), &http::request("POST", path, &headers, body))
     }
 
-    /// What has to be answered well.
+    /// Sends a request that must succeed.
     pub fn ok(&self, path: &str, body: &Json) -> Json {
         let answer = self.post(path, body);
         assert_eq!(answer.status, 200, "{}", answer.text());
         answer.json()
     }
 
-    /// The sum of a metric over its labels; 0 where it is not there yet.
+    /// The sum of a metric over its labels; 0 if it does not exist.
     pub fn metric(&self, name: &str) -> f64 {
         let page = self.get("/metrics").text();
         let of_name = |line: &&str| line.split(['{', ' ']).next() == Some(name);
@@ -79,12 +79,12 @@ impl Served {
         lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
     }
 
-    /// Waits until nobody has a slot or waits for one.
+    /// Waits until no request is running or queued.
     pub fn until_idle(&self) {
         self.until(&["akunu_queue_requests", "akunu_reading_requests", "akunu_running_requests"], 0.0);
     }
 
-    /// Waits until each of some metrics has a value, which has to be one that stays. A test that would wait for ever fails in the end.
+    /// Waits until all of the metrics have a value, which must be stable. Fails after a timeout.
     pub fn until(&self, names: &[&str], value: f64) {
         for _ in 0..6000 {
             if names.iter().all(|name| self.metric(name) == value) {

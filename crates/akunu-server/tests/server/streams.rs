@@ -1,4 +1,4 @@
-//! Many streams at once, each with the text that it has alone.
+//! Many concurrent streams, each with the same text as when it runs alone.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -10,7 +10,7 @@ use crate::serve::{Served, TALES, serve};
 
 const STREAMS: usize = 64;
 
-/// Of mixed lengths, beginnings and ways to pick; a few go by chat.
+/// Requests of mixed lengths, prompts and sampling settings; some are chats.
 fn body(number: usize) -> (&'static str, Json) {
     let beginnings = ["Once upon a time", "The little fox", "One day, a boy named Tom", "Mia found a"];
     let temperature = [0.0, 0.7, 1.0][number % 3];
@@ -32,7 +32,7 @@ fn body(number: usize) -> (&'static str, Json) {
     }
 }
 
-/// The text, and how many tokens the server says that it has.
+/// The text, and its number of tokens as reported by the server.
 fn run(server: &Served, number: usize) -> (String, u64) {
     let (path, body) = body(number);
     let answer = server.post(path, &body);
@@ -70,7 +70,7 @@ fn all_at_once(server: &Served, alone: &[(String, u64)], until: Instant) -> usiz
 }
 
 #[test]
-fn each_of_64_streams_has_what_it_has_alone() {
+fn each_of_64_streams_has_the_same_text_as_alone() {
     let server = serve();
     let alone: Vec<(String, u64)> = (0..STREAMS).map(|number| run(&server, number)).collect();
     assert_eq!(all_at_once(&server, &alone, Instant::now()), STREAMS);
@@ -79,7 +79,7 @@ fn each_of_64_streams_has_what_it_has_alone() {
 /// `cargo test -p akunu-server -- --ignored --nocapture two_minutes`
 #[test]
 #[ignore = "takes two minutes"]
-fn two_minutes_of_64_streams_and_the_memory_is_flat() {
+fn two_minutes_of_64_streams_do_not_leak() {
     let server = serve();
     let alone: Vec<(String, u64)> = (0..STREAMS).map(|number| run(&server, number)).collect();
     all_at_once(&server, &alone, Instant::now() + Duration::from_secs(10));
@@ -87,11 +87,11 @@ fn two_minutes_of_64_streams_and_the_memory_is_flat() {
     let rounds = all_at_once(&server, &alone, Instant::now() + Duration::from_secs(120));
     let after = resident();
     println!("{rounds} streams; resident memory {before} KiB before and {after} KiB after");
-    // Threads' stacks and the allocator's slack come and go.
+    // Stacks of threads and the allocator's free memory vary.
     assert!(after < before + 16 * 1024, "{before} KiB, then {after} KiB");
 }
 
-/// KiB of memory; 0 where the system does not say.
+/// Resident memory in KiB; 0 if unknown.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

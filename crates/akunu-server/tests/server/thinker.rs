@@ -1,4 +1,4 @@
-//! Models that say always the same.
+//! Models that always generate the same tokens.
 
 use akunu_fixtures::scripted;
 use akunu_server::ModelSpec;
@@ -6,14 +6,14 @@ use tempfile::TempDir;
 
 pub const THINKER: &str = "thinker";
 
-/// Thinks before it answers. The folder is gone when it is dropped.
+/// A model that reasons before it answers. The folder is removed on drop.
 pub fn thinker() -> (TempDir, ModelSpec) {
-    says(THINKER, "<think> </think>", &["Yes."])
+    scripted_model(THINKER, "<think> </think>", &["Yes."])
 }
 
 pub const CALLER: &str = "caller";
 
-/// Thinks, says something, and calls two tools as Qwen does; a mark and an argument come in pieces.
+/// A model that reasons, answers, and calls two tools in Qwen's format. A tag and an argument are split between tokens.
 pub fn caller() -> (TempDir, ModelSpec) {
     let tokens = [
         "Let me see.",
@@ -22,11 +22,11 @@ pub fn caller() -> (TempDir, ModelSpec) {
         "ne\": \"UTC\"}}\n</tool_call>",
         "\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": 1, \"a\": 2}}\n</tool_call>",
     ];
-    says(CALLER, "<think> </think> <tool_call>", &tokens)
+    scripted_model(CALLER, "<think> </think> <tool_call>", &tokens)
 }
 
-/// A model whose template has such marks, and that says so much once it has thought.
-fn says(name: &str, marks: &str, tokens: &[&str]) -> (TempDir, ModelSpec) {
+/// A model whose template contains `marks`, and which generates `tokens` after its reasoning.
+fn scripted_model(name: &str, marks: &str, tokens: &[&str]) -> (TempDir, ModelSpec) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(format!("{name}.gguf"));
     let template = format!("{}{{# {marks} #}}", scripted::CHATML);

@@ -1,92 +1,92 @@
-//! What an answer is: reasoning, text and calls of tools, read from the pieces that a model generates.
+//! Answers: reasoning, text and tool calls, parsed from generated text as it streams.
 //!
-//! [`ChatForm::answer`] decides everything about one answer in one place: what ends it, which control tokens are visible, how
-//! reasoning and tool calls are read, and which grammar it is held to. Command line, server and C API use this and nothing else.
+//! [`ChatFormat::answer`] sets up everything about an answer in one place: its stop tokens, the visible control tokens, the parsing of
+//! reasoning and tool calls, and the grammar. The CLI, the server and the C API all use it.
 
 use std::ops::ControlFlow;
 
 use serde_json::{Value as Json, json};
 
 use super::conversation::message;
-use super::{Call, CallReader, ChatForm, Kind, OnPart, Part, Splitter, Spoken};
+use super::{Call, CallReader, ChatFormat, Kind, OnPart, Part, Segment, Splitter};
 use crate::constrain::{Constraints, ResponseFormat};
 use crate::{Error, GenerateOptions};
 
-/// What somebody asks of an answer besides its content.
+/// Options of an answer.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerOptions {
     /// Tools that the model may call, in the form of the OpenAI API.
     pub tools: Option<Vec<Json>>,
-    /// The format that the answer has to have. With [`ResponseFormat::Call`] the whole answer is one call.
+    /// The format that the answer must have. With [`ResponseFormat::Call`] the whole answer is one call.
     pub format: Option<ResponseFormat>,
-    /// The answer ends with its first call of a tool.
+    /// The answer ends after its first tool call.
     pub one_call: bool,
 }
 
-impl ChatForm {
-    /// Prepares the answer to a rendered prompt: adds to `options` what ends the answer, what of it has to be visible and the
-    /// grammar of its format, and gives what reads it.
+impl ChatFormat {
+    /// Prepares the answer to a rendered prompt: adds stop tokens, visible control tokens and the grammar to `options`, and returns
+    /// the reader for the generated text.
     pub fn answer(
         &self,
         prompt: &str,
-        wanted: &AnswerOptions,
+        answer: &AnswerOptions,
         constraints: &Constraints,
         options: &mut GenerateOptions,
     ) -> Result<AnswerReader, Error> {
         self.extend(options);
-        let is_call = matches!(wanted.format, Some(ResponseFormat::Call(_)));
-        let calls = match &wanted.tools {
+        let is_call = matches!(answer.format, Some(ResponseFormat::Call(_)));
+        let calls = match &answer.tools {
             _ if is_call => Calls::Whole(String::new()),
             Some(tools) => self.call_reader(tools.clone(), options).map_or(Calls::None, Calls::Among),
             None => Calls::None,
         };
-        if let Some(format) = &wanted.format {
+        if let Some(format) = &answer.format {
             options.constraint = Some(constraints.get(format, self.reasoning(prompt).as_ref())?);
         }
         Ok(AnswerReader {
             splitter: Some(self.splitter(prompt)),
             calls,
-            one_call: wanted.one_call,
+            one_call: answer.one_call,
             ..AnswerReader::default()
         })
     }
 }
 
-/// Where calls of tools stand in an answer.
+/// Where an answer may have tool calls.
 #[derive(Clone, Debug, Default)]
 enum Calls {
-    /// Nowhere: everything is text.
+    /// Nowhere: all is text.
     #[default]
     None,
-    /// Among the text, as the model writes them.
+    /// In the text, in the format of the model.
     Among(CallReader),
-    /// The answer as a whole is one call. This much of it has come.
+    /// The whole answer is one call, of which this is the text so far.
     Whole(String),
 }
 
-/// What one more piece of generated text has added to an answer. White space next to the tags of reasoning is left out.
+/// The addition of a piece of generated text to an answer. White space next to reasoning tags is removed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AnswerDelta {
-    /// Came before `answer`, in whole characters.
+    /// Reasoning, which precedes `answer`.
     pub reasoning: String,
     pub answer: String,
-    /// Came behind `answer`.
+    /// Tool calls, which follow `answer`.
     pub calls: Vec<Call>,
 }
 
-/// An answer as far as it has come, with its white space.
+/// The answer so far, with its white space.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Draft {
-    /// Everything that was generated, tags and marks of calls included.
+    /// The generated text, including tags and tool calls.
     pub raw: String,
     pub reasoning: String,
-    /// The answer without reasoning and, where calls are read, without those.
+    /// The answer without reasoning and parsed tool calls.
     pub answer: String,
     pub calls: Vec<Call>,
 }
 
 impl Draft {
-    /// The message that goes into the conversation, with `answer` as its content.
+    /// The message to append to the conversation, with `answer` as its content.
     pub fn message(&self, answer: &str) -> Json {
         let mut message = message("assistant", answer);
         let reasoning = self.reasoning.trim();
@@ -101,25 +101,25 @@ impl Draft {
     }
 }
 
-/// Reads one answer from its pieces. The default reads text that is not a chat's: all of it is answer.
+/// Parses an answer from pieces of generated text. The default is for text outside of a chat, all of which is answer.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerReader {
-    /// `None`: the text has no reasoning in it.
+    /// `None`: the text has no reasoning.
     splitter: Option<Splitter>,
     calls: Calls,
     one_call: bool,
     reasoning_tokens: usize,
-    /// A tag of reasoning has come, so the white space before the answer is the template's.
+    /// There was a reasoning tag, so white space before the answer belongs to the template.
     has_tags: bool,
-    /// Reasoning that is not white space has come.
+    /// There was reasoning other than white space.
     has_reasoned: bool,
-    /// An answer that is not white space has come.
+    /// There was an answer other than white space.
     has_answered: bool,
     draft: Draft,
 }
 
 impl AnswerReader {
-    /// Reads a text that is not a chat's, and adds to `options` the grammar of its format.
+    /// A reader for text outside of a chat. Adds the grammar of the format to `options`.
     pub fn of_text(
         format: Option<&ResponseFormat>,
         constraints: &Constraints,
@@ -131,8 +131,8 @@ impl AnswerReader {
         Ok(AnswerReader::default())
     }
 
-    /// Takes a piece of text and the number of its tokens. `on_part` is given the parts of the text as they were generated, for
-    /// a reader who wants to see tags and white space; if it breaks, so does the answer.
+    /// Adds a piece of text and the number of its tokens. `on_part` gets the parts of the text as generated, including tags and
+    /// white space; its `Break` is returned.
     pub fn push(&mut self, text: &str, tokens: usize, on_part: OnPart<'_>) -> (AnswerDelta, ControlFlow<()>) {
         self.draft.raw.push_str(text);
         let mut delta = AnswerDelta::default();
@@ -150,37 +150,37 @@ impl AnswerReader {
         (delta, flow)
     }
 
-    /// The answer has ended: what was held back in case it became a tag or a call is what it looks like.
+    /// Ends the answer, and returns what was held back as a possible tag or tool call.
     pub fn finish(&mut self, on_part: OnPart<'_>) -> AnswerDelta {
         let mut delta = AnswerDelta::default();
         if let Some(mut splitter) = self.splitter.take() {
-            // Whatever the callback answers, nothing more follows.
+            // The result is ignored, because this is the last part.
             let _ = splitter.finish(&mut |part| self.part(part, &mut delta, on_part));
             self.splitter = Some(splitter);
         }
         match std::mem::take(&mut self.calls) {
             Calls::None => {}
-            Calls::Among(mut calls) => calls.finish(&mut |spoken| self.spoken(spoken, &mut delta)),
+            Calls::Among(mut calls) => calls.finish(&mut |segment| self.segment(segment, &mut delta)),
             Calls::Whole(text) => match serde_json::from_str(&text).ok().and_then(call_of) {
-                Some(call) => self.spoken(Spoken::Call(call), &mut delta),
+                Some(call) => self.segment(Segment::Call(call), &mut delta),
                 // The call was cut off.
-                None => self.spoken(Spoken::Text(&text), &mut delta),
+                None => self.segment(Segment::Text(&text), &mut delta),
             },
         }
         delta
     }
 
-    /// Whether the answer is complete, although the model may go on.
+    /// Whether the answer is complete before the model ends it.
     pub fn is_complete(&self) -> bool {
         self.one_call && !self.draft.calls.is_empty()
     }
 
-    /// Tokens of the pieces that had reasoning in them.
+    /// Number of tokens in pieces with reasoning.
     pub fn reasoning_tokens(&self) -> usize {
         self.reasoning_tokens
     }
 
-    /// The answer as far as it has come.
+    /// The answer so far.
     pub fn draft(&self) -> &Draft {
         &self.draft
     }
@@ -201,9 +201,9 @@ impl AnswerReader {
                 self.draft.answer.push_str(space);
                 self.has_answered |= !text.is_empty();
                 match std::mem::take(&mut self.calls) {
-                    Calls::None => self.spoken(Spoken::Text(text), delta),
+                    Calls::None => self.segment(Segment::Text(text), delta),
                     Calls::Among(mut calls) => {
-                        calls.push(text, &mut |spoken| self.spoken(spoken, delta));
+                        calls.push(text, &mut |segment| self.segment(segment, delta));
                         self.calls = Calls::Among(calls);
                     }
                     Calls::Whole(mut whole) => {
@@ -216,14 +216,14 @@ impl AnswerReader {
         on_part(part)
     }
 
-    fn spoken(&mut self, spoken: Spoken<'_>, delta: &mut AnswerDelta) {
-        match spoken {
+    fn segment(&mut self, segment: Segment<'_>, delta: &mut AnswerDelta) {
+        match segment {
             _ if self.is_complete() => {}
-            Spoken::Text(text) => {
+            Segment::Text(text) => {
                 self.draft.answer.push_str(text);
                 delta.answer.push_str(text);
             }
-            Spoken::Call(call) => {
+            Segment::Call(call) => {
                 self.draft.calls.push(call.clone());
                 delta.calls.push(call);
             }
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::chat::{CallMarks, Tags};
 
-    /// Everything that a reader gives of text in pieces, together.
+    /// All deltas of text in pieces, combined.
     fn read(mut reader: AnswerReader, pieces: &[&str]) -> (AnswerDelta, String, AnswerReader) {
         let (mut all, mut shown) = (AnswerDelta::default(), String::new());
         let mut on_part = |part: Part<'_>| {
@@ -276,7 +276,7 @@ mod tests {
     const CALL: &str = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
 
     #[test]
-    fn space_at_tags_is_shown_and_is_no_part_of_the_answer() {
+    fn white_space_at_tags_is_not_part_of_the_answer() {
         let pieces = ["<think>\nHm", ".\n</thi", "nk>\n\nYes."];
         let (all, shown, reader) = read(thinker(Calls::None, false), &pieces);
         assert_eq!((all.reasoning.as_str(), all.answer.as_str()), ("Hm.\n", "Yes."));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_read_behind_reasoning_and_end_an_answer_of_one() {
+    fn calls_after_reasoning_are_parsed_and_one_call_ends_the_answer() {
         let text = format!("<think>a</think>So: {CALL} {CALL} end");
         for (one_call, calls, answer) in [(false, 2, "So:end"), (true, 1, "So:")] {
             let (all, _, reader) = read(thinker(caller(), one_call), &[&text]);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_a_call_is_one_or_else_text() {
+    fn an_answer_that_is_a_call_is_text_if_cut_off() {
         let whole = || thinker(Calls::Whole(String::new()), false);
         let (all, ..) = read(whole(), &["{\"name\": \"f\", ", "\"arguments\": {\"a\": 1}}"]);
         assert_eq!((all.calls.len(), all.answer.as_str()), (1, ""));
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_no_chat_is_answer_as_it_is() {
+    fn text_outside_of_a_chat_is_all_answer() {
         let (all, ..) = read(AnswerReader::default(), &[" <think>", "a</think> "]);
         assert_eq!((all.reasoning.as_str(), all.answer.as_str()), ("", " <think>a</think> "));
     }

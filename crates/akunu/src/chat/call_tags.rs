@@ -1,10 +1,10 @@
-//! Calls of tools whose arguments stand between tags, each by itself.
+//! Tool calls with each argument between tags.
 
 use serde_json::{Map, Value as Json};
 
 use super::calls::Call;
 
-/// What such a call is made of: what stands before a part and behind it.
+/// The tags of such a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CallTags {
     pub(super) name: &'static str,
@@ -14,7 +14,7 @@ pub(super) struct CallTags {
 }
 
 impl CallTags {
-    /// What stands before `end`. `tools` say what is a text and what is JSON.
+    /// Parses the text before `end`. The schemas of `tools` say which arguments are strings.
     pub(super) fn read(&self, text: &str, tools: &[Json]) -> Option<Call> {
         let text = text.trim_start().strip_prefix(self.name)?;
         let (name, mut rest) = text.split_at(text.find(['<', '>', '\n']).unwrap_or(text.len()));
@@ -37,13 +37,13 @@ pub(super) fn name_of(tool: &Json) -> Option<&str> {
     tool["function"]["name"].as_str()
 }
 
-/// The first text between two tags, and what follows.
+/// The first text between two tags, and the rest.
 fn between<'t>(text: &'t str, [open, close]: [&str; 2]) -> Option<(&'t str, &'t str)> {
-    let (_, begun) = text.split_once(open)?;
-    begun.split_once(close)
+    let (_, rest) = text.split_once(open)?;
+    rest.split_once(close)
 }
 
-/// Templates put values on lines of their own, and write what is no text as JSON or as Python does.
+/// Parses an argument. Templates put values on separate lines, and write values other than strings as JSON or as in Python.
 fn argument(written: &str, kind: &Json) -> Json {
     let text = written.strip_prefix('\n').unwrap_or(written);
     let text = text.strip_suffix('\n').unwrap_or(text);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_text_stays_one() {
+    fn string_arguments_are_not_parsed() {
         let text =
             "\n<function=f>\n<parameter=text>\n 3 <b>\n\n</parameter>\n<parameter=list>\n[1]\n</parameter>";
         assert_eq!(read(text), Some(json!(["f", { "text": " 3 <b>\n", "list": [1] }])));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_call_is_none() {
+    fn invalid_calls_are_not_parsed() {
         for text in ["", "f", "<function=>", "<function=two words>", "<function=f><parameter=a>never ends"] {
             assert_eq!(read(text), None, "{text}");
         }

@@ -1,30 +1,30 @@
-//! Tool calls told apart from the text around them, as it comes.
+//! Separates tool calls from the text around them, as it streams.
 
 use serde_json::{Map, Value as Json};
 
 use super::call_tags::{CallTags, name_of};
 use super::reasoning::overlap;
 
-/// How a family of models writes calls of tools.
+/// The format of tool calls of a family of models.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CallMarks {
-    /// Stands before calls.
+    /// Precedes calls.
     open: &'static str,
-    /// May stand behind them.
+    /// May follow calls.
     close: &'static str,
-    /// Tokens that stand between a name and its arguments, where those alone are JSON.
+    /// Tokens between a name and its arguments, if only the arguments are JSON.
     between: &'static [&'static str],
-    /// How calls are written that are no JSON.
+    /// The tags of calls that are not JSON.
     tags: Option<CallTags>,
-    /// Calls may stand at an answer's beginning, without marks.
+    /// Calls may start an answer without a mark.
     bare: bool,
-    /// What the family's templates have in them.
+    /// Identifies templates of the family.
     sign: &'static str,
 }
 
-const USUAL: CallMarks = CallMarks { open: "", close: "", between: &[], tags: None, bare: false, sign: "" };
+const DEFAULT: CallMarks = CallMarks { open: "", close: "", between: &[], tags: None, bare: false, sign: "" };
 
-/// Of templates that have several signs the first counts.
+/// The first family whose sign is in a template applies.
 const FAMILIES: [CallMarks; 10] = [
     // GLM.
     CallMarks {
@@ -37,7 +37,7 @@ const FAMILIES: [CallMarks; 10] = [
             end: "</tool_call>",
         }),
         sign: "<arg_key>",
-        ..USUAL
+        ..DEFAULT
     },
     // Seed.
     CallMarks {
@@ -45,7 +45,7 @@ const FAMILIES: [CallMarks; 10] = [
         close: "</seed:tool_call>",
         tags: Some(FUNCTION),
         sign: "<seed:tool_call>",
-        ..USUAL
+        ..DEFAULT
     },
     // Qwen3-Coder, Qwen 3.5, Nemotron 3, Step.
     CallMarks {
@@ -53,26 +53,26 @@ const FAMILIES: [CallMarks; 10] = [
         close: "</tool_call>",
         tags: Some(FUNCTION),
         sign: "<parameter=",
-        ..USUAL
+        ..DEFAULT
     },
     // Apriel.
-    CallMarks { open: "<tool_calls>", close: "</tool_calls>", sign: "<tool_calls>", ..USUAL },
+    CallMarks { open: "<tool_calls>", close: "</tool_calls>", sign: "<tool_calls>", ..DEFAULT },
     // Hermes, Qwen.
-    CallMarks { open: "<tool_call>", close: "</tool_call>", sign: "<tool_call>", ..USUAL },
+    CallMarks { open: "<tool_call>", close: "</tool_call>", sign: "<tool_call>", ..DEFAULT },
     // Mistral: a list of calls, or since 2025 a name and its arguments for each mark.
-    CallMarks { open: "[TOOL_CALLS]", between: &["[CALL_ID]", "[ARGS]"], sign: "[TOOL_CALLS]", ..USUAL },
+    CallMarks { open: "[TOOL_CALLS]", between: &["[CALL_ID]", "[ARGS]"], sign: "[TOOL_CALLS]", ..DEFAULT },
     // Granite, Phi.
-    CallMarks { open: "<|tool_call|>", close: "<|/tool_call|>", sign: "<|tool_call|>", ..USUAL },
+    CallMarks { open: "<|tool_call|>", close: "<|/tool_call|>", sign: "<|tool_call|>", ..DEFAULT },
     // GigaChat.
-    CallMarks { open: "<|function_call|>", sign: "<|function_call|>", ..USUAL },
+    CallMarks { open: "<|function_call|>", sign: "<|function_call|>", ..DEFAULT },
     // Command R.
-    CallMarks { open: "<|START_ACTION|>", close: "<|END_ACTION|>", sign: "<|START_ACTION|>", ..USUAL },
+    CallMarks { open: "<|START_ACTION|>", close: "<|END_ACTION|>", sign: "<|START_ACTION|>", ..DEFAULT },
     // Llama 3.
     CallMarks {
         open: "<|python_tag|>",
         bare: true,
         sign: "\"name\": function name, \"parameters\"",
-        ..USUAL
+        ..DEFAULT
     },
 ];
 
@@ -84,39 +84,39 @@ const FUNCTION: CallTags = CallTags {
 };
 
 impl CallMarks {
-    /// Those of the models that a template is for, if it is known how they call tools.
+    /// The marks for a template's models; `None` if their format is unknown.
     pub fn of_template(source: &str) -> Option<&'static CallMarks> {
         FAMILIES.iter().find(|marks| source.contains(marks.sign))
     }
 
-    /// Whether this is one of them.
+    /// Whether the text is one of the marks.
     pub(crate) fn contain(&self, text: &str) -> bool {
         !text.is_empty() && (text == self.open || text == self.close || self.between.contains(&text))
     }
 }
 
-/// What a model wants done.
+/// A tool call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     pub name: String,
     pub arguments: Map<String, Json>,
 }
 
-/// Something that was said: in the order in which it was.
+/// A segment of an answer.
 #[derive(Debug, PartialEq)]
-pub enum Spoken<'a> {
+pub enum Segment<'a> {
     Text(&'a str),
     Call(Call),
 }
 
-pub type OnSpoken<'a> = &'a mut dyn FnMut(Spoken<'_>);
+pub type OnSegment<'a> = &'a mut dyn FnMut(Segment<'_>);
 
-/// Reads calls out of an answer. What may become one is held back until it is certain; what does not is text, marks
-/// and all. White space around calls is nobody's.
+/// Parses calls from an answer. Text that may become a call is held back until it is certain. If it does not become one, it is
+/// text, including its marks. White space around calls is removed.
 #[derive(Clone, Debug)]
 pub struct CallReader {
     marks: &'static CallMarks,
-    /// As in OpenAI's API. A call without marks has to be of one of them.
+    /// In the form of OpenAI's API. A call without a mark must name one of them.
     tools: Vec<Json>,
     state: State,
     held: String,
@@ -124,29 +124,29 @@ pub struct CallReader {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Nothing but white space has come, and a call without marks may.
+    /// Only white space so far; a call without a mark may follow.
     Start,
     Text,
-    /// What is held begins with a mark, or what stands for one, of so many bytes.
+    /// `held` begins with a mark, or an equivalent, of this many bytes.
     Marked {
         mark: usize,
     },
-    /// And JSON has begun behind it.
+    /// JSON has started after the mark.
     Json {
         mark: usize,
-        begun: usize,
+        start: usize,
         scan: Scan,
     },
-    /// Or a call between tags, whose end is looked for from here on.
+    /// A call between tags, whose end is searched for from this offset.
     Tags {
         mark: usize,
         from: usize,
     },
-    /// A call is over.
+    /// After a call.
     After,
 }
 
-/// Bytes between a mark and the arguments: a name, and an id.
+/// Maximum bytes between a mark and the arguments, for a name and an id.
 const LONGEST_HEADER: usize = 256;
 
 impl CallReader {
@@ -155,54 +155,54 @@ impl CallReader {
         CallReader { marks, tools, state, held: String::new() }
     }
 
-    pub fn push(&mut self, text: &str, on_spoken: OnSpoken<'_>) {
+    pub fn push(&mut self, text: &str, on_segment: OnSegment<'_>) {
         self.held.push_str(text);
-        while self.step(on_spoken) {}
+        while self.step(on_segment) {}
     }
 
-    /// What was held back is no call.
-    pub fn finish(&mut self, on_spoken: OnSpoken<'_>) {
+    /// Ends the answer; text that was held back is not a call.
+    pub fn finish(&mut self, on_segment: OnSegment<'_>) {
         if matches!(self.state, State::After) {
             self.drop_space();
         }
-        self.say(self.held.len(), on_spoken);
+        self.say(self.held.len(), on_segment);
     }
 
-    /// False: more text is needed to go on.
-    fn step(&mut self, on_spoken: OnSpoken<'_>) -> bool {
+    /// False: more text is needed.
+    fn step(&mut self, on_segment: OnSegment<'_>) -> bool {
         match self.state {
             State::Start => match self.held.trim_start() {
                 "" => return false,
-                begun if begun.starts_with('{') => {
-                    self.state = State::Marked { mark: self.held.len() - begun.len() };
+                start if start.starts_with('{') => {
+                    self.state = State::Marked { mark: self.held.len() - start.len() };
                 }
                 _ => self.state = State::Text,
             },
             State::Text => match self.held.find(self.marks.open) {
                 Some(at) => {
                     let text = self.held[..at].trim_end().len();
-                    self.say(text, on_spoken);
+                    self.say(text, on_segment);
                     self.state = State::Marked { mark: at - text + self.marks.open.len() };
                 }
                 None => {
                     let certain = self.held.len() - overlap(&self.held, self.marks.open);
-                    self.say(self.held[..certain].trim_end().len(), on_spoken);
+                    self.say(self.held[..certain].trim_end().len(), on_segment);
                     return false;
                 }
             },
-            State::Marked { mark } => return self.marked(mark, on_spoken),
-            State::Json { mark, begun, mut scan } => {
+            State::Marked { mark } => return self.marked(mark, on_segment),
+            State::Json { mark, start, mut scan } => {
                 let Some(end) = scan.end(self.held.as_bytes()) else {
-                    self.state = State::Json { mark, begun, scan };
+                    self.state = State::Json { mark, start, scan };
                     return false;
                 };
-                match self.calls(mark, begun, end) {
+                match self.calls(mark, start, end) {
                     Some(calls) => {
                         self.held.drain(..end);
                         self.state = State::After;
-                        calls.into_iter().for_each(|call| on_spoken(Spoken::Call(call)));
+                        calls.into_iter().for_each(|call| on_segment(Segment::Call(call)));
                     }
-                    None => self.give_up(end, on_spoken),
+                    None => self.give_up(end, on_segment),
                 }
             }
             State::Tags { mark, from } => {
@@ -216,9 +216,9 @@ impl CallReader {
                     Some(call) => {
                         self.held.drain(..at + tags.end.len());
                         self.state = State::After;
-                        on_spoken(Spoken::Call(call));
+                        on_segment(Segment::Call(call));
                     }
-                    None => self.give_up(at, on_spoken),
+                    None => self.give_up(at, on_segment),
                 }
             }
             State::After => return self.after(),
@@ -226,37 +226,37 @@ impl CallReader {
         true
     }
 
-    /// What stands behind a mark tells what it may become.
-    fn marked(&mut self, mark: usize, on_spoken: OnSpoken<'_>) -> bool {
+    /// Decides by the text after a mark.
+    fn marked(&mut self, mark: usize, on_segment: OnSegment<'_>) -> bool {
         let rest = self.held[mark..].trim_start();
-        let begun = self.held.len() - rest.len();
+        let start = self.held.len() - rest.len();
         let is_json = rest.starts_with(['{', '[']);
         if rest.is_empty() {
             return false;
         }
         if let Some(tags) = self.marks.tags.as_ref().filter(|_| !is_json) {
             match tags.name {
-                name if rest.starts_with(name) => self.state = State::Tags { mark, from: begun },
+                name if rest.starts_with(name) => self.state = State::Tags { mark, from: start },
                 name if name.starts_with(rest) => return false,
-                _ => self.give_up(mark, on_spoken),
+                _ => self.give_up(mark, on_segment),
             }
             return true;
         }
         let has_header = !self.marks.between.is_empty() && !is_json;
         let header = if has_header { rest.find('{').unwrap_or(rest.len()) } else { 0 };
         match rest.as_bytes().get(header) {
-            _ if header > LONGEST_HEADER => self.give_up(mark, on_spoken),
+            _ if header > LONGEST_HEADER => self.give_up(mark, on_segment),
             None => return false,
             Some(b'{' | b'[') => {
-                let begun = begun + header;
-                self.state = State::Json { mark, begun, scan: Scan::from(begun) };
+                let start = start + header;
+                self.state = State::Json { mark, start, scan: Scan::from(start) };
             }
-            Some(_) => self.give_up(mark, on_spoken),
+            Some(_) => self.give_up(mark, on_segment),
         }
         true
     }
 
-    /// Behind a call may stand the mark that ends it, or another call.
+    /// After a call there may be a closing mark, or another call.
     fn after(&mut self) -> bool {
         let CallMarks { close, bare, .. } = *self.marks;
         let rest = self.held.trim_start();
@@ -280,23 +280,23 @@ impl CallReader {
         self.held.drain(..self.held.len() - self.held.trim_start().len());
     }
 
-    /// So much is no call.
-    fn give_up(&mut self, len: usize, on_spoken: OnSpoken<'_>) {
-        self.say(len, on_spoken);
+    /// Emits this much as text.
+    fn give_up(&mut self, len: usize, on_segment: OnSegment<'_>) {
+        self.say(len, on_segment);
         self.state = State::Text;
     }
 
-    fn say(&mut self, len: usize, on_spoken: OnSpoken<'_>) {
+    fn say(&mut self, len: usize, on_segment: OnSegment<'_>) {
         if len > 0 {
-            on_spoken(Spoken::Text(&self.held[..len]));
+            on_segment(Segment::Text(&self.held[..len]));
         }
         self.held.drain(..len);
     }
 
-    /// The calls in what is held, if that is what it is.
-    fn calls(&self, mark: usize, begun: usize, end: usize) -> Option<Vec<Call>> {
-        let json: Json = serde_json::from_str(&self.held[begun..end]).ok()?;
-        let header = self.held[mark..begun].trim();
+    /// Parses `held` as calls.
+    fn calls(&self, mark: usize, start: usize, end: usize) -> Option<Vec<Call>> {
+        let json: Json = serde_json::from_str(&self.held[start..end]).ok()?;
+        let header = self.held[mark..start].trim();
         let calls = match json {
             Json::Object(arguments) if !header.is_empty() => vec![Call { name: name_in(header)?, arguments }],
             Json::Array(list) if header.is_empty() => list.into_iter().map(call).collect::<Option<_>>()?,
@@ -332,7 +332,7 @@ fn call(json: Json) -> Option<Call> {
     Some(Call { name, arguments })
 }
 
-/// Looks for the end of a JSON value, at each byte once.
+/// Finds the end of a JSON value, visiting each byte once.
 #[derive(Clone, Copy, Debug)]
 struct Scan {
     at: usize,
@@ -378,31 +378,31 @@ mod tests {
     const GLM: &str = "{{ '<tool_call> <arg_key>' }}";
     const LLAMA: &str = "Respond in the format {\"name\": function name, \"parameters\": …}";
 
-    /// Text and calls, a call as `name(arguments)`, from an answer in pieces.
+    /// Text and calls of an answer in pieces, with calls as `name(arguments)`.
     fn read(template: &str, pieces: &[&str]) -> Vec<String> {
         let marks = CallMarks::of_template(template).unwrap();
         let tools = ["clock", "add"].map(|name| json!({ "function": { "name": name } }));
         let mut reader = CallReader::new(marks, tools.to_vec());
         let mut all: Vec<String> = Vec::new();
         let mut in_text = false;
-        let mut on_spoken = |spoken: Spoken<'_>| match spoken {
-            Spoken::Text(text) if in_text => all.last_mut().unwrap().push_str(text),
-            Spoken::Text(text) => {
+        let mut on_segment = |segment: Segment<'_>| match segment {
+            Segment::Text(text) if in_text => all.last_mut().unwrap().push_str(text),
+            Segment::Text(text) => {
                 in_text = true;
                 all.push(text.to_string());
             }
-            Spoken::Call(Call { name, arguments }) => {
+            Segment::Call(Call { name, arguments }) => {
                 in_text = false;
                 all.push(format!("{name}({})", Json::Object(arguments)));
             }
         };
-        pieces.iter().for_each(|piece| reader.push(piece, &mut on_spoken));
-        reader.finish(&mut on_spoken);
+        pieces.iter().for_each(|piece| reader.push(piece, &mut on_segment));
+        reader.finish(&mut on_segment);
         all
     }
 
     #[test]
-    fn calls_stand_between_marks() {
+    fn calls_between_marks_are_parsed() {
         let call = r#"<tool_call>
 {"name": "add", "arguments": {"b": "}\"</tool_call>", "a": [1]}}
 </tool_call>"#;
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_stand_behind_a_mark() {
+    fn calls_after_a_mark_are_parsed() {
         let list = r#"[TOOL_CALLS] [{"name": "clock", "arguments": {}, "id": "a"}, {"name": "add", "arguments": {"a": 1}}]"#;
         assert_eq!(read(MISTRAL, &[list]), ["clock({})", r#"add({"a":1})"#]);
         let named = r#"[TOOL_CALLS]clock[ARGS]{}[TOOL_CALLS]add[CALL_ID]x9[ARGS]{"a": 1}"#;
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_stand_between_tags() {
+    fn arguments_between_tags_are_parsed() {
         let coder = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>";
         let glm = "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>";
         for (template, call) in [(CODER, coder), (GLM, glm)] {
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_stand_for_themselves_where_they_begin_the_answer_and_the_tool_is_there() {
+    fn bare_calls_of_known_tools_may_start_the_answer() {
         let two = r#" {"name": "clock", "parameters": {}}; {"type": "function", "name": "add", "parameters": {"a": 1}}"#;
         assert_eq!(read(LLAMA, &[two]), ["clock({})", r#"add({"a":1})"#]);
         assert_eq!(read(LLAMA, &["<|python_tag|>{\"name\": \"other\", \"parameters\": {}}"]), ["other({})"]);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_call_is_text_to_the_last_byte() {
+    fn text_without_a_call_is_unchanged() {
         for text in [
             "The <tool_call> mark",
             "a \n<tool_call>\n{\"name\": 1}</tool_call> b ",
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_tell_how_calls_are_written() {
+    fn templates_identify_the_format_of_calls() {
         let open = |source| CallMarks::of_template(source).map(|marks| marks.open);
         assert_eq!(open("{{ messages }}"), None);
         assert_eq!(open("a <|tool_call|> b"), Some("<|tool_call|>"));

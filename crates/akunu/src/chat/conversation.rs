@@ -15,7 +15,7 @@ pub fn parse(text: &str) -> Result<Vec<Json>, Error> {
     Ok(parse_with_rest(text)?.0)
 }
 
-/// As [`parse`], with what else the object has.
+/// As [`parse`], with the other fields of the object.
 pub fn parse_with_rest(text: &str) -> Result<(Vec<Json>, Map<String, Json>), Error> {
     let refuse = |reason: String| Error::Conversation { reason };
     let json: Json =
@@ -51,7 +51,7 @@ fn check(message: &Json) -> Result<(), String> {
     }
 }
 
-/// What [`parse`] reads.
+/// Writes messages in the format that [`parse`] reads.
 pub fn to_json(messages: &[Json]) -> String {
     let mut text = serde_json::to_string_pretty(&json!({ "messages": messages })).unwrap_or_default();
     text.push('\n');
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn messages_survive_a_round_trip() {
         let messages =
             [message("system", "Be \"brief\".\n"), message("user", "é\u{1}"), message("assistant", "")];
         assert_eq!(parse(&to_json(&messages)).unwrap(), messages);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_conversation_is_told_by_message() {
+    fn errors_name_the_invalid_message() {
         for (text, words) in [
             ("", "not JSON"),
             ("{", "not JSON"),

@@ -1,20 +1,20 @@
-//! Reasoning and answer told apart, as the text comes.
+//! Separates reasoning from the answer, as the text streams.
 
 use std::ops::ControlFlow;
 
-/// How a family of models marks its reasoning.
+/// The reasoning tags of a family of models.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Tags {
     pub open: &'static str,
     pub close: &'static str,
-    /// Headers that are part of no text.
+    /// Headers that are neither reasoning nor answer.
     pub silent: &'static [&'static str],
-    /// Reasoning may begin anywhere: its tags are control tokens, which no answer talks about. Otherwise it begins
-    /// the text, or not at all.
+    /// Reasoning may start anywhere, because its tags are control tokens, which cannot be quoted in an answer. Otherwise it
+    /// may only start the text.
     pub anywhere: bool,
 }
 
-/// A template that contains a row's `close` is of that row's family. The last row is for all others.
+/// A template that contains the tags of a row belongs to its family. The last row is for all others.
 const FAMILIES: [Tags; 8] = [
     Tags {
         open: "<|channel|>analysis<|message|>",
@@ -42,20 +42,20 @@ const FAMILIES: [Tags; 8] = [
 ];
 
 impl Tags {
-    /// Those of the models that a template is for.
+    /// The tags of a template's models.
     pub fn of_template(source: &str) -> &'static Tags {
         let [families @ .., usual] = &FAMILIES;
-        // Other templates end messages with `<|end|>` too.
+        // Both are required, because other templates end messages with `<|end|>` too.
         let is_meant = |tags: &&Tags| source.contains(tags.close) && source.contains(tags.open);
         families.iter().find(is_meant).unwrap_or(usual)
     }
 
-    /// Whether a prompt ends where reasoning has begun.
+    /// Whether a prompt ends with the opening tag.
     pub fn opened_by(&self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.open)
     }
 
-    /// Whether this is a part of a tag.
+    /// Whether the text is part of a tag.
     pub(crate) fn contain(&self, text: &str) -> bool {
         let all = [self.open, self.close].into_iter().chain(self.silent.iter().copied());
         !text.is_empty() && all.into_iter().any(|tag| tag.contains(text))
@@ -65,12 +65,12 @@ impl Tags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Reasoning,
-    /// What begins or ends reasoning.
+    /// A tag that begins or ends reasoning.
     Tag,
     Answer,
 }
 
-/// A piece of what a model says.
+/// A part of generated text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part<'a> {
     pub kind: Kind,
@@ -79,7 +79,7 @@ pub struct Part<'a> {
 
 pub type OnPart<'a> = &'a mut dyn FnMut(Part<'_>) -> ControlFlow<()>;
 
-/// Tells reasoning from answer. What may be the beginning of a tag is held back until it is certain.
+/// Splits text into reasoning and answer. Text that may be the beginning of a tag is held back until it is certain.
 #[derive(Clone, Debug)]
 pub struct Splitter {
     tags: &'static Tags,
@@ -89,14 +89,14 @@ pub struct Splitter {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing but white space has come.
+    /// Only white space so far.
     Start,
     Reasoning,
     Answer,
 }
 
 impl Splitter {
-    /// `inside`: the prompt has opened the reasoning already.
+    /// `inside`: the prompt ends with the opening tag.
     pub fn new(tags: &'static Tags, inside: bool) -> Splitter {
         let state = match (inside, tags.anywhere) {
             (true, _) => State::Reasoning,
@@ -112,22 +112,22 @@ impl Splitter {
         ControlFlow::Continue(())
     }
 
-    /// What was held back is no tag.
+    /// Ends the text; what was held back is not a tag.
     pub fn finish(&mut self, on_part: OnPart<'_>) -> ControlFlow<()> {
         let kind = if self.state == State::Reasoning { Kind::Reasoning } else { Kind::Answer };
         self.give(kind, self.held.len(), on_part)
     }
 
-    /// False: more text is needed to go on.
+    /// False: more text is needed.
     fn step(&mut self, on_part: OnPart<'_>) -> ControlFlow<(), bool> {
         let Tags { open, close, silent, anywhere } = *self.tags;
         match self.state {
             State::Start => {
-                let begun = self.held.trim_start();
-                if begun.starts_with(open) {
+                let text = self.held.trim_start();
+                if text.starts_with(open) {
                     self.state = State::Reasoning;
-                    self.give(Kind::Tag, self.held.len() - begun.len() + open.len(), on_part)?;
-                } else if open.starts_with(begun) {
+                    self.give(Kind::Tag, self.held.len() - text.len() + open.len(), on_part)?;
+                } else if open.starts_with(text) {
                     return ControlFlow::Continue(false);
                 } else {
                     self.state = State::Answer;
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Reasoning, answer, and how many tags there were, from text in pieces.
+    /// Reasoning, answer, and the number of tags of text in pieces.
     fn split(tags: &'static Tags, inside: bool, pieces: &[&str]) -> (String, String, usize) {
         let mut splitter = Splitter::new(tags, inside);
         let (mut reasoning, mut answer, mut count) = (String::new(), String::new(), 0);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn reasoning_begins_a_text_or_stands_in_none() {
+    fn reasoning_starts_the_text_or_is_absent() {
         let think = Tags::of_template("{{ messages }}");
         assert_eq!(split(think, false, &["\n<think>a", "b</think>c"]), parts("ab", "c", 2));
         assert_eq!(split(think, true, &["ab</think>c"]), parts("ab", "c", 1));
@@ -227,18 +227,18 @@ mod tests {
     }
 
     #[test]
-    fn channels_are_headers_and_not_text() {
+    fn channel_headers_are_not_text() {
         let harmony = Tags::of_template("<|channel|>analysis<|message|> and <|end|>");
         assert!(harmony.anywhere);
         let text =
             "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.";
         assert_eq!(split(harmony, false, &[text]), parts("Hm.", "Yes.", 2));
-        // Phi's messages end with <|end|> too, and it has no channels.
+        // Phi's messages end with <|end|> too, without channels.
         assert_eq!(Tags::of_template("<|assistant|>{{ x }}<|end|>").open, "<think>");
     }
 
     #[test]
-    fn a_prompt_may_open_the_reasoning() {
+    fn a_prompt_may_end_with_the_opening_tag() {
         let think = Tags::of_template("");
         assert!(think.opened_by("<|im_start|>assistant\n<think>\n"));
         assert!(!think.opened_by("<|im_start|>assistant\n<think>\n\n</think>\n\n"));

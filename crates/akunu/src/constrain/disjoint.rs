@@ -1,4 +1,4 @@
-//! Whether a value can be of two schemas at once.
+//! Decides whether a value can satisfy two schemas.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json};
 
 use super::schema::{TYPES, is_of_type, required, resolve, types};
 
-/// Comparisons for all alternatives of a schema, and how deep they go: what takes more is not certain.
+/// Limits on comparisons for the alternatives of a schema, and on their depth. Beyond them the result is unknown.
 const MOST_COMPARISONS: u32 = 10_000;
 const MOST_DEPTH: u32 = 16;
 
@@ -22,7 +22,7 @@ impl<'a> Comparison<'a> {
         Comparison { root, left: Cell::new(MOST_COMPARISONS) }
     }
 
-    /// Only where that is certain: by their types, by the values that they list, or by a property that both require.
+    /// True only if this is certain: from the types, the listed values, or a property that both require.
     pub(super) fn are_disjoint(&self, one: &Json, other: &Json) -> bool {
         self.schemas(one, other, 0)
     }
@@ -34,7 +34,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Through references, as far as they lead to a schema with something in it.
+    /// Follows references to a schema with content.
     fn resolved<'s>(&self, mut schema: &'s Json) -> Option<&'s Map<String, Json>>
     where
         'a: 's,
@@ -58,7 +58,7 @@ impl<'a> Comparison<'a> {
                     |part| self.resolved(part).is_some_and(|part| self.maps(part, others, depth + 1));
                 return parts.iter().all(is_apart);
             }
-            // What may be in others, nobody looks after.
+            // The content of other properties is not compared.
             if some.contains_key("allOf") {
                 return false;
             }
@@ -98,7 +98,7 @@ fn values(map: &Map<String, Json>) -> Option<&[Json]> {
     }
 }
 
-/// 1 is 1.0.
+/// 1 and 1.0 are equal.
 fn are_equal(one: &Json, other: &Json) -> bool {
     one == other || (one.is_number() && one.as_f64() == other.as_f64())
 }
@@ -107,7 +107,7 @@ fn may_be(value: &Json, map: &Map<String, Json>) -> bool {
     kinds(map).iter().any(|kind| is_of_type(value, kind))
 }
 
-/// A whole number is a number too.
+/// An integer is also a number.
 fn kinds(map: &Map<String, Json>) -> Vec<&str> {
     let mut kinds = types(map, "").unwrap_or_default();
     if kinds.is_empty() {

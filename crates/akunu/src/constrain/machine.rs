@@ -1,7 +1,7 @@
-//! Which bytes may follow: a grammar's values, read byte by byte with a stack.
+//! The parser of a grammar, byte by byte with a stack: which bytes may follow.
 //!
-//! A text is read in all the ways that it may be meant at once: each of them is a [`Stack`]. Every stack that is let through can be
-//! gone on with to the end of a value, so no answer is led where nothing can follow.
+//! All ways to parse a text are followed at once; each is a [`Stack`]. Every stack can be continued to a complete value, so an
+//! answer never reaches a dead end.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -10,37 +10,37 @@ use super::node::{ArrayRule, Grammar, IMPOSSIBLE, Node, NodeId, ObjectRule};
 use super::number::{self, NumberAt};
 use super::text::{self, Step, TextAt, TextRule};
 
-/// White space that may stand before all else.
+/// Maximum white space before a value.
 const FIRST_BLANKS: u8 = 2;
-/// Spaces of a new line for each bracket that is open. White space is what people write, and no more: models that are at a loss go
-/// on with it for ever.
+/// Indentation per open bracket after a new line. Only the usual white space is allowed, because models may otherwise repeat it
+/// without end.
 const INDENT: u16 = 4;
-/// Values nest no deeper: parsers have limits, and models that open brackets for ever exist.
+/// Maximum nesting of values, because parsers have limits, and models may open brackets without end.
 pub(super) const MOST_DEPTH: u16 = 64;
-/// Ways to read a text at once. Others are left out; what is then let through is still what was asked for.
+/// Maximum number of parses. Further ones are dropped, which allows fewer texts, but never wrong ones.
 const MOST_STACKS: usize = 512;
 
-/// Where in a list or an object.
+/// The position in a list or an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     Opened,
-    /// Behind a key.
+    /// After a key.
     Key,
-    /// Behind a value.
+    /// After a value.
     Value,
     Comma,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Frame {
-    /// All is said.
+    /// The value is complete.
     Done,
-    /// A value is to begin, after so much white space at most.
+    /// Before a value, with at most this much white space.
     Value {
         node: NodeId,
         room: u8,
     },
-    /// Of the node's texts, those from `low` to `high` begin with the `at` bytes that have come.
+    /// In one of the node's texts: those from `low` to `high` begin with the `at` bytes so far.
     Literals {
         node: NodeId,
         low: u32,
@@ -62,7 +62,7 @@ pub(super) enum Frame {
         count: u32,
         blanks: Blanks,
     },
-    /// `next`: the first property that may come; `other`: a key that is no property's came last.
+    /// `next`: the first property that may follow; `other`: the last key was not that of a property.
     Object {
         node: NodeId,
         place: Place,
@@ -70,13 +70,13 @@ pub(super) enum Frame {
         other: bool,
         blanks: Blanks,
     },
-    /// The key of a property, above its object.
+    /// In the key of a property; its object is below on the stack.
     Key {
         node: NodeId,
         property: u32,
         at: u32,
     },
-    /// A key that is no property's, above its object: those from `low` to `high` begin like it.
+    /// In a key that is not that of a property; those from `low` to `high` have the same prefix. Its object is below on the stack.
     OtherKey {
         node: NodeId,
         low: u32,
@@ -100,7 +100,7 @@ struct Link {
 
 type Below = Option<Arc<Link>>;
 
-/// One way to read what has come.
+/// One way to parse the text so far.
 #[derive(Clone, Debug)]
 pub(super) struct Stack {
     pub(super) top: Frame,
@@ -148,7 +148,7 @@ fn pop(below: &Below) -> Stack {
     }
 }
 
-/// White space between the parts of a list or an object: a space, or a new line that is indented.
+/// White space between parts of a list or an object: a space, or a new line with indentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Blanks {
     None,
@@ -157,7 +157,7 @@ pub(super) enum Blanks {
 }
 
 impl Blanks {
-    /// With one byte more. Behind a value only the end may follow; behind a key none of it stands.
+    /// Adds a byte of white space. After a value it may only precede the end; after a key it is not allowed.
     fn and(self, byte: u8, place: Place, may_end: bool, depth: u16) -> Option<Blanks> {
         if place == Place::Key || (place == Place::Value && !may_end) {
             return None;
@@ -183,7 +183,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// `None`: nothing can be what the grammar asks for.
+    /// `None`: no value satisfies the grammar.
     pub(super) fn new(grammar: Grammar) -> Option<Machine> {
         (grammar.height(grammar.root) <= MOST_DEPTH).then_some(Machine { grammar })
     }
@@ -192,7 +192,7 @@ impl Machine {
         vec![Stack { top: Frame::Value { node: self.grammar.root, room: FIRST_BLANKS }, below: None }]
     }
 
-    /// What a byte makes of them: nothing where it cannot follow.
+    /// Advances all parses by a byte; the result is empty if the byte is not allowed.
     pub(super) fn step(&self, stacks: &[Stack], byte: u8, to: &mut Vec<Stack>) {
         to.clear();
         for stack in stacks {
@@ -204,7 +204,7 @@ impl Machine {
         without_doubles(to);
     }
 
-    /// Whether all may be said.
+    /// Whether the value may be complete.
     pub(super) fn may_end(&self, stacks: &[Stack]) -> bool {
         stacks.iter().any(|stack| {
             let (mut frame, mut below) = (&stack.top, &stack.below);
@@ -216,7 +216,7 @@ impl Machine {
         })
     }
 
-    /// Whether nothing can follow any more.
+    /// Whether nothing can follow.
     pub(super) fn is_over(&self, stacks: &[Stack]) -> bool {
         let mut to = Vec::new();
         let mut follows = |byte| {
@@ -226,10 +226,10 @@ impl Machine {
         self.may_end(stacks) && !(0..=u8::MAX).any(&mut follows)
     }
 
-    /// Whether every text that means itself in a string can follow: of so many characters, or of any number.
+    /// Whether any characters that need no escape may follow in a string: up to this many, or any number.
     pub(super) fn plain(&self, stacks: &[Stack]) -> Option<u32> {
         let room = |stack: &Stack| match &stack.top {
-            // Only its end can make it a property's.
+            // The key equals that of a property only at its end.
             Frame::OtherKey { at: TextAt::Body, .. } => Some(u32::MAX),
             Frame::Text { node, at: TextAt::Body, count } => match self.grammar.node(*node) {
                 Node::Text(rule) if rule.max == u32::MAX => Some(u32::MAX),
@@ -371,7 +371,7 @@ impl Machine {
         }
     }
 
-    /// Whether there is room for a value of this kind that nests as little as it can.
+    /// Whether the nesting limit allows a value of this kind with the least nesting.
     fn fits(&self, id: NodeId, below: &Below) -> bool {
         let height = self.grammar.height(id);
         height != IMPOSSIBLE && depth(below) + height <= MOST_DEPTH
@@ -409,7 +409,7 @@ impl Machine {
         to: &mut Vec<Stack>,
     ) {
         let object = |place, next, other| Frame::Object { node, place, next, other, blanks: Blanks::None };
-        // As deep as a value would stand.
+        // The nesting of a value.
         let fits = |value: NodeId| {
             let height = self.grammar.height(value);
             height != IMPOSSIBLE && depth(below) + 1 + height <= MOST_DEPTH
@@ -467,7 +467,7 @@ fn text_step(
     }
 }
 
-/// Of sorted texts, those that go on with a byte.
+/// Of sorted texts, those that continue with a byte.
 fn literals(
     texts: &[Box<[u8]>],
     (node, low, high, at): (NodeId, u32, u32, u32),
@@ -486,7 +486,7 @@ fn literals(
     });
 }
 
-/// Those of `low` to `high` whose byte number `at` is this one; all of them are alike before it.
+/// Of the texts from `low` to `high`, which have the same prefix, those with this byte at `at`.
 fn narrowed(texts: &[Box<[u8]>], low: u32, high: u32, at: u32, byte: u8) -> (u32, u32) {
     let part = &texts[low as usize..high as usize];
     let of = |text: &[u8]| text.get(at as usize).copied();
@@ -495,7 +495,7 @@ fn narrowed(texts: &[Box<[u8]>], low: u32, high: u32, at: u32, byte: u8) -> (u32
     (low + first as u32, low + (first + len) as u32)
 }
 
-/// While a key is the beginning of a property's it has no escapes: they would be another way to write that.
+/// While a key is a prefix of a property's key, escapes are not allowed, because they would be another way to write that key.
 fn other_key(
     rule: &ObjectRule,
     (node, low, high, bytes, at): (NodeId, u32, u32, u32, TextAt),
@@ -520,7 +520,7 @@ fn other_key(
         true => narrowed(&rule.names, low, high, bytes, byte),
         false => (0, 0),
     };
-    // Where it is none of them any more, how it began makes no difference.
+    // After it differs from all of them, its prefix no longer matters.
     let top = match low < high {
         true => Frame::OtherKey { node, low, high, bytes: bytes + 1, at: next },
         false => Frame::OtherKey { node, low: 0, high: 0, bytes: 0, at: next },

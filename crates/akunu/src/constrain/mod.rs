@@ -1,12 +1,12 @@
-//! Constrained generation: answers that have to be of a JSON Schema, any object of JSON, or a call of a tool.
+//! Constrained generation: answers that conform to a JSON Schema, are any JSON object, or are a tool call.
 //!
 //! ```text
 //! ResponseFormat ─schema─▶ nodes ─Machine─▶ bytes that may follow ─Vocabulary─▶ tokens that may follow ─Sampler─▶ all others at −∞
 //! ```
 //!
-//! The format is a grammar that is read byte by byte with a stack. At each place of it the vocabulary, a tree of bytes, is walked
-//! together with the grammar; the mask of tokens that was found is kept, because places come again. The text may end only where the value is whole, and ends by itself where nothing can
-//! follow.
+//! A format is a grammar, parsed byte by byte with a stack. At each state the vocabulary, a trie of bytes, is traversed together with
+//! the grammar. The resulting mask of tokens is cached, because states recur. The text may end only where the value is complete, and
+//! ends by itself where nothing can follow.
 
 mod disjoint;
 mod machine;
@@ -32,45 +32,55 @@ pub use schema::SchemaError;
 use schema::{Compiler, key};
 pub(crate) use vocabulary::{Mask, Vocabulary};
 
-/// Memory for what is kept of one constraint.
-const MOST_KEPT: usize = 16 << 20;
+/// Memory limit for the cached masks of one constraint.
+const MAX_CACHED_BYTES: usize = 16 << 20;
 
-/// What an answer is to be.
+/// The required format of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResponseFormat {
     /// Any object.
     Object,
-    /// A value of this JSON Schema.
+    /// A value that conforms to this JSON Schema.
     Schema(Json),
-    /// `{"name": …, "arguments": …}` for one of these.
+    /// `{"name": …, "arguments": …}` for one of these tools.
     Call(Vec<Tool>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tool {
     pub name: String,
-    /// The JSON Schema of its arguments; `None`: any object.
+    /// The JSON Schema of the arguments; `None`: any object.
     pub parameters: Option<Json>,
 }
 
-/// What a model may write before its answer.
+impl Tool {
+    /// Reads a tool in the form of the OpenAI API; `None`: it has no name.
+    pub fn from_openai(tool: &Json) -> Option<Tool> {
+        let function = &tool["function"];
+        let name = function["name"].as_str()?.to_string();
+        let parameters = function.get("parameters").filter(|parameters| parameters.is_object()).cloned();
+        Some(Tool { name, parameters })
+    }
+}
+
+/// Reasoning that may precede an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reasoning {
     pub tags: &'static Tags,
-    /// The prompt has opened it already.
+    /// The prompt ends with the opening tag.
     pub is_open: bool,
-    /// Control tokens that tags are made of.
+    /// Control tokens that occur in the tags.
     pub marks: Vec<u32>,
 }
 
-/// Constraints that are kept.
+/// Number of cached constraints.
 const KEPT: usize = 8;
 
-/// The constraints of one model. To make one takes long, so the latest are kept.
+/// The constraints of a model. They are slow to create, so the latest are cached.
 #[derive(Debug)]
 pub struct Constraints {
     model: Arc<Model>,
-    /// The latest first, each with all that it was made from, written out.
+    /// Latest first, each with a key of everything that it was created from.
     kept: Mutex<VecDeque<(String, Arc<Constraint>)>>,
 }
 
@@ -79,36 +89,36 @@ impl Constraints {
         Constraints { model, kept: Mutex::default() }
     }
 
-    /// As [`Constraint::new`], but that one which is kept is given again.
+    /// As [`Constraint::new`], with a cache.
     pub fn get(&self, format: &ResponseFormat, before: Option<&Reasoning>) -> Result<Arc<Constraint>, Error> {
-        let made_from = format!("{format:?} {before:?}");
+        let key = format!("{format:?} {before:?}");
         let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, constraint)) = kept().iter().find(|(other, _)| *other == made_from) {
+        if let Some((_, constraint)) = kept().iter().find(|(other, _)| *other == key) {
             return Ok(constraint.clone());
         }
-        // The lock is free meanwhile: others need not wait for this.
+        // Created without the lock, so that other requests do not wait.
         let constraint = Arc::new(Constraint::new(&self.model, format, before)?);
         let mut kept = kept();
         kept.truncate(KEPT - 1);
-        kept.push_front((made_from, constraint.clone()));
+        kept.push_front((key, constraint.clone()));
         Ok(constraint)
     }
 }
 
-/// The grammar of a format over a model's vocabulary. Many requests may share it.
+/// The grammar of a format over a model's vocabulary. It may be shared by many requests.
 #[derive(Debug)]
 pub struct Constraint {
     machine: Machine,
     tokenizer: Arc<dyn Tokenizer>,
     vocabulary: Arc<Vocabulary>,
     vocab_size: usize,
-    /// Control tokens with a text.
+    /// Control tokens that have a text.
     marks: Vec<(u32, Box<[u8]>)>,
     masks: Mutex<HashMap<Vec<Stack>, Arc<Mask>>>,
 }
 
 impl Constraint {
-    /// Refuses schemas that cannot be held to, and those that nothing can be.
+    /// Refuses schemas that are not supported, and those that no value satisfies.
     pub fn new(
         model: &Model,
         format: &ResponseFormat,
@@ -121,11 +131,7 @@ impl Constraint {
             root = behind(&mut compiler, reasoning, root);
         }
         let Some(machine) = Machine::new(compiler.grammar(root)) else {
-            return Err(SchemaError {
-                place: "#".into(),
-                reason: "no value can be all that it asks for".into(),
-            }
-            .into());
+            return Err(SchemaError { place: "#".into(), reason: "no value satisfies it".into() }.into());
         };
         let text = |id: &u32| Some((*id, tokenizer.token_text(*id)?.as_bytes().into()));
         let marks = before.map_or(&[][..], |reasoning| &reasoning.marks).iter().filter_map(text).collect();
@@ -150,7 +156,7 @@ impl Constraint {
         let mask = self.vocabulary.allowed(&self.machine, stacks, &self.marks);
         let mask = Arc::new(mask.ok_or(Error::ManyReadings)?);
         let mut masks = self.masks.lock().unwrap_or_else(PoisonError::into_inner);
-        if masks.len() * mask.bytes() > MOST_KEPT {
+        if masks.len() * mask.bytes() > MAX_CACHED_BYTES {
             masks.clear();
         }
         masks.insert(stacks.to_vec(), mask.clone());
@@ -184,11 +190,11 @@ fn format_node(compiler: &mut Compiler, format: &ResponseFormat) -> Result<NodeI
     }
 }
 
-/// An answer behind what a model thinks, if it does.
+/// A node for an optional reasoning, followed by the answer.
 fn behind(compiler: &mut Compiler, reasoning: &Reasoning, answer: NodeId) -> NodeId {
     let Tags { open, close, silent, anywhere } = *reasoning.tags;
     let begin = compiler.reserve();
-    // What thinks in one place only goes on to the answer.
+    // Reasoning that may only start the text is followed by the answer.
     let after = if anywhere { begin } else { answer };
     let thought = compiler.node(Node::Until(Mark::new(close)));
     let thinking = compiler.node(Node::Then(thought, after));
@@ -204,12 +210,12 @@ fn behind(compiler: &mut Compiler, reasoning: &Reasoning, answer: NodeId) -> Nod
     if reasoning.is_open { thinking } else { begin }
 }
 
-/// How far an answer has come.
+/// The state of a constrained answer.
 #[derive(Debug)]
 pub(crate) struct Cursor {
     constraint: Arc<Constraint>,
     stacks: Vec<Stack>,
-    /// Of the prompt and what was generated, so many tokens are read.
+    /// The number of tokens of the history that are parsed.
     read: usize,
     /// Tokens that end the text.
     endings: Vec<u32>,
@@ -232,7 +238,7 @@ impl Cursor {
         self.read = history.len();
     }
 
-    /// Rules out what cannot follow.
+    /// Masks the tokens that cannot follow.
     pub(crate) fn rule_out(&mut self, history: &[u32], logits: &mut [f32]) -> Result<(), Error> {
         self.follow(history);
         let mask = self.constraint.mask(&self.stacks)?;
@@ -245,7 +251,7 @@ impl Cursor {
                 *logit = f32::NEG_INFINITY;
             }
         }
-        // They may have a text, which then is not what they mean.
+        // They may have a text, which is not meant as text.
         for (id, logit) in endings {
             logits[id as usize] = if mask.may_end { logit } else { f32::NEG_INFINITY };
             any |= mask.may_end;
@@ -253,7 +259,7 @@ impl Cursor {
         if any { Ok(()) } else { Err(Error::NothingFits) }
     }
 
-    /// Whether all is said, and nothing can follow.
+    /// Whether the answer is complete, and nothing can follow.
     pub(crate) fn is_over(&mut self, history: &[u32]) -> bool {
         self.follow(history);
         self.constraint.machine.is_over(&self.stacks)

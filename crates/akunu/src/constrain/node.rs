@@ -1,4 +1,4 @@
-//! What an answer may be, as data: each kind of value and each text around it is a node.
+//! Grammars as data: each kind of value, and each text around it, is a node.
 
 use super::number::NumberRule;
 use super::text::TextRule;
@@ -7,17 +7,17 @@ pub(super) type NodeId = u32;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Node {
-    /// One of these texts: sorted, each once, none empty.
+    /// One of these texts: sorted, unique, not empty.
     Literals(Vec<Box<[u8]>>),
     Text(TextRule),
     Number(NumberRule),
     Array(ArrayRule),
     Object(ObjectRule),
-    /// One of these. Once a grammar is made, none of them is a choice itself.
+    /// One of these nodes. In a finished grammar, none of them is a choice.
     Choice(Vec<NodeId>),
-    /// The one, and then, after white space, the other.
+    /// The first node, optional white space, and the second node.
     Then(NodeId, NodeId),
-    /// Whatever it is, up to the first time that this stands there.
+    /// Any text up to and including the first occurrence of this text.
     Until(Mark),
 }
 
@@ -25,20 +25,20 @@ pub(super) enum Node {
 pub(super) struct ArrayRule {
     /// The first items.
     pub(super) first: Vec<NodeId>,
-    /// All items behind them; `None`: there are none.
+    /// All further items; `None`: there are none.
     pub(super) rest: Option<NodeId>,
     pub(super) min: u32,
     pub(super) max: u32,
 }
 
 impl ArrayRule {
-    /// What item number `count` is.
+    /// The node of item number `count`.
     pub(super) fn item(&self, count: u32) -> Option<NodeId> {
         let item = self.first.get(count as usize).copied().or(self.rest);
         item.filter(|_| count < self.max)
     }
 
-    /// After so many items; counts that make no difference are one.
+    /// The state after this many items. Counts that make no difference are merged.
     pub(super) fn counted(&self, count: u32) -> u32 {
         match self.max {
             u32::MAX => count.min(self.min.max(self.first.len() as u32)),
@@ -47,49 +47,49 @@ impl ArrayRule {
     }
 }
 
-/// Properties come in their order here; those that are not required may be left out.
+/// Properties come in this order; those that are not required may be omitted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ObjectRule {
     pub(super) properties: Vec<Property>,
-    /// Of those that follow, with keys that are none of these; `None`: none do.
+    /// The node of further properties, with other keys; `None`: there are none.
     pub(super) more: Option<NodeId>,
-    /// The properties' keys as they stand between quotes, sorted.
+    /// The properties' keys as written in JSON, without quotes, sorted.
     pub(super) names: Vec<Box<[u8]>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Property {
-    /// With its quotes.
+    /// The key with its quotes.
     pub(super) key: Box<[u8]>,
     pub(super) value: NodeId,
     pub(super) required: bool,
 }
 
 impl ObjectRule {
-    /// Properties that may come where number `next` would: up to the first that has to.
+    /// Properties that may follow from number `next` on: up to the first required one.
     pub(super) fn candidates(&self, next: u32) -> std::ops::Range<u32> {
         let rest = self.properties.get(next as usize..).unwrap_or_default();
         let some = rest.iter().position(|property| property.required).map_or(rest.len(), |at| at + 1);
         next..next + some as u32
     }
 
-    /// Whether all that have to come stand before number `next`.
+    /// Whether no required property follows from number `next` on.
     pub(super) fn may_end(&self, next: u32) -> bool {
         let rest = self.properties.get(next as usize..).unwrap_or_default();
         !rest.iter().any(|property| property.required)
     }
 }
 
-/// A text that is looked for, byte by byte.
+/// A text to search for, byte by byte.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Mark {
     text: Box<[u8]>,
-    /// Of each beginning, the longest shorter one that it ends with.
+    /// For each prefix, its longest proper suffix that is also a prefix.
     shorter: Vec<u16>,
 }
 
 impl Mark {
-    /// Not of an empty text.
+    /// The text must not be empty.
     pub(super) fn new(text: &str) -> Mark {
         let text = text.as_bytes();
         let shorter = |len: usize| {
@@ -99,7 +99,7 @@ impl Mark {
         Mark { text: text.into(), shorter: (0..=text.len()).map(shorter).collect() }
     }
 
-    /// So many bytes of it stand there after one more; `None`: all of them.
+    /// The length of the match after one more byte; `None`: complete.
     pub(super) fn next(&self, mut found: u16, byte: u8) -> Option<u16> {
         while found > 0 && self.text[found as usize] != byte {
             found = self.shorter[found as usize];
@@ -109,10 +109,10 @@ impl Mark {
     }
 }
 
-/// Nothing can be this.
+/// The nesting of a node that no value satisfies.
 pub(super) const IMPOSSIBLE: u16 = u16::MAX;
 
-/// Nodes, and how deep the shallowest value of each nests.
+/// Nodes, and the least nesting of a value of each.
 #[derive(Debug)]
 pub(super) struct Grammar {
     pub(super) nodes: Vec<Node>,
@@ -141,7 +141,7 @@ impl Grammar {
     }
 }
 
-/// What a choice comes to, through choices within choices, even of itself.
+/// The alternatives of a choice, with nested choices resolved, even recursive ones.
 fn leaves(nodes: &[Node], id: NodeId) -> Option<Vec<NodeId>> {
     let Node::Choice(_) = &nodes[id as usize] else { return None };
     let (mut leaves, mut seen, mut open) = (Vec::new(), std::collections::HashSet::new(), vec![id]);

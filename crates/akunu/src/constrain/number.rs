@@ -1,14 +1,14 @@
-//! Numbers of JSON, digit by digit, within bounds.
+//! JSON numbers within bounds, parsed digit by digit.
 //!
-//! A number has at most 15 digits before its exponent and two in it: every program reads such a number as it stands, and no two of
-//! them as one.
+//! A number has at most 15 digits before its exponent and two in it, so that every program reads it exactly, and different numbers
+//! as different values.
 
 use std::ops::RangeInclusive;
 
 const MOST_DIGITS: u8 = 15;
 const MOST_EXPONENT: u8 = 2;
 
-/// Bounds are in units of 10⁻¹⁵, as fine as digits go.
+/// Bounds are in units of 10⁻¹⁵, the finest resolution of the digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct NumberRule {
     pub(super) whole: bool,
@@ -22,7 +22,7 @@ pub(super) const UNIT: i128 = 10i128.pow(MOST_DIGITS as u32);
 enum Stage {
     Start,
     Minus,
-    /// A zero in front: no digit may follow.
+    /// After a leading zero, which no digit may follow.
     Zero,
     Whole,
     Point,
@@ -32,16 +32,16 @@ enum Stage {
     Exponent,
 }
 
-/// A number as far as it has come.
+/// The state of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct NumberAt {
     stage: Stage,
     negative: bool,
-    /// Digits so far: before the point, behind it, and in the exponent.
+    /// Digits so far: before the point, after it, and in the exponent.
     whole: u8,
     fraction: u8,
     exponent: u8,
-    /// All of them but the exponent's, where there are bounds.
+    /// The value of all digits except the exponent's, if there are bounds.
     value: u64,
 }
 
@@ -53,19 +53,19 @@ impl NumberRule {
         self.least.is_some() || self.most.is_some()
     }
 
-    /// Whether some number is one of these.
+    /// Whether any number satisfies the bounds.
     pub(super) fn is_possible(&self) -> bool {
         (0..=u8::MAX).any(|byte| self.step(START, byte).is_some())
     }
 
-    /// `None`: the byte cannot stand there.
+    /// `None`: the byte is not allowed.
     pub(super) fn step(&self, at: NumberAt, byte: u8) -> Option<NumberAt> {
         let mut next = at;
         let room = at.whole + at.fraction < MOST_DIGITS;
         match (at.stage, byte) {
             (Stage::Start, b'-') => (next.stage, next.negative) = (Stage::Minus, true),
             (Stage::Start, b'0') => (next.stage, next.whole) = (Stage::Zero, 1),
-            // A whole number of -0 is read as a fraction by some.
+            // Some programs read the integer -0 as a fraction.
             (Stage::Minus, b'0') if !self.whole => (next.stage, next.whole) = (Stage::Zero, 1),
             (Stage::Start | Stage::Minus, b'1'..=b'9') => (next.stage, next.whole) = (Stage::Whole, 1),
             (Stage::Whole, b'0'..=b'9') if room => next.whole = at.whole + 1,
@@ -93,13 +93,13 @@ impl NumberRule {
         self.can_be(&next).then_some(next)
     }
 
-    /// Whether it may end there.
+    /// Whether the number may end here.
     pub(super) fn may_end(&self, at: NumberAt) -> bool {
         let is_number = matches!(at.stage, Stage::Zero | Stage::Whole | Stage::Fraction | Stage::Exponent);
         is_number && (!self.is_bounded() || is_within(&self.magnitudes(at.negative), at.scaled(), 0, 1))
     }
 
-    /// What the number without its sign has to be.
+    /// The bounds for the number without its sign.
     fn magnitudes(&self, negative: bool) -> RangeInclusive<i128> {
         let (least, most) = match negative {
             false => (self.least, self.most),
@@ -109,12 +109,12 @@ impl NumberRule {
         least.unwrap_or(0).max(first)..=most.unwrap_or(i128::MAX)
     }
 
-    /// Whether digits can follow, or none, that make it a number within the bounds.
+    /// Whether zero or more further digits can make it a number within the bounds.
     fn can_be(&self, at: &NumberAt) -> bool {
         let wanted = self.magnitudes(at.negative);
         let digits = at.whole + at.fraction;
         let finest = |digits: u8| if self.whole { UNIT } else { 10i128.pow(digits.into()) };
-        // Between a number and the next that has as many digits: how much of that can be said.
+        // The distance to the next number with as many digits, which further digits can fill.
         let between = |value: i128, unit: i128, digits: u8| {
             let step = finest(digits).min(unit);
             is_within(&wanted, value * unit, unit - step, step)
@@ -124,7 +124,7 @@ impl NumberRule {
             Stage::Minus | Stage::Whole => (0..=MOST_DIGITS - digits).any(|more| {
                 let factor = 10i128.pow(more.into());
                 let first = i128::from(at.value) * factor;
-                // All that begin with these digits and have so many more, and then perhaps a fraction.
+                // All numbers with these digits, this many more, and possibly a fraction.
                 let step = finest((digits + more).max(1));
                 is_within(&wanted, first * UNIT, factor * UNIT - step, step)
             }),
@@ -140,7 +140,7 @@ impl NumberAt {
     }
 }
 
-/// Whether one of `first`, `first + step`, … `first + reach` is wanted.
+/// Whether one of `first`, `first + step`, … `first + reach` is within the bounds.
 fn is_within(wanted: &RangeInclusive<i128>, first: i128, reach: i128, step: i128) -> bool {
     let least = (*wanted.start()).max(first);
     // `first` is a multiple of the step.
@@ -148,7 +148,7 @@ fn is_within(wanted: &RangeInclusive<i128>, first: i128, reach: i128, step: i128
     next <= (first + reach).min(*wanted.end())
 }
 
-/// A number as JSON writes it in units of 10⁻¹⁵: the one at or below it, and whether that is it. `None`: it is too large to matter.
+/// A JSON number in units of 10⁻¹⁵, rounded down, and whether that is exact. `None`: too large to matter.
 pub(super) fn scaled(text: &str) -> Option<(i128, bool)> {
     let (digits, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let exponent: i32 = exponent.parse().ok()?;
@@ -160,7 +160,7 @@ pub(super) fn scaled(text: &str) -> Option<(i128, bool)> {
     if all.is_empty() {
         return Some((0, true));
     }
-    // More than 32 digits are more than anything here.
+    // More than 32 digits exceed all supported numbers.
     if all.len() as i32 + shift > 2 * i32::from(MOST_DIGITS) + 2 {
         return None;
     }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_those_of_json() {
+    fn json_numbers_are_accepted() {
         let any = NumberRule::default();
         for text in ["0", "-0", "10", "-1.5", "0.25", "1e5", "1E-07", "12.50e+1"] {
             assert!(takes(&any, text), "{text}");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_read_as_they_stand() {
+    fn bounds_are_parsed_exactly() {
         assert_eq!(scaled("1"), Some((UNIT, true)));
         assert_eq!(scaled("-0.5"), Some((-UNIT / 2, true)));
         assert_eq!(scaled("2.5e2"), Some((250 * UNIT, true)));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is let through digit by digit is within the bounds, and nothing within them is shut out.
+        /// Numbers generated digit by digit are within the bounds, and all numbers within the bounds can be generated.
         #[test]
         fn bounded_numbers_are_within_and_never_come_to_nothing(
             least in -2000i64..2000, width in 0i64..3000, places in 0u32..3, whole in any::<bool>(), choices in prop::collection::vec(any::<u8>(), 40),
@@ -230,7 +230,7 @@ mod tests {
             let (mut at, mut text) = (START, String::new());
             for choice in choices {
                 let next: Vec<u8> = (0..=255).filter(|&byte| rule.step(at, byte).is_some()).collect();
-                // Either something follows, or it may end.
+                // Either something can follow, or the number may end.
                 prop_assert!(!next.is_empty() || rule.may_end(at), "{text}");
                 if next.is_empty() || rule.may_end(at) && choice < 100 {
                     break;

@@ -1,4 +1,4 @@
-//! A JSON Schema made a grammar. What cannot be held to is an error that names it.
+//! Compiles a JSON Schema to a grammar. Unsupported keywords are errors that name them.
 
 use std::collections::HashMap;
 
@@ -9,16 +9,16 @@ use super::node::{ArrayRule, Grammar, Node, NodeId, ObjectRule, Property};
 use super::number::{NumberRule, UNIT, scaled};
 use super::text::TextRule;
 
-/// Why a schema cannot be held to, and where in it.
+/// Why a schema is not supported, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the schema cannot be held to: at {place}: {reason}")]
+#[error("the schema is invalid or not supported: at {place}: {reason}")]
 pub struct SchemaError {
-    /// `#/properties/name`
+    /// Such as `#/properties/name`.
     pub place: String,
     pub reason: String,
 }
 
-/// Keywords that say nothing about which values are right.
+/// Annotations, which do not restrict values.
 const ANNOTATIONS: [&str; 16] = [
     "$anchor",
     "$comment",
@@ -38,7 +38,7 @@ const ANNOTATIONS: [&str; 16] = [
     "writeOnly",
 ];
 
-/// Keywords of a type; those of other types than a schema's own mean nothing.
+/// Keywords of a type. They are ignored for other types.
 const OF_TYPES: [(&str, &[&str]); 5] = [
     ("object", &["properties", "required", "additionalProperties"]),
     ("array", &["items", "prefixItems", "minItems", "maxItems", "uniqueItems"]),
@@ -49,14 +49,14 @@ const OF_TYPES: [(&str, &[&str]); 5] = [
 
 pub(super) const TYPES: [&str; 7] = ["object", "array", "string", "number", "integer", "boolean", "null"];
 
-/// More than any schema that people write, and few enough to be taken in at once.
-const MOST_NODES: usize = 10_000;
-/// Schemas within schemas, references followed.
-const MOST_LEVELS: usize = 100;
+/// Limit on the size of a schema, more than real schemas need and few enough to compile quickly.
+const MAX_NODES: usize = 10_000;
+/// Limit on nested schemas, including references.
+const MAX_DEPTH: usize = 100;
 
 pub(super) type Place<'p> = &'p str;
 
-/// Makes nodes of schemas.
+/// Compiles schemas to nodes.
 #[derive(Debug, Default)]
 pub(super) struct Compiler {
     nodes: Vec<Node>,
@@ -69,7 +69,7 @@ impl Compiler {
         Grammar::new(self.nodes, root)
     }
 
-    /// A node, the same for the same.
+    /// Adds a node; equal nodes are shared.
     pub(super) fn node(&mut self, node: Node) -> NodeId {
         let Compiler { nodes, known, .. } = self;
         *known.entry(node).or_insert_with_key(|node| {
@@ -78,7 +78,7 @@ impl Compiler {
         })
     }
 
-    /// A place for what is known later, and may contain itself.
+    /// Reserves a node that is defined later, so that it may contain itself.
     pub(super) fn reserve(&mut self) -> NodeId {
         self.nodes.push(Node::Choice(Vec::new()));
         self.nodes.len() as NodeId - 1
@@ -95,7 +95,7 @@ impl Compiler {
         self.node(Node::Literals(texts))
     }
 
-    /// Any value.
+    /// A node for any value.
     pub(super) fn any(&mut self) -> NodeId {
         if let Some(any) = self.any {
             return any;
@@ -134,14 +134,14 @@ impl Compiler {
         self.node(Node::Object(ObjectRule { properties, more, names }))
     }
 
-    /// A value of a schema.
+    /// A node for the values of a schema.
     pub(super) fn schema(&mut self, root: &Json) -> Result<NodeId, SchemaError> {
         let mut of = OfRoot { compiler: self, root, references: HashMap::new(), level: 0 };
         of.schema(root, "#")
     }
 }
 
-/// What `property` is called in an object's text.
+/// The key of `property` in JSON.
 pub(super) fn key(property: &str) -> Box<[u8]> {
     Json::from(property).to_string().into_bytes().into()
 }
@@ -150,14 +150,14 @@ pub(super) fn fail<T>(place: Place<'_>, reason: impl Into<String>) -> Result<T, 
     Err(SchemaError { place: place.into(), reason: reason.into() })
 }
 
-/// What a reference within a document means.
+/// Resolves a reference within a document.
 pub(super) fn resolve<'a>(root: &'a Json, reference: &str) -> Option<&'a Json> {
     let pointer = reference.strip_prefix('#')?;
-    // As in an address.
+    // Percent-decoded, as in a URL.
     root.pointer(&pointer.replace("%25", "%"))
 }
 
-/// The schemas of one document.
+/// The schemas of a document.
 struct OfRoot<'a, 'c> {
     compiler: &'c mut Compiler,
     root: &'a Json,
@@ -167,8 +167,8 @@ struct OfRoot<'a, 'c> {
 
 impl<'a> OfRoot<'a, '_> {
     fn schema(&mut self, schema: &'a Json, place: Place<'_>) -> Result<NodeId, SchemaError> {
-        if self.level > MOST_LEVELS {
-            return fail(place, format!("it goes deeper than {MOST_LEVELS} schemas within each other"));
+        if self.level > MAX_DEPTH {
+            return fail(place, format!("it has more than {MAX_DEPTH} nested schemas"));
         }
         self.level += 1;
         let node = self.one(schema, place);
@@ -177,14 +177,14 @@ impl<'a> OfRoot<'a, '_> {
     }
 
     fn one(&mut self, schema: &'a Json, place: Place<'_>) -> Result<NodeId, SchemaError> {
-        if self.compiler.nodes.len() > MOST_NODES {
-            return fail(place, format!("it has more than {MOST_NODES} parts"));
+        if self.compiler.nodes.len() > MAX_NODES {
+            return fail(place, format!("it has more than {MAX_NODES} parts"));
         }
         let map = match schema {
             Json::Bool(true) => return Ok(self.compiler.any()),
             Json::Bool(false) => return Ok(self.compiler.node(Node::Choice(Vec::new()))),
             Json::Object(map) => map,
-            _ => return fail(place, "a schema has to be an object, true or false"),
+            _ => return fail(place, "a schema must be an object, true or false"),
         };
         for combined in ["$ref", "enum", "const", "anyOf", "oneOf", "allOf"] {
             if let Some(value) = map.get(combined) {
@@ -216,7 +216,7 @@ impl<'a> OfRoot<'a, '_> {
             ("allOf", Json::Array(parts)) if parts.len() == 1 => {
                 self.schema(&parts[0], &format!("{place}/0"))
             }
-            ("allOf", Json::Array(_)) => fail(place, "only one schema can be held to at once"),
+            ("allOf", Json::Array(_)) => fail(place, "only one schema is supported"),
             ("anyOf" | "oneOf", Json::Array(parts)) if !parts.is_empty() => {
                 if keyword == "oneOf" {
                     self.check_apart(parts, place)?;
@@ -226,8 +226,8 @@ impl<'a> OfRoot<'a, '_> {
                 let parts = parts.collect::<Result<Vec<_>, _>>()?;
                 Ok(self.compiler.node(Node::Choice(parts)))
             }
-            ("$ref", _) => fail(place, "has to be a text"),
-            _ => fail(place, "has to be a list with something in it"),
+            ("$ref", _) => fail(place, "must be a string"),
+            _ => fail(place, "must be a list that is not empty"),
         }
     }
 
@@ -237,7 +237,7 @@ impl<'a> OfRoot<'a, '_> {
         }
         let Some(schema) = resolve(self.root, reference) else {
             let reason =
-                format!("\"{reference}\" is nothing in this schema; references look like \"#/$defs/name\"");
+                format!("unresolved reference \"{reference}\"; references must be like \"#/$defs/name\"");
             return fail(place, reason);
         };
         let reserved = self.compiler.reserve();
@@ -247,7 +247,7 @@ impl<'a> OfRoot<'a, '_> {
         Ok(reserved)
     }
 
-    /// Just these values, as far as they are of the schema's types.
+    /// The listed values, as far as they have one of the schema's types.
     fn values(
         &mut self,
         values: &[Json],
@@ -269,12 +269,12 @@ impl<'a> OfRoot<'a, '_> {
         })
     }
 
-    /// `oneOf` means that a value is of no second one.
+    /// `oneOf`: a value must not satisfy a second alternative.
     fn check_apart(&self, parts: &[Json], place: Place<'_>) -> Result<(), SchemaError> {
         let comparison = Comparison::new(self.root);
         for (at, part) in parts.iter().enumerate() {
             if let Some(other) = parts[..at].iter().position(|other| !comparison.are_disjoint(other, part)) {
-                let reason = format!("a value may be both number {other} and number {at}; use anyOf");
+                let reason = format!("alternatives {other} and {at} may overlap; use anyOf");
                 return fail(place, reason);
             }
         }
@@ -308,12 +308,12 @@ impl<'a> OfRoot<'a, '_> {
         }
     }
 
-    /// Properties that nobody wrote down come where the schema says so, or says nothing of any.
+    /// Properties that are not named are allowed if the schema says so, or if it names none.
     fn object(&mut self, map: &'a Map<String, Json>, place: Place<'_>) -> Result<NodeId, SchemaError> {
         let named = match map.get("properties") {
             None => None,
             Some(Json::Object(named)) => Some(named),
-            Some(_) => return fail(&format!("{place}/properties"), "has to be an object"),
+            Some(_) => return fail(&format!("{place}/properties"), "must be an object"),
         };
         let required = required(map, place)?;
         let more = match map.get("additionalProperties") {
@@ -328,7 +328,7 @@ impl<'a> OfRoot<'a, '_> {
             properties.push(Property { key: key(name), value, required: required.contains(&name.as_str()) });
         }
         for name in required.into_iter().filter(|name| named.is_none_or(|named| !named.contains_key(*name))) {
-            // What is said of it is what is said of those without a schema of their own.
+            // The keywords for unnamed properties apply.
             let value = match (more, map.get("additionalProperties")) {
                 (Some(more), _) => more,
                 (None, None) => self.compiler.any(),
@@ -343,7 +343,7 @@ impl<'a> OfRoot<'a, '_> {
         let first = match map.get("prefixItems") {
             None => &[][..],
             Some(Json::Array(first)) => first,
-            Some(_) => return fail(&format!("{place}/prefixItems"), "has to be a list"),
+            Some(_) => return fail(&format!("{place}/prefixItems"), "must be a list"),
         };
         let first = first
             .iter()
@@ -356,7 +356,7 @@ impl<'a> OfRoot<'a, '_> {
             Some(Json::Array(_)) => {
                 return fail(
                     &format!("{place}/items"),
-                    "has to be a schema; a list of them is called prefixItems",
+                    "must be a schema; use prefixItems for a list of schemas",
                 );
             }
             Some(items) => Some(self.schema(items, &format!("{place}/items"))?),
@@ -369,7 +369,7 @@ impl<'a> OfRoot<'a, '_> {
     }
 }
 
-/// The types that a schema names, or has keywords of; none: it names any.
+/// The types that a schema names or has keywords of; if none, all types.
 pub(super) fn types<'a>(map: &'a Map<String, Json>, place: Place<'_>) -> Result<Vec<&'a str>, SchemaError> {
     let known = |kind: &'a Json| kind.as_str().filter(|kind| TYPES.contains(kind));
     let types = match map.get("type") {
@@ -382,11 +382,11 @@ pub(super) fn types<'a>(map: &'a Map<String, Json>, place: Place<'_>) -> Result<
         Some(Json::Array(types)) if !types.is_empty() => types.iter().map(known).collect(),
         Some(kind) => known(kind).map(|kind| vec![kind]),
     };
-    let expected = || format!("\"type\" has to be one of {}, or a list of them", TYPES.join(", "));
+    let expected = || format!("\"type\" must be one of {}, or a list of them", TYPES.join(", "));
     types.map_or_else(|| fail(place, expected()), Ok)
 }
 
-/// Refuses keywords that nothing here can hold an answer to.
+/// Refuses unsupported keywords.
 fn check_known(map: &Map<String, Json>, place: Place<'_>) -> Result<(), SchemaError> {
     let is_known = |word: &str| {
         let of_a_type = OF_TYPES.iter().any(|(_, words)| words.contains(&word));
@@ -399,16 +399,19 @@ fn check_known(map: &Map<String, Json>, place: Place<'_>) -> Result<(), SchemaEr
 }
 
 fn is_annotation(word: &str, place: Place<'_>) -> bool {
-    // Further in, an id would change what references mean.
+    // In a nested schema, an id would change the meaning of references.
     ANNOTATIONS.contains(&word) || word.starts_with("x-") || (word == "$id" && place == "#")
 }
 
-/// Refuses what stands beside a keyword that says all by itself.
+/// Refuses keywords next to one that must stand alone.
 fn check_alone(map: &Map<String, Json>, keyword: &str, place: Place<'_>) -> Result<(), SchemaError> {
     let of_values = matches!(keyword, "enum" | "const");
     let may = |word: &str| word == keyword || is_annotation(word, place) || (of_values && word == "type");
     match map.keys().find(|word| !may(word)) {
-        Some(word) => fail(place, format!("\"{word}\" beside \"{keyword}\" is not supported; say it within")),
+        Some(word) => fail(
+            place,
+            format!("\"{word}\" beside \"{keyword}\" is not supported; move it into the subschemas"),
+        ),
         None => Ok(()),
     }
 }
@@ -435,26 +438,26 @@ pub(super) fn required<'a>(
         Some(_) => None,
     };
     let mut names =
-        texts.map_or_else(|| fail(&format!("{place}/required"), "has to be a list of texts"), Ok)?;
+        texts.map_or_else(|| fail(&format!("{place}/required"), "must be a list of strings"), Ok)?;
     names.sort_unstable();
     names.dedup();
     Ok(names)
 }
 
-/// The least and the most of something.
+/// The minimum and maximum of a keyword pair.
 fn counts(map: &Map<String, Json>, names: [&str; 2], place: Place<'_>) -> Result<(u32, u32), SchemaError> {
     let count = |name: &str| match map.get(name) {
         None => Ok(None),
-        // 2.0 is a whole number.
+        // 2.0 is an integer.
         Some(value) => match value.as_f64().filter(|count| count.fract() == 0.0 && *count >= 0.0) {
             Some(count) => Ok(Some(count as u32)),
-            None => fail(&format!("{place}/{name}"), "has to be a whole number, at least 0"),
+            None => fail(&format!("{place}/{name}"), "must be an integer of at least 0"),
         },
     };
     let (min, max) = (count(names[0])?.unwrap_or(0), count(names[1])?.unwrap_or(u32::MAX));
     match min <= max {
         true => Ok((min, max)),
-        false => fail(place, format!("{} is more than {}", names[0], names[1])),
+        false => fail(place, format!("{} exceeds {}", names[0], names[1])),
     }
 }
 
@@ -469,14 +472,14 @@ fn number(whole: bool, map: &Map<String, Json>, place: Place<'_>) -> Result<Numb
         let Some(value) = map.get(name) else { continue };
         let place = format!("{place}/{name}");
         if !value.is_number() {
-            return fail(&place, "has to be a number");
+            return fail(&place, "must be a number");
         }
         let is_negative = value.as_f64().is_some_and(|value| value < 0.0);
         let Some((at, exact)) = scaled(&value.to_string()).filter(|(at, _)| at.abs() < UNIT * UNIT) else {
             match is_least == is_negative {
-                // Further out than any number here.
+                // Outside of the range of supported numbers.
                 true => continue,
-                false => return fail(&place, "numbers here have at most 15 digits"),
+                false => return fail(&place, "numbers with more than 15 digits are not supported"),
             }
         };
         if is_least {

@@ -1,48 +1,48 @@
-//! Strings of JSON, byte by byte: well-formed UTF-8, escapes, no half of a surrogate pair.
+//! JSON strings, parsed byte by byte: well-formed UTF-8 and escapes, without unpaired surrogates.
 
-/// How many characters a string may have; an escape is one.
+/// The allowed number of characters of a string; an escape counts as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TextRule {
     pub(super) min: u32,
-    /// `u32::MAX`: any number.
+    /// `u32::MAX`: no limit.
     pub(super) max: u32,
 }
 
 impl TextRule {
     pub(super) const ANY: TextRule = TextRule { min: 0, max: u32::MAX };
 
-    /// After so many characters; counts that make no difference are one.
+    /// The state after this many characters. Counts that make no difference are merged.
     pub(super) fn counted(self, count: u32) -> u32 {
         if self.max == u32::MAX { count.min(self.min) } else { count }
     }
 }
 
-/// Where in a string.
+/// The position in a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum TextAt {
     /// Between characters.
     Body,
-    /// So many bytes of a character are missing, the next of them in this range.
+    /// In a character with this many bytes missing, the next of them in this range.
     Tail { more: u8, least: u8, most: u8 },
-    /// Behind a backslash.
+    /// After a backslash.
     Escape,
-    /// So many digits of `\uXXXX` are missing.
+    /// In `\uXXXX`, with this many digits missing.
     Digits(u8),
-    /// The first of them was a D: a second from 8 on would be a surrogate.
+    /// As above, after a first digit D: a second digit from 8 on would be a surrogate.
     DigitsOfD,
 }
 
-/// What a byte makes of it.
+/// The result of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Within(TextAt),
-    /// A character is whole.
+    /// A character is complete.
     Whole,
-    /// The quote that ends the string.
+    /// The closing quote.
     End,
 }
 
-/// `None`: the byte cannot stand there.
+/// `None`: the byte is not allowed.
 pub(super) fn step(at: TextAt, byte: u8) -> Option<Step> {
     let tail = |more, least, most| Some(Step::Within(TextAt::Tail { more, least, most }));
     match (at, byte) {
@@ -70,7 +70,7 @@ pub(super) fn step(at: TextAt, byte: u8) -> Option<Step> {
     }
 }
 
-/// Characters of a text that means itself in a string, if it does.
+/// The number of characters of a text that needs no escapes in a string.
 pub(super) fn plain_len(bytes: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(bytes).ok()?;
     let is_plain = |c: char| c != '"' && c != '\\' && c >= ' ';

@@ -1,11 +1,11 @@
-//! Which tokens may follow: a vocabulary's bytes as a tree, walked together with a machine.
+//! Which tokens may follow: the vocabulary as a trie of bytes, traversed together with the grammar's machine.
 
 use akunu_tokenizer::{TokenKind, Tokenizer};
 
 use super::machine::{Machine, Stack};
 use super::text::plain_len;
 
-/// Steps of a machine that one token may take. Grammars that mean the same in a thousand ways would keep all others waiting.
+/// Maximum steps of the machine for one mask. Highly ambiguous grammars would otherwise block other requests.
 const MOST_STEPS: usize = 20_000_000;
 
 /// A set of token ids.
@@ -34,18 +34,18 @@ impl Mask {
     }
 }
 
-/// A byte of some tokens; its children follow it.
+/// A byte in the trie; its children follow it.
 #[derive(Clone, Copy, Debug)]
 struct TreeNode {
     byte: u8,
     depth: u16,
-    /// The first that is no descendant of it.
+    /// The index after the last descendant.
     after: u32,
-    /// The tokens that end here: from this one of the tree's ids on, up to the next one's.
+    /// The first of the ids of tokens that end here; the next node has the end of the range.
     ids: u32,
 }
 
-/// Byte strings in order, common beginnings once.
+/// A trie of byte strings, in depth-first order.
 #[derive(Debug, Default)]
 struct Tree {
     nodes: Vec<TreeNode>,
@@ -78,23 +78,23 @@ impl Tree {
         open.drain(keep..).for_each(|node| self.nodes[node].after = after);
     }
 
-    /// The tokens that end at a node: those between its own and its first child's or next one's.
+    /// The tokens that end at a node.
     fn ids_of(&self, node: usize) -> &[u32] {
         let end = self.nodes.get(node + 1).map_or(self.ids.len(), |next| next.ids as usize);
         &self.ids[self.nodes[node].ids as usize..end]
     }
 }
 
-/// The tokens of a model that are text.
+/// The tokens of a model that have text.
 #[derive(Debug)]
 pub(crate) struct Vocabulary {
-    /// Ids that the model has logits for.
+    /// Number of ids with a logit.
     size: usize,
-    /// Those that mean themselves in a string of JSON, by their number of characters; all of them; and as a tree.
+    /// Tokens that need no escapes in a JSON string: by their number of characters, all of them, and as a trie.
     by_len: Vec<(u32, u32)>,
     plain: Mask,
     plain_tree: Tree,
-    /// The others.
+    /// All other tokens.
     tree: Tree,
 }
 
@@ -119,7 +119,7 @@ impl Vocabulary {
         Vocabulary { size, by_len, plain, plain_tree: Tree::new(plain_tokens), tree: Tree::new(others) }
     }
 
-    /// The tokens that may follow, besides those of `marks`. `None`: it would take too long to tell.
+    /// The tokens that may follow, in addition to those of `marks`. `None`: too expensive to compute.
     pub(super) fn allowed(
         &self,
         machine: &Machine,
@@ -135,7 +135,7 @@ impl Vocabulary {
             let some = self.by_len.iter().take_while(|(chars, _)| *chars <= room);
             some.for_each(|&(_, id)| mask.insert(id));
         }
-        let mut walk = Walk { machine, steps: 0, levels: vec![stacks.to_vec()] };
+        let mut walk = Traversal { machine, steps: 0, levels: vec![stacks.to_vec()] };
         walk.tree(&self.tree, &mut mask)?;
         if room.is_none() {
             walk.tree(&self.plain_tree, &mut mask)?;
@@ -150,14 +150,14 @@ impl Vocabulary {
     }
 }
 
-struct Walk<'a> {
+struct Traversal<'a> {
     machine: &'a Machine,
     steps: usize,
-    /// How the first so many bytes are read.
+    /// The machines after each prefix of the current path.
     levels: Vec<Vec<Stack>>,
 }
 
-impl Walk<'_> {
+impl Traversal<'_> {
     fn tree(&mut self, tree: &Tree, mask: &mut Mask) -> Option<()> {
         self.levels.resize_with(self.levels.len().max(tree.deepest + 1), Vec::new);
         let mut at = 0;
@@ -165,7 +165,7 @@ impl Walk<'_> {
             let (before, rest) = self.levels.split_at_mut(node.depth as usize + 1);
             let (from, to) = (&before[node.depth as usize], &mut rest[0]);
             self.machine.step(from, node.byte, to);
-            // Each is held against the others.
+            // Each of the other tokens is checked.
             self.steps += from.len() + to.len() * to.len() / 16;
             if self.steps > MOST_STEPS {
                 return None;

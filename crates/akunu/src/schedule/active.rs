@@ -1,29 +1,29 @@
-//! A request that has a slot.
+//! A request in a slot.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::logprobs::logprob;
-use super::request::{Event, Finished, Job, Listener, OnEvent, TokenLogprob, guarded, last_event};
+use super::request::{Event, Finished, Job, Listener, OnEvent, TokenLogprob, catch_panic, send_last_event};
 use crate::generation::Generation;
 use crate::{Engine, Error, FinishReason, Piece, Session};
 
 pub(super) struct Active<'a> {
     pub(super) generation: Generation,
     on_event: Listener<'a>,
-    /// How many best ones are wanted with each token.
+    /// Number of most probable alternatives to report with each token.
     logprobs: Option<usize>,
-    /// Those of the tokens since the last piece.
+    /// Log probabilities of the tokens since the previous piece.
     unsent: Vec<TokenLogprob>,
-    /// Its place in the order in which requests got slots.
+    /// Its number in the order of admission.
     pub(super) number: u64,
     submitted: Instant,
-    /// The slot holds nothing but the beginning of its prompt.
-    pub(super) placed: bool,
-    /// Tokens of the prompt that are to be fed in this step.
+    /// The slot holds only a prefix of the prompt.
+    pub(super) is_prepared: bool,
+    /// Tokens of the prompt to process in this step.
     pub(super) share: usize,
-    /// Which of the rows that ask in this pass is its own.
-    pub(super) asked: Option<usize>,
+    /// The index of its row among the rows with logits of this pass.
+    pub(super) logits_index: Option<usize>,
     last_token: Option<Instant>,
 }
 
@@ -36,20 +36,20 @@ impl std::fmt::Debug for Active<'_> {
 impl<'a> Active<'a> {
     pub(super) fn new(engine: &Engine, job: Job, number: u64) -> Result<Active<'a>, (OnEvent, Error)> {
         let Job { request, on_event, submitted } = job;
-        match guarded(|| Generation::new(engine, &request.prompt, &request.options)) {
+        match catch_panic(|| Generation::new(engine, &request.prompt, &request.options)) {
             Err(error) => Err((on_event, error)),
             Ok(generation) => Ok(Active {
                 logprobs: request.logprobs,
                 number,
                 submitted,
-                placed: false,
-                ..Active::placed(generation, on_event)
+                is_prepared: false,
+                ..Active::prepared(generation, on_event)
             }),
         }
     }
 
-    /// A request whose slot holds the beginning of its prompt already.
-    pub(super) fn placed(generation: Generation, on_event: Listener<'a>) -> Active<'a> {
+    /// A request whose slot holds a prefix of its prompt already.
+    pub(super) fn prepared(generation: Generation, on_event: Listener<'a>) -> Active<'a> {
         Active {
             generation,
             on_event,
@@ -57,22 +57,22 @@ impl<'a> Active<'a> {
             unsent: Vec::new(),
             number: 1,
             submitted: Instant::now(),
-            placed: true,
+            is_prepared: true,
             share: 0,
-            asked: None,
+            logits_index: None,
             last_token: None,
         }
     }
 
-    /// Says that it has a slot.
+    /// Sends [`Event::Started`].
     pub(super) fn start(&mut self) -> Result<Option<FinishReason>, Error> {
         let event = Event::Started { waited: self.submitted.elapsed() };
-        let flow = guarded(|| Ok((self.on_event)(event)))?;
+        let flow = catch_panic(|| Ok((self.on_event)(event)))?;
         Ok(flow.is_break().then_some(FinishReason::Callback))
     }
 
-    /// Whether its tokens come in chains when it is alone. A chain leaves the logits of its last step only.
-    pub(super) fn chains(&self) -> bool {
+    /// Whether it may be decoded in chains when it is alone. A chain keeps the logits of its last step only.
+    pub(super) fn can_chain(&self) -> bool {
         self.logprobs.is_none()
     }
 
@@ -84,19 +84,19 @@ impl<'a> Active<'a> {
         self.generation.has_read_prompt()
     }
 
-    /// Takes the tokens that a chain found.
+    /// Adds the tokens of a chain.
     pub(super) fn take_all(&mut self, found: &[u32]) -> Result<Option<FinishReason>, Error> {
-        guarded(|| Ok(found.iter().find_map(|&id| self.take(id))))
+        catch_panic(|| Ok(found.iter().find_map(|&id| self.take(id))))
     }
 
-    /// Takes what follows by its row of the last pass; `picked` says that the device has picked for all rows.
+    /// Samples and adds the token after its row of the last pass; `picked`: the device has sampled for all rows.
     pub(super) fn take_next(
         &mut self,
         engine: &mut Engine,
         row: usize,
         picked: bool,
     ) -> Result<Option<FinishReason>, Error> {
-        guarded(|| {
+        catch_panic(|| {
             let id = self.generation.pick(engine, row, picked)?;
             if let Some(best) = self.logprobs.filter(|_| !self.generation.output.endings().contains(&id)) {
                 self.unsent.push(logprob(engine.logits_of(row)?, id, best));
@@ -107,17 +107,17 @@ impl<'a> Active<'a> {
 
     fn take(&mut self, id: u32) -> Option<FinishReason> {
         let Active { generation, on_event, unsent, .. } = self;
-        generation.take(id, &mut |piece| tell(on_event, piece, unsent))
+        generation.take(id, &mut |piece| send_piece(on_event, piece, unsent))
     }
 
-    /// A token came: how long after the last one?
+    /// The time since the previous token.
     pub(super) fn stall(&mut self, now: Instant) -> Duration {
         let last = self.last_token.replace(now).unwrap_or(now);
         now - last
     }
 
-    /// Says how it ended, and gives whether that was without an error. With `forgets_shifted` the session then holds nothing that is
-    /// not exactly what its tokens say.
+    /// Sends the last event; returns whether the request succeeded. With `forgets_shifted` the session keeps only tokens whose keys and
+    /// values are the same as after a prefill.
     pub(super) fn end(
         self,
         session: &mut Session,
@@ -125,12 +125,13 @@ impl<'a> Active<'a> {
         forgets_shifted: bool,
     ) -> bool {
         let Active { mut generation, mut on_event, mut unsent, .. } = self;
-        // A listener that panicked hears nothing but that.
+        // A listener that panicked gets only `Failed`.
         let flushed = match &result {
             Err(Error::Panicked { .. }) => Ok(()),
-            _ => guarded(|| {
-                generation
-                    .end(session, result.as_ref(), &mut |piece| tell(&mut on_event, piece, &mut unsent));
+            _ => catch_panic(|| {
+                generation.end(session, result.as_ref(), &mut |piece| {
+                    send_piece(&mut on_event, piece, &mut unsent)
+                });
                 Ok(())
             }),
         };
@@ -139,13 +140,17 @@ impl<'a> Active<'a> {
         }
         let (timings, dropped) = (generation.timings(), generation.dropped());
         let result = flushed.and(result);
-        let well = result.is_ok();
-        last_event(on_event, result.map(|finish| Finished { finish, dropped, timings }));
-        well
+        let is_ok = result.is_ok();
+        send_last_event(on_event, result.map(|finish| Finished { finish, dropped, timings }));
+        is_ok
     }
 }
 
-fn tell(on_event: &mut Listener<'_>, piece: Piece<'_>, logprobs: &mut Vec<TokenLogprob>) -> ControlFlow<()> {
+fn send_piece(
+    on_event: &mut Listener<'_>,
+    piece: Piece<'_>,
+    logprobs: &mut Vec<TokenLogprob>,
+) -> ControlFlow<()> {
     let flow = on_event(Event::Piece { text: piece.text, ids: piece.ids, logprobs });
     logprobs.clear();
     flow

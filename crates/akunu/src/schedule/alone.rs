@@ -1,4 +1,4 @@
-//! A single request, on the thread and in the session of whoever waits for it.
+//! A single request, in a session and on the thread of the caller.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::generation::Generation;
 use crate::output::OnPiece;
 use crate::{Engine, Error, Generated, Piece, Session};
 
-/// Generates as a scheduler does that has one slot and one request. The session holds the beginning of the prompt.
+/// Generates like a scheduler with one slot and one request. The session holds a prefix of the prompt.
 pub(crate) fn run_alone(
     engine: &mut Engine,
     session: &mut Session,
@@ -31,7 +31,7 @@ pub(crate) fn run_alone(
         }
         ControlFlow::Continue(())
     };
-    let mut batch = Batch::of_one(session, Active::placed(generation, Box::new(on_event)));
+    let mut batch = Batch::of_one(session, Active::prepared(generation, Box::new(on_event)));
     while !batch.is_idle() {
         batch.make_ready(engine);
         batch.step(engine);
@@ -42,10 +42,10 @@ pub(crate) fn run_alone(
             let super::Finished { finish, dropped, timings } = finished;
             Ok(Generated { finish, ids, dropped, timings })
         }
-        // The panic of a callback is its caller's.
+        // A panic of the callback continues in the caller.
         Some(Err(Error::Panicked { message })) => std::panic::resume_unwind(Box::new(message)),
         Some(Err(Error::Shared(error))) => Err(Arc::try_unwrap(error).unwrap_or_else(Error::Shared)),
         Some(Err(error)) => Err(error),
-        None => Err(Error::Panicked { message: "a request ended without a word".into() }),
+        None => Err(Error::Panicked { message: "a request ended without a result".into() }),
     }
 }

@@ -1,4 +1,4 @@
-//! The requests that have a slot, and one step of them: all go on by one submission.
+//! The requests in slots, and the steps that process them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,14 +6,14 @@ use std::time::Instant;
 use super::Stats;
 use super::active::Active;
 use super::pace::Pace;
-use super::slots::{Slot, WORTH, awaits_copy, place};
+use super::slots::{MIN_COPY, Slot, awaits_copy, prepare_slot};
 use crate::generation::Generation;
 use crate::{Engine, Error, FinishReason, Session};
 
-/// A prompt of which some tokens are not in its slot yet.
+/// A prompt that is not completely in its slot yet.
 #[derive(Clone, Copy, Debug)]
 struct PendingPrefill {
-    /// In the order in which requests got slots.
+    /// The request's number in the order of admission.
     number: u64,
     /// Tokens that are not in its slot.
     left: usize,
@@ -28,15 +28,15 @@ pub(super) struct Batch<'a> {
     pub(super) stats: Stats,
     /// Tokens of requests that have ended.
     generated: u64,
-    /// When a request ends, its slot forgets the tokens that have seen what was shifted out. Another request that shared them
-    /// would not get what it gets alone.
+    /// When a request ends, remove tokens from its slot that were shifted, because their keys and values differ from those of a
+    /// prefill, and must not be reused.
     forgets_shifted: bool,
-    /// Kept from step to step, so that a step allocates nothing.
+    /// Reused between steps to avoid allocations.
     pending: Vec<PendingPrefill>,
 }
 
 impl<'a> Batch<'a> {
-    /// All slots of an engine, for requests that come and go.
+    /// A batch of all slots of an engine.
     pub(super) fn new(sessions: Vec<Session>, context: usize, pace: Pace) -> Batch<'a> {
         let slots: Vec<Slot<'a>> = sessions.into_iter().map(Slot::new).collect();
         let kv_capacity = slots.len() * context;
@@ -50,7 +50,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// A single request in a session of its caller, whose prompt is read in passes as large as they can be.
+    /// A batch of a single request in a session of the caller, with passes of maximum size.
     pub(super) fn of_one(session: &'a mut Session, active: Active<'a>) -> Batch<'a> {
         Batch {
             slots: vec![Slot::borrowed(session, active)],
@@ -67,14 +67,14 @@ impl<'a> Batch<'a> {
         self.slots.iter().all(|slot| slot.active.is_none())
     }
 
-    /// One submission: a chain of a request that is alone, or else a pass of all.
+    /// Runs one submission: a chain if there is a single request, else a pass over all.
     pub(super) fn step(&mut self, engine: &mut Engine) {
         let active = self.slots.iter().filter_map(|slot| slot.active.as_ref());
         let (mut reading, mut running) = (0, 0);
         active.for_each(|active| if active.is_running() { running += 1 } else { reading += 1 });
         match (reading, running) {
             (0, 0) => {}
-            (0, 1) if self.lone().is_some_and(|(_, active)| active.chains()) => self.chain(engine),
+            (0, 1) if self.lone().is_some_and(|(_, active)| active.can_chain()) => self.chain(engine),
             _ => self.pass(engine, running),
         }
     }
@@ -97,7 +97,7 @@ impl<'a> Batch<'a> {
         self.stats.generated_tokens = generated;
     }
 
-    /// Ends requests that are cancelled or whose context is full, and shifts the context where that was asked for.
+    /// Ends requests that are cancelled or whose context is full, or shifts their context if the options say so.
     pub(super) fn make_ready(&mut self, engine: &mut Engine) {
         for index in 0..self.slots.len() {
             let Slot { session, active, .. } = &mut self.slots[index];
@@ -110,12 +110,12 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The first request that has a slot.
+    /// The first request in a slot.
     fn lone(&mut self) -> Option<(usize, &mut Active<'a>)> {
         self.slots.iter_mut().enumerate().find_map(|(index, slot)| Some((index, slot.active.as_mut()?)))
     }
 
-    /// Submits a chain of the only request that has a slot.
+    /// Submits a chain for the only request.
     fn chain(&mut self, engine: &mut Engine) {
         let Some((index, _)) = self.lone() else { return };
         let Slot { session, active: Some(active), .. } = &mut self.slots[index] else { return };
@@ -123,7 +123,7 @@ impl<'a> Batch<'a> {
         let found = active.generation.chain(engine, session);
         let now = Instant::now();
         if let Ok(steps @ 1..) = found {
-            self.pace.note(1, (now - start) / steps as u32);
+            self.pace.record(1, (now - start) / steps as u32);
         }
         (self.stats.steps, self.stats.rows) = (self.stats.steps + 1, 1);
         self.stats.longest_stall = self.stats.longest_stall.max(active.stall(now));
@@ -135,14 +135,14 @@ impl<'a> Batch<'a> {
         self.settle(index, taken);
     }
 
-    /// Runs one pass over a row of each running request and a chunk of the prompts that are being read.
+    /// Runs a pass over a row of each running request and chunks of prompts.
     fn pass(&mut self, engine: &mut Engine, running: usize) {
         let most = engine.plan().tables.prefill().rows - running;
-        let fed = self.share(engine, most.min(self.pace.chunk(running)));
-        self.gather(engine);
+        let fed = self.assign_rows(engine, most.min(self.pace.chunk(running)));
+        self.add_rows(engine);
         let rows = engine.rows.len();
         if rows == 0 {
-            // The requests whose rows these would have been have failed.
+            // The requests have failed before the pass.
             return;
         }
         (self.stats.steps, self.stats.rows) = (self.stats.steps + 1, rows);
@@ -152,19 +152,18 @@ impl<'a> Batch<'a> {
         }
         let now = Instant::now();
         self.stats.prompt_tokens += fed as u64;
-        self.pace.note(rows, now - start);
-        self.follow(now);
+        self.pace.record(rows, now - start);
+        self.commit_rows(now);
         match self.find(engine) {
             Ok(picked) => self.take(engine, picked),
             Err(error) => self.fail_all(error),
         }
     }
 
-    /// Divides the rows that are left for prompts among them, and gives how many of them are used.
+    /// Divides the remaining rows among prompts, and returns the number of rows used.
     ///
-    /// The oldest prompt comes first, so that none waits for ever. Half of the rows are for a prompt that is much shorter, if there
-    /// is one.
-    fn share(&mut self, engine: &mut Engine, room: usize) -> usize {
+    /// The oldest prompt comes first, to prevent starvation. Half of the rows are for a much shorter prompt, if there is one.
+    fn assign_rows(&mut self, engine: &mut Engine, room: usize) -> usize {
         self.pending.clear();
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let held = slot.active.as_ref().map_or(0, |active| slot.shared(active.prompt()));
@@ -183,59 +182,59 @@ impl<'a> Batch<'a> {
         let sooner = sooner.filter(|reading| !awaits_copy(&self.slots, reading.index));
         let mut given = 0;
         if let Some(&PendingPrefill { index, .. }) = sooner.min_by_key(|reading| reading.left) {
-            given += self.give(engine, oldest.index, room / 2);
-            given += self.give(engine, index, room - given);
+            given += self.assign_to(engine, oldest.index, room / 2);
+            given += self.assign_to(engine, index, room - given);
         }
         for at in 0..self.pending.len() {
-            given += self.give(engine, self.pending[at].index, room - given);
+            given += self.assign_to(engine, self.pending[at].index, room - given);
         }
         given
     }
 
-    /// Gives a prompt up to `room` rows of this pass, and says how many it uses. A prompt that begins takes over what the cache has of
-    /// it by now, including what others have read since it got its slot. It waits while another prompt is about to read more of it.
-    fn give(&mut self, engine: &mut Engine, index: usize, room: usize) -> usize {
+    /// Assigns up to `room` rows of this pass to a prompt, and returns the number used. Before its first rows, a prompt reuses the longest
+    /// prefix in the cache. It waits while another prompt with a longer common prefix is being processed.
+    fn assign_to(&mut self, engine: &mut Engine, index: usize, room: usize) -> usize {
         if room == 0 || awaits_copy(&self.slots, index) {
             return 0;
         }
         let Some(mut active) = self.slots[index].active.take() else { return 0 };
-        let mut placed = Ok(());
-        if !active.placed {
-            placed = place(engine, &mut self.slots, index, active.prompt()).map(|reused| {
-                (active.placed, active.generation.reused) = (true, reused);
+        let mut prepared = Ok(());
+        if !active.is_prepared {
+            prepared = prepare_slot(engine, &mut self.slots, index, active.prompt()).map(|reused| {
+                (active.is_prepared, active.generation.reused) = (true, reused);
                 self.stats.reused_tokens += reused as u64;
-                self.stats.prefix_hits += u64::from(reused >= WORTH);
+                self.stats.prefix_hits += u64::from(reused >= MIN_COPY);
             });
         }
         let left = active.prompt().len().saturating_sub(self.slots[index].session.len() + active.share);
-        let more = if placed.is_ok() { left.min(room) } else { 0 };
+        let more = if prepared.is_ok() { left.min(room) } else { 0 };
         active.share += more;
         self.slots[index].active = Some(active);
-        self.settle(index, placed.map(|()| None));
+        self.settle(index, prepared.map(|()| None));
         more
     }
 
-    /// Adds the rows of the pass, in the order of the slots.
-    fn gather(&mut self, engine: &mut Engine) {
+    /// Adds the rows of all slots to the pass.
+    fn add_rows(&mut self, engine: &mut Engine) {
         engine.begin_pass();
         for Slot { session, active, .. } in &mut self.slots {
             let Some(active) = active else { continue };
-            active.asked = None;
+            active.logits_index = None;
             if active.is_running() {
-                active.asked = Some(engine.asking.len());
+                active.logits_index = Some(engine.asking.len());
                 engine.add_rows(session, active.generation.next().as_slice(), 0);
             } else if active.share > 0 {
                 let end = session.len() + active.share;
                 let is_last = end == active.prompt().len();
-                active.asked = is_last.then_some(engine.asking.len());
+                active.logits_index = is_last.then_some(engine.asking.len());
                 let part = &active.generation.output.prompt()[session.len()..end];
                 engine.add_rows(session, part, part.len() - usize::from(is_last));
             }
         }
     }
 
-    /// Records in the sessions what the pass has fed.
-    fn follow(&mut self, now: Instant) {
+    /// Adds the processed tokens to the sessions.
+    fn commit_rows(&mut self, now: Instant) {
         for Slot { session, active, .. } in &mut self.slots {
             let Some(active) = active else { continue };
             if active.is_running() {
@@ -246,18 +245,18 @@ impl<'a> Batch<'a> {
                     session.tokens.extend_from_slice(&active.prompt()[start..start + active.share]);
                 }
             }
-            if active.asked.is_some() {
+            if active.logits_index.is_some() {
                 self.stats.longest_stall = self.stats.longest_stall.max(active.stall(now));
             }
         }
     }
 
-    /// Has the device find the tokens that follow, as [`Engine::find`] does.
+    /// Lets the device sample the next tokens; see [`Engine::find`].
     fn find(&mut self, engine: &mut Engine) -> Result<bool, Error> {
         if engine.asking.is_empty() {
             return Ok(false);
         }
-        let asking = |active: &&mut Active<'_>| active.asked.is_some();
+        let asking = |active: &&mut Active<'_>| active.logits_index.is_some();
         let active = self.slots.iter_mut().filter_map(|slot| slot.active.as_mut());
         let samples = active.filter(asking).any(|active| active.generation.device_may_pick());
         let active = self.slots.iter_mut().filter_map(|slot| slot.active.as_mut());
@@ -268,11 +267,11 @@ impl<'a> Batch<'a> {
         engine.find(samples, picking)
     }
 
-    /// Gives each request that asked for logits its token; `picked` is what [`Batch::find`] gave.
+    /// Adds the sampled token to each request with logits; `picked` is the result of [`Batch::find`].
     fn take(&mut self, engine: &mut Engine, picked: bool) {
         for index in 0..self.slots.len() {
             let Some(active) = &mut self.slots[index].active else { continue };
-            let Some(row) = active.asked.take() else { continue };
+            let Some(row) = active.logits_index.take() else { continue };
             let ended = if active.is_running() { None } else { active.generation.prompt_is_read() };
             let taken = match ended {
                 Some(finish) => Ok(Some(finish)),
@@ -282,7 +281,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Ends a request if that is what its step has come to.
+    /// Ends a request if its step returned a reason or an error.
     pub(super) fn settle(&mut self, index: usize, result: Result<Option<FinishReason>, Error>) {
         match result {
             Ok(None) => {}
@@ -302,7 +301,7 @@ impl<'a> Batch<'a> {
         *count += 1;
     }
 
-    /// Fails all requests that were in a pass that failed. What their slots hold is not certain, so it is forgotten.
+    /// Fails all requests of a failed pass. The content of their slots is unknown, so it is cleared.
     fn fail_all(&mut self, error: Error) {
         let error = Arc::new(error);
         for index in 0..self.slots.len() {

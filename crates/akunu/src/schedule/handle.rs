@@ -1,4 +1,4 @@
-//! Between the threads that submit requests and the engine's.
+//! Communication between the threads that submit requests and the engine's thread.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -6,11 +6,11 @@ use std::time::Instant;
 use super::request::{Job, Refused};
 use super::{OnEvent, Request, Stats};
 
-/// Submits requests to a scheduler. Clones submit to the same one, which runs until all of them are dropped.
+/// A handle for submitting requests to a scheduler, which runs until all clones are dropped.
 #[derive(Clone, Debug)]
 pub struct Handle(Arc<SharedHandle>);
 
-/// What all clones of a handle share. Dropped with the last of them, it lets the scheduler end.
+/// Shared by all clones of a handle. Dropping the last one closes the scheduler.
 #[derive(Debug)]
 struct SharedHandle(Arc<Shared>);
 
@@ -27,7 +27,7 @@ impl Handle {
         if state.closing != Closing::Never {
             return Err(Refused::Closed);
         }
-        if state.waiting + state.active >= state.room {
+        if state.waiting + state.active >= state.capacity {
             return Err(Refused::QueueFull { waiting: state.waiting });
         }
         state.waiting += 1;
@@ -37,18 +37,18 @@ impl Handle {
         Ok(())
     }
 
-    /// As of the last step.
+    /// Statistics as of the last step.
     pub fn stats(&self) -> Stats {
         let state = self.0.0.lock();
         Stats { waiting: state.waiting, ..state.stats }
     }
 
-    /// Takes no more requests. The scheduler finishes those that it has.
+    /// Refuses further requests. The scheduler finishes those that it has.
     pub fn close(&self) {
         self.0.0.change(|state| state.closing = state.closing.max(Closing::WhenDone));
     }
 
-    /// Takes no more requests, and cancels those that are there, within one step.
+    /// Refuses further requests, and cancels all others within one step.
     pub fn stop(&self) {
         self.0.0.change(|state| state.closing = Closing::Now);
     }
@@ -61,7 +61,7 @@ enum Closing {
     Now,
 }
 
-/// What handles and the engine's thread share.
+/// The state shared by handles and the engine's thread.
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
@@ -70,24 +70,24 @@ pub(super) struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// Submitted since the engine's thread looked last.
+    /// Submitted and not received by the engine's thread yet.
     arrived: Vec<Job>,
-    /// Requests without a slot: those that have arrived and those in the queue.
+    /// Requests without a slot, received or not.
     waiting: usize,
-    /// Requests that have a slot.
+    /// Requests in slots.
     active: usize,
-    /// Requests that may wait or have a slot.
-    room: usize,
+    /// Maximum number of requests, waiting or in slots.
+    capacity: usize,
     closing: Closing,
     stats: Stats,
 }
 
-/// What the engine's thread has to do next.
+/// The next task of the engine's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     Step,
     CancelAll,
-    /// Nothing is left, and nothing will come.
+    /// There are no requests, and the scheduler is closed.
     None,
 }
 
@@ -102,18 +102,18 @@ impl Shared {
     }
 }
 
-/// The engine's thread's side.
+/// The engine's side of the shared state.
 #[derive(Debug)]
 pub(super) struct Worker(Arc<Shared>);
 
 impl Worker {
-    /// For `slots` requests, and so many more that wait.
+    /// For `slots` requests in slots and `queue` waiting ones.
     pub(super) fn new(slots: usize, queue: usize, stats: Stats) -> (Worker, Handle) {
         let state = State {
             arrived: Vec::new(),
             waiting: 0,
             active: 0,
-            room: slots.saturating_add(queue),
+            capacity: slots.saturating_add(queue),
             closing: Closing::Never,
             stats,
         };
@@ -125,7 +125,7 @@ impl Worker {
         CloseOnDrop(self.0.clone())
     }
 
-    /// Sleeps while there is nothing to do: `idle` says that nothing is here, and what has arrived comes to `arrived`.
+    /// Receives new requests into `arrived`. Sleeps until there are any if `idle`, that is, if the scheduler has none.
     pub(super) fn next(&self, idle: bool, arrived: &mut Vec<Job>) -> Work {
         let mut state = self.0.lock();
         while idle && state.arrived.is_empty() && state.closing == Closing::Never {
@@ -139,12 +139,12 @@ impl Worker {
         }
     }
 
-    /// Takes what has arrived, without waiting.
+    /// Receives new requests without waiting.
     pub(super) fn take_arrived(&self, arrived: &mut Vec<Job>) {
         arrived.append(&mut self.0.lock().arrived);
     }
 
-    /// Tells how it stands, with `queue` waiting on this side: room for newcomers follows from it.
+    /// Publishes statistics and the number of queued requests, which limits further submissions.
     pub(super) fn publish(&self, queue: usize, stats: Stats) {
         let mut state = self.0.lock();
         state.waiting = queue + state.arrived.len();
@@ -153,7 +153,7 @@ impl Worker {
     }
 }
 
-/// When it is dropped, no more requests are taken.
+/// Closes the scheduler when dropped.
 #[derive(Debug)]
 pub(super) struct CloseOnDrop(Arc<Shared>);
 
@@ -165,8 +165,8 @@ impl Drop for CloseOnDrop {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Dropped unlocked: a listener may do as it likes when it is dropped.
-        let unheard = std::mem::take(&mut self.0.lock().arrived);
-        drop(unheard);
+        // Dropped without the lock, because a listener's destructor may use a handle.
+        let jobs = std::mem::take(&mut self.0.lock().arrived);
+        drop(jobs);
     }
 }

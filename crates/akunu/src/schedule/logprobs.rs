@@ -1,8 +1,8 @@
-//! How probable a token was.
+//! Log probabilities of tokens.
 
 use super::TokenLogprob;
 
-/// Of token `id` and of the `best` most probable ones, where the model gave these logits, all of them finite.
+/// The log probabilities of token `id` and of the `best` most probable tokens, from finite logits.
 pub(super) fn logprob(logits: &[f32], id: u32, best: usize) -> TokenLogprob {
     let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - largest).exp()).sum();
@@ -32,7 +32,7 @@ mod tests {
         let found = logprob(&logits, 1, 3);
         let close = |a: f32, share: f32| (a - share.ln()).abs() < 1e-5;
         assert!(found.id == 1 && close(found.logprob, 0.25), "{found:?}");
-        // Falling, the lower id first among equals.
+        // Descending, and by id among equals.
         assert_eq!(found.top.iter().map(|t| t.0).collect::<Vec<_>>(), [2, 1, 0]);
         assert!(close(found.top[0].1, 0.5) && close(found.top[2].1, 0.125), "{found:?}");
         assert_eq!(logprob(&logits, 3, 0).top, []);

@@ -1,11 +1,11 @@
-//! Many requests, one engine.
+//! The scheduler: many requests on one engine.
 //!
 //! ```text
 //! any thread: Handle::submit ─▶ queue ─▶ batch of slots ─▶ one pass a step, on the engine's thread ─▶ events, on that thread
 //! ```
 //!
-//! Whoever submits gives a function that hears of the request. It is called on the engine's thread, so it hands on what it hears
-//! and returns at once. `docs/serving.md` says how it works and what is promised.
+//! Each request has a callback for its events. It is called on the engine's thread, so it should pass them on and return at once.
+//! `docs/serving.md` describes the design and the guarantees.
 
 mod active;
 mod alone;
@@ -35,10 +35,10 @@ use request::Job;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerOptions {
-    /// Requests that may wait for a slot. One more is [`Refused::QueueFull`].
+    /// Maximum number of requests waiting for a slot. Further ones are [`Refused::QueueFull`].
     pub queue: usize,
-    /// While tokens are generated, prompts are read in chunks that make a pass take no longer than this, or than twice what it takes
-    /// without them.
+    /// While requests are decoded, prompts are processed in chunks, so that a pass takes no longer than this, or than twice as long as
+    /// without prompts.
     pub stall: Duration,
 }
 
@@ -48,28 +48,28 @@ impl Default for SchedulerOptions {
     }
 }
 
-/// The engine, who has its slots and who waits for one.
+/// The engine, the batch of its slots, and the queue.
 #[derive(Debug)]
 pub struct Scheduler {
-    /// Dropped first: a listener that is dropped with the rest, and submits something then, is refused.
+    /// Dropped first, so that submissions from destructors of listeners are refused.
     _close: CloseOnDrop,
     engine: Engine,
     batch: Batch<'static>,
     queue: Queue<Job>,
     worker: Worker,
-    /// Kept from step to step, so that a step allocates nothing.
+    /// Reused between steps to avoid allocations.
     arrived: Vec<Job>,
 }
 
 impl Scheduler {
-    /// Takes all slots of an engine, which has to give as many rows of logits as it has slots (see [`crate::EngineOptions::batching`]).
+    /// Takes all slots of an engine, which must have at least as many rows of logits as slots (see [`crate::EngineOptions::batching`]).
     pub fn new(mut engine: Engine, options: &SchedulerOptions) -> Result<(Scheduler, Handle), Error> {
         let (slots, logit_rows) = (engine.plan().options.slots, engine.plan().tables.prefill().logit_rows);
         if logit_rows < slots {
             return Err(Error::Setting {
                 name: "the number of logit rows",
                 value: logit_rows.to_string(),
-                expected: "at least the number of slots, and so do the chunk and the context",
+                expected: "at least the number of slots, and so must the chunk and the context",
             });
         }
         let sessions = (0..slots).map(|_| engine.session()).collect::<Result<_, Error>>()?;
@@ -86,7 +86,7 @@ impl Scheduler {
         Ok((scheduler, handle))
     }
 
-    /// Serves requests on this thread until every handle is dropped, or one has closed it, and nothing is left to do.
+    /// Runs on this thread until all handles are dropped, or one has closed the scheduler, and all requests have finished.
     pub fn run(mut self) -> Engine {
         loop {
             match self.worker.next(self.is_idle(), &mut self.arrived) {
@@ -97,7 +97,7 @@ impl Scheduler {
         }
     }
 
-    /// Serves on this thread what has been submitted, until nothing is left to do, and takes more requests afterwards.
+    /// Runs on this thread until all submitted requests have finished. More may be submitted afterwards.
     pub fn drain(&mut self) {
         loop {
             self.worker.take_arrived(&mut self.arrived);
@@ -112,7 +112,7 @@ impl Scheduler {
         &self.engine
     }
 
-    /// Whether no request is here but those that have just arrived.
+    /// Whether there are no requests, except those not received yet.
     fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.batch.is_idle()
     }

@@ -1,22 +1,22 @@
-//! Who is next: the lowest [`super::Request::priority`], then owners in turn, then who came first.
+//! The order of waiting requests: by [`super::Request::priority`], then round-robin between owners, then by arrival.
 
 use std::collections::{BTreeMap, HashMap};
 
 #[derive(Debug)]
 pub(super) struct Queue<T> {
-    /// The requests that wait with each priority. An ordered map: the lowest priority is the first entry, and the first out.
+    /// Waiting requests by priority, lowest first.
     levels: BTreeMap<i32, Level<T>>,
     arrivals: u64,
 }
 
-/// Owners take turns in rounds: in each, everybody may begin one. An owner's next waits for the round after that of its last, but for
-/// none that is over.
+/// Requests of one priority, in rounds: each owner has at most one request per round. A new request is put into the round after the
+/// owner's last one, or into the current one if that is later.
 #[derive(Debug)]
 struct Level<T> {
     /// By round, then by arrival.
     waiting: BTreeMap<(u64, u64), T>,
     round: u64,
-    /// The round of each owner's last. Who is not here may begin in this round.
+    /// The round of each owner's last request. Owners without an entry start in the current round.
     last: HashMap<u64, u64>,
 }
 
@@ -55,14 +55,14 @@ impl<T> Queue<T> {
         Some(item)
     }
 
-    /// Removes those that `leaves` names.
-    pub(super) fn extract(&mut self, leaves: impl Fn(&T) -> bool) -> Vec<T> {
-        let mut left = Vec::new();
+    /// Removes and returns the items for which `predicate` is true.
+    pub(super) fn extract(&mut self, predicate: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut removed = Vec::new();
         for level in self.levels.values_mut() {
-            left.extend(level.waiting.extract_if(.., |_, item| leaves(item)).map(|(_, item)| item));
+            removed.extend(level.waiting.extract_if(.., |_, item| predicate(item)).map(|(_, item)| item));
         }
         self.levels.retain(|_, level| !level.waiting.is_empty());
-        left
+        removed
     }
 
     pub(super) fn len(&self) -> usize {
@@ -94,14 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn owners_take_turns_however_many_each_has() {
+    fn owners_alternate() {
         let mut queue = Queue::default();
         for name in ["a1", "a2", "a3", "a4"] {
             queue.push(0, 1, name);
         }
         queue.push(0, 2, "b1");
         assert_eq!([queue.pop(), queue.pop(), queue.pop()], [Some("a1"), Some("b1"), Some("a2")]);
-        // One who begins again waits for its turn; one who is new does not wait for those of others that are to come.
+        // An owner's second request waits for the next round; a new owner starts in the current one.
         queue.push(0, 2, "b2");
         queue.push(0, 3, "c1");
         queue.push(0, 2, "b3");
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_gone_and_the_rest_stay_in_order() {
+    fn extract_keeps_the_order_of_the_rest() {
         let mut queue = Queue::default();
         for (priority, name) in [(0, "a"), (-1, "gone 1"), (0, "gone 2"), (0, "b")] {
             queue.push(priority, 7, name);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_that_were_are_forgotten() {
+    fn owners_without_requests_are_removed() {
         let mut queue = Queue::default();
         queue.push(0, 0, "x");
         for owner in 1..1000 {

@@ -1,4 +1,4 @@
-//! What is asked of a scheduler, and what it answers.
+//! Requests to the scheduler, and their events.
 
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,43 +6,42 @@ use std::time::{Duration, Instant};
 
 use crate::{Error, FinishReason, GenerateOptions, Timings};
 
-/// What somebody wants generated.
+/// A request to generate text.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     pub prompt: Vec<u32>,
-    /// `cancel` is looked at before each step.
+    /// `cancel` is checked before each step.
     pub options: GenerateOptions,
-    /// For each token its log probability and those of so many best ones at its place.
+    /// Report the log probability of each token, and of this many most probable alternatives.
     pub logprobs: Option<usize>,
-    /// Requests of a lower priority get a slot before those of a higher one, down to [`i32::MIN`]; the usual is 0. This is the
-    /// order of the HTTP API and of its keys as well, so the number is handed on as it comes.
+    /// Requests with a lower value get a slot first; the default is 0. The HTTP API and its keys use the same order.
     pub priority: i32,
-    /// Whose it is: owners take turns, however many requests each of them has waiting.
+    /// The owner. Slots are shared fairly between owners, however many requests each has.
     pub owner: u64,
 }
 
-/// A token, and how probable it was: natural logarithms of the probabilities before temperature, limits and penalties.
+/// A token and its log probability: the natural logarithm of its probability before temperature, limits and penalties.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprob {
     pub id: u32,
     pub logprob: f32,
-    /// The best at that place, falling; of equals the lowest id first.
+    /// The most probable tokens in its place, descending, and by id among equals.
     pub top: Vec<(u32, f32)>,
 }
 
-/// What becomes of a request, in this order: at most one `Started`, any number of `Piece`s, one `Finished` or `Failed`.
+/// An event of a request. The order is: at most one `Started`, any number of `Piece`s, and one `Finished` or `Failed`.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// It has a slot.
+    /// The request has a slot.
     Started {
         waited: Duration,
     },
     Piece {
         /// Whole characters.
         text: &'a str,
-        /// The ids decoded since the last piece.
+        /// The ids since the previous piece.
         ids: &'a [u32],
-        /// One for each of `ids`, where they were asked for.
+        /// One for each of `ids`, if requested.
         logprobs: &'a [TokenLogprob],
     },
     Finished(Finished),
@@ -52,29 +51,29 @@ pub enum Event<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     pub finish: FinishReason,
-    /// Tokens that were shifted out of the slot.
+    /// Tokens discarded by shifting.
     pub dropped: usize,
-    /// From the moment that it had a slot; all 0 where it never had one.
+    /// From the time that the request got a slot; all 0 if it never had one.
     pub timings: Timings,
 }
 
-/// Hears of a request, on the engine's thread. `Break` ends the request: it hears `Finished` yet, and no more. A panic ends it too,
-/// with `Failed`, and does nothing to others.
+/// The callback for the events of a request, called on the engine's thread. `Break` ends the request; `Finished` is still sent. A panic
+/// ends it with `Failed`, and does not affect other requests.
 pub type OnEvent = Box<dyn FnMut(Event<'_>) -> ControlFlow<()> + Send>;
 
-/// As [`OnEvent`], of a request that stays on its thread.
+/// As [`OnEvent`], for a request that stays on its thread.
 pub(super) type Listener<'a> = Box<dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a>;
 
-/// Why a request was not taken.
+/// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    #[error("{waiting} requests wait already")]
+    #[error("the queue is full: {waiting} requests are waiting")]
     QueueFull { waiting: usize },
-    #[error("the engine takes no more requests")]
+    #[error("the engine is shutting down")]
     Closed,
 }
 
-/// A request on its way to a slot.
+/// A waiting request.
 pub(super) struct Job {
     pub(super) request: Request,
     pub(super) on_event: OnEvent,
@@ -92,18 +91,18 @@ impl Job {
         self.request.options.cancel.as_ref().is_some_and(|c| c.load(std::sync::atomic::Ordering::Relaxed))
     }
 
-    /// Says that it came to nothing.
+    /// Sends the last event of a request that never had a slot.
     pub(super) fn end(self, result: Result<FinishReason, Error>) {
-        last_event(
+        send_last_event(
             self.on_event,
             result.map(|finish| Finished { finish, dropped: 0, timings: Timings::default() }),
         );
     }
 }
 
-/// Tells the end of a request.
-pub(super) fn last_event(mut on_event: Listener<'_>, result: Result<Finished, Error>) {
-    let _ = guarded(move || {
+/// Sends the last event of a request.
+pub(super) fn send_last_event(mut on_event: Listener<'_>, result: Result<Finished, Error>) {
+    let _ = catch_panic(move || {
         let _ = match result {
             Ok(finished) => on_event(Event::Finished(finished)),
             Err(error) => on_event(Event::Failed(error)),
@@ -112,8 +111,8 @@ pub(super) fn last_event(mut on_event: Listener<'_>, result: Result<Finished, Er
     });
 }
 
-/// Does what one request wants. A panic there is that request's error.
-pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+/// Runs code of one request, and turns a panic into an error.
+pub(super) fn catch_panic<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
         let message = text.or_else(|| panic.downcast_ref::<String>().cloned());

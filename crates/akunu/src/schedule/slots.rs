@@ -1,14 +1,14 @@
-//! Slots of the KV cache, and what stands in them.
+//! Slots of the KV cache, and reuse of their prefixes.
 
 use std::ops::{Deref, DerefMut};
 
 use super::active::Active;
 use crate::{Engine, Error, Session};
 
-/// Tokens that have to be saved for a copy to be worth it.
-pub(super) const WORTH: usize = 16;
+/// Minimum number of tokens for which copying a prefix is worthwhile.
+pub(super) const MIN_COPY: usize = 16;
 
-/// The session of a slot: the scheduler's own, or one that is lent for a single request.
+/// The session of a slot: owned by the scheduler, or borrowed for a single request.
 #[derive(Debug)]
 pub(super) enum SlotSession<'a> {
     Own(Session),
@@ -39,7 +39,7 @@ impl DerefMut for SlotSession<'_> {
 pub(super) struct Slot<'a> {
     pub(super) session: SlotSession<'a>,
     pub(super) active: Option<Active<'a>>,
-    /// The number of the last request that had it; 0: none yet.
+    /// The number of the last request in this slot; 0: none yet.
     pub(super) last: u64,
 }
 
@@ -48,12 +48,12 @@ impl<'a> Slot<'a> {
         Slot { session: SlotSession::Own(session), active: None, last: 0 }
     }
 
-    /// A slot in a session of somebody else's, with its only request.
+    /// A slot in a borrowed session, with its only request.
     pub(super) fn borrowed(session: &'a mut Session, active: Active<'a>) -> Slot<'a> {
         Slot { session: SlotSession::Borrowed(session), active: Some(active), last: 1 }
     }
 
-    /// How many tokens of a prompt need not be fed, if it begins with what stands here. At least one always has to be.
+    /// The length of the common prefix of a prompt and this slot. At least one token of the prompt must be processed.
     pub(super) fn shared(&self, prompt: &[u32]) -> usize {
         let exact = self.active.as_ref().map_or(self.session.len(), |a| a.generation.exact(&self.session));
         shared(&self.session.tokens()[..exact], prompt)
@@ -65,8 +65,8 @@ fn shared(tokens: &[u32], prompt: &[u32]) -> usize {
     common.min(prompt.len().saturating_sub(1))
 }
 
-/// The free slot for a prompt: the one that shares most with it, unless that would forget more than it saves; then the one that was
-/// used least recently, as what it shares with others can be copied.
+/// Chooses a free slot for a prompt: the one with the longest common prefix, unless that would discard more than it saves; then the
+/// least recently used one, because a prefix can be copied from another slot.
 pub(super) fn choose(slots: &[Slot<'_>], prompt: &[u32]) -> Option<usize> {
     let free = || slots.iter().enumerate().filter(|(_, slot)| slot.active.is_none());
     let (best, slot) = free().rev().max_by_key(|(_, slot)| slot.shared(prompt))?;
@@ -76,22 +76,23 @@ pub(super) fn choose(slots: &[Slot<'_>], prompt: &[u32]) -> Option<usize> {
     free().min_by_key(|(_, slot)| slot.last).map(|(index, _)| index)
 }
 
-/// Whether a prompt that has not begun can copy more from an older one that is being read, when more of that is read: enough to be
-/// worth it.
+/// Whether a prompt should wait for an older one that is being processed, because it can then copy a substantially longer prefix.
 pub(super) fn awaits_copy(slots: &[Slot<'_>], index: usize) -> bool {
-    let Some(active) = slots[index].active.as_ref().filter(|active| !active.placed) else { return false };
+    let Some(active) = slots[index].active.as_ref().filter(|active| !active.is_prepared) else {
+        return false;
+    };
     let prompt = active.prompt();
     let own = slots[index].shared(prompt);
     let there = slots.iter().map(|slot| slot.shared(prompt)).max().unwrap_or(own);
-    let worth = (own + WORTH).max(there + 1);
+    let min_shared = (own + MIN_COPY).max(there + 1);
     let others = slots.iter().filter_map(|slot| slot.active.as_ref());
-    let reading = others.filter(|other| other.placed && !other.is_running());
+    let reading = others.filter(|other| other.is_prepared && !other.is_running());
     let mut older = reading.filter(|other| other.number < active.number);
-    older.any(|other| shared(other.prompt(), prompt) >= worth)
+    older.any(|other| shared(other.prompt(), prompt) >= min_shared)
 }
 
-/// Brings a slot to hold what can be had of a prompt's beginning: its own, or a copy of another's. Gives how much that is.
-pub(super) fn place(
+/// Prepares a slot with the longest cached prefix of a prompt, its own or a copy from another slot. Returns its length.
+pub(super) fn prepare_slot(
     engine: &mut Engine,
     slots: &mut [Slot<'_>],
     index: usize,
@@ -100,7 +101,7 @@ pub(super) fn place(
     let own = slots[index].shared(prompt);
     let others = slots.iter().enumerate().map(|(i, slot)| (slot.shared(prompt), i));
     let (most, from) = others.max_by_key(|(shared, _)| *shared).unwrap_or((own, index));
-    if most < own + WORTH {
+    if most < own + MIN_COPY {
         slots[index].session.truncate(own);
         return Ok(own);
     }

@@ -1,40 +1,40 @@
-//! What a scheduler has done so far, and what it is doing.
+//! Statistics of a scheduler.
 
 use std::time::Duration;
 
-/// A snapshot; totals are since the scheduler was made.
+/// A snapshot. Totals count from the creation of the scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Requests without a slot.
     pub waiting: usize,
-    /// Requests whose prompts are being read.
+    /// Requests whose prompts are being prefilled.
     pub reading: usize,
-    /// Requests that tokens are generated for.
+    /// Requests that are being decoded.
     pub running: usize,
     pub slots: usize,
-    /// Positions of the KV cache that hold tokens of requests at work.
+    /// Positions of the KV cache in use by requests in slots.
     pub kv_tokens: usize,
-    /// Positions that hold tokens of requests that are over, for prompts that begin like them.
+    /// Positions with tokens of finished requests, kept for reuse as prefixes.
     pub kv_kept: usize,
-    /// All slots' together.
+    /// Positions of all slots.
     pub kv_capacity: usize,
-    /// Requests that have had a slot.
+    /// Requests that got a slot.
     pub started: u64,
-    /// Requests that ended, with a slot or without, for whatever reason but an error.
+    /// Requests that ended without an error.
     pub finished: u64,
-    /// Those that ended with an error.
+    /// Requests that ended with an error.
     pub failed: u64,
-    /// Tokens of prompts that went through the model.
+    /// Tokens of prompts that were processed.
     pub prompt_tokens: u64,
-    /// Tokens of prompts that stood in the cache already.
+    /// Tokens of prompts that were found in the cache.
     pub reused_tokens: u64,
-    /// Prompts of which at least 16 tokens stood in the cache.
+    /// Prompts of which at least 16 tokens were found in the cache.
     pub prefix_hits: u64,
     pub generated_tokens: u64,
     /// Submissions to the device: passes and chains.
     pub steps: u64,
-    /// Rows of the last pass; of a chain, 1.
+    /// Rows of the last pass; 1 for a chain.
     pub rows: usize,
-    /// The longest time between two tokens of a running request, or two chains of one.
+    /// The longest time between two tokens of a running request, or between its chains.
     pub longest_stall: Duration,
 }

@@ -1,8 +1,8 @@
-//! One step of a scheduler: requests that have ended leave, waiting ones get slots, and all go on by one submission.
+//! A step of the scheduler: ends requests, admits waiting ones to slots, and runs one submission.
 
 use super::Scheduler;
 use super::active::Active;
-use super::request::{Job, last_event};
+use super::request::{Job, send_last_event};
 use super::slots::choose;
 use crate::FinishReason;
 
@@ -15,7 +15,7 @@ impl Scheduler {
         self.publish();
     }
 
-    /// Puts new requests into the queue, except those that can never run, which fail at once. Takes cancelled ones out of it.
+    /// Queues new requests, fails those that can never run, and removes cancelled ones.
     fn receive(&mut self) {
         for job in self.arrived.drain(..) {
             let Job { request, .. } = &job;
@@ -34,7 +34,7 @@ impl Scheduler {
         }
     }
 
-    /// Cancels all requests, with a slot or without.
+    /// Cancels all requests, waiting or in slots.
     pub(super) fn cancel_all(&mut self) {
         self.receive();
         for job in self.queue.extract(|_| true) {
@@ -47,7 +47,7 @@ impl Scheduler {
         self.publish();
     }
 
-    /// Gives free slots to waiting requests.
+    /// Admits waiting requests to free slots.
     fn admit(&mut self) {
         while self.batch.slots.iter().any(|slot| slot.active.is_none())
             && let Some(job) = self.queue.pop()
@@ -64,7 +64,7 @@ impl Scheduler {
                 }
                 Err((on_event, error)) => {
                     self.batch.stats.failed += 1;
-                    last_event(on_event, Err(error));
+                    send_last_event(on_event, Err(error));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! What the engine's tests share.
+//! Shared by the engine's tests.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::print_stdout)]
 
 pub mod rounding;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use akunu::{BackendOptions, DeviceChoice, Engine, EngineOptions, GenerateOptions, Generated, KvType, Model};
 use serde_json::Value;
 
-/// The devices that every model has to run on.
+/// The devices on which every model is tested.
 pub const DEVICES: [DeviceChoice; 2] = [DeviceChoice::Reference, DeviceChoice::Cpu];
 
 /// A file or folder of the test data; see [`akunu_testing::data`].
@@ -19,7 +19,7 @@ pub fn shared(name: &str) -> Option<PathBuf> {
     akunu_testing::data(thread.name().unwrap_or("a test"), name)
 }
 
-/// A file or folder that is checked in.
+/// A file or folder in the repository.
 pub fn checked_in(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
 }
@@ -27,7 +27,7 @@ pub fn checked_in(name: &str) -> PathBuf {
 /// Folders in testdata/mlx.
 pub const MLX_MODELS: [&str; 3] = ["llama-mixed", "gemma3-tied", "phi3-stacked"];
 
-/// The checked-in models in Hugging Face form, by name.
+/// The models in Hugging Face's format in the repository, by name.
 pub fn checked_in_models() -> Vec<(String, PathBuf)> {
     let entries = std::fs::read_dir(checked_in("models")).unwrap();
     let mut folders: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
@@ -51,13 +51,13 @@ pub fn floats(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
 }
 
-/// The trained model that every test can have.
+/// The embedded trained model.
 pub fn tales() -> Arc<Model> {
     Arc::new(Model::embedded().unwrap())
 }
 
 pub fn options(device: DeviceChoice) -> EngineOptions {
-    // So that tests can be run on an instruction set (`AKUNU_ISA`) or as a GPU is asked to run.
+    // Tests can select an instruction set (`AKUNU_ISA`) or options of a GPU.
     let backends = BackendOptions::from_variables(|name| std::env::var_os(name));
     EngineOptions { device, threads: Some(1), backends, ..EngineOptions::default() }
 }
@@ -86,7 +86,7 @@ pub fn generate(engine: &mut Engine, prompt: &[u32], options: &GenerateOptions) 
     (text, generated)
 }
 
-/// The largest difference, in parts of the largest golden logit of the sequence.
+/// The largest difference, relative to the largest golden logit of the sequence.
 pub fn relative_error(found: &[f32], golden: &[Vec<f64>]) -> f64 {
     let golden: Vec<f64> = golden.iter().flatten().copied().collect();
     assert_eq!(found.len(), golden.len(), "logits at every position");

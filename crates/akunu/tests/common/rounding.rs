@@ -1,4 +1,4 @@
-//! What rounding activations to int8 may do to logits, and what it did.
+//! Bounds on the error of rounding activations to int8.
 //!
 //! Goldens of quantised files do not round activations; the integer kernels do. So along golden ids:
 //!
@@ -25,7 +25,7 @@ pub fn unrounded(model: &Model) -> Engine {
     Engine::new(Arc::new(dequantised), &exact(DeviceChoice::Reference)).unwrap()
 }
 
-/// Feeds `ids` and holds what comes to the three points above; `golden` are the best tokens after each of them.
+/// Processes `ids` and checks the three points above. `golden` has the most probable token after each.
 pub fn follow(model: &Arc<Model>, ids: &[u32], golden: &[u32], options: &EngineOptions, name: &str) {
     let mut engine = Engine::new(model.clone(), options).unwrap();
     let vocab = engine.vocab_size();

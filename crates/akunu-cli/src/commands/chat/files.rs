@@ -20,7 +20,7 @@ pub fn load(path: &Path) -> Result<Vec<Json>, Failure> {
         return Err(Failure::new(format!("{} is too large for a saved conversation", path.display())));
     }
     let text = String::from_utf8(bytes).map_err(|_| {
-        Failure::new(format!("{}: this is not a saved conversation: it is not UTF-8 text", path.display()))
+        Failure::new(format!("{}: the conversation is invalid: it is not UTF-8 text", path.display()))
     })?;
     conversation::parse(&text).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
 }

@@ -63,6 +63,7 @@ impl Screen<'_> {
                 Ok(())
             }
             Event::Part(part) => self.part(part),
+            Event::Delta(_) => Ok(()),
         };
         match shown {
             Ok(()) => ControlFlow::Continue(()),

@@ -1,6 +1,6 @@
 import CAkunu
 
-/// An error, and its words.
+/// An error with its message.
 public struct AkunuError: Error, CustomStringConvertible {
     public let status: Int32
     public let description: String
@@ -12,7 +12,7 @@ func check(_ status: akunu_status) throws {
     }
 }
 
-/// Asks for a length, then for what is as long.
+/// Requests the length of a result, then the result.
 func filled<T>(_ empty: T, _ call: (UnsafeMutablePointer<T>?, Int, UnsafeMutablePointer<Int>) -> akunu_status) throws -> [T] {
     var length = 0
     try check(call(nil, 0, &length))
@@ -22,11 +22,11 @@ func filled<T>(_ empty: T, _ call: (UnsafeMutablePointer<T>?, Int, UnsafeMutable
     return Array(items.prefix(length))
 }
 
-/// A model that stands on a device. Its sessions keep it.
+/// A model that is loaded on a device. Its sessions keep it alive.
 public final class Model {
     let handle: OpaquePointer
 
-    /// Without a path: the model that comes with the library.
+    /// Without a path: the model embedded in the library.
     public init(path: String? = nil, device: String = "auto", context: UInt32 = 0, sessions: UInt32 = 1) throws {
         var made: OpaquePointer?
         try device.withCString { name in
@@ -57,7 +57,7 @@ public final class Model {
     }
 }
 
-/// A text in a model's cache.
+/// A sequence in a model's KV cache.
 public final class Session {
     let model: Model
     let handle: OpaquePointer
@@ -75,7 +75,7 @@ public final class Session {
         try check(akunu_gpu_temperature_scale(handle, temperature))
     }
 
-    /// Generates what follows the prompt; `onPiece` answers whether to go on.
+    /// Generates the continuation of the prompt; `onPiece` returns whether to continue.
     @discardableResult
     public func generate(_ prompt: [UInt32], maxTokens: UInt32 = 0, onPiece: @escaping (String) -> Bool) throws -> akunu_stats {
         var options = akunu_generate_options()
@@ -86,7 +86,7 @@ public final class Session {
         let listener = Listener(onPiece)
         let user = Unmanaged.passUnretained(listener).toOpaque()
         try withExtendedLifetime(listener) {
-            try check(akunu_generate(handle, prompt, prompt.count, &options, heard, user, &stats))
+            try check(akunu_generate(handle, prompt, prompt.count, &options, forwardPiece, user, &stats))
         }
         return stats
     }
@@ -98,7 +98,7 @@ private final class Listener {
     init(_ onPiece: @escaping (String) -> Bool) { self.onPiece = onPiece }
 }
 
-private let heard: akunu_on_piece = { piece, user in
+private let forwardPiece: akunu_on_piece = { piece, user in
     guard let piece = piece?.pointee, let user = user, let text = piece.text else { return AKUNU_STOP }
     let bytes = UnsafeRawBufferPointer(start: text, count: piece.text_length)
     let listener = Unmanaged<Listener>.fromOpaque(user).takeUnretainedValue()

@@ -1,4 +1,4 @@
-//! How conversations are written for a model, and how what it says is read.
+//! The chat format of a model: its template, and the tags of its answers.
 
 use std::sync::Arc;
 
@@ -11,23 +11,23 @@ use super::{CallMarks, CallReader, Splitter, Tags};
 use crate::constrain::Reasoning;
 use crate::{Error, GenerateOptions, Model};
 
-/// A chat template with what follows from it. It knows no conversation, so many may share it.
+/// A chat template, and the properties derived from it. It has no conversation, so it can be shared.
 #[derive(Debug)]
-pub struct ChatForm {
+pub struct ChatFormat {
     template: ChatTemplate,
     tokenizer: Arc<dyn Tokenizer>,
     tags: &'static Tags,
-    /// Control tokens that tags are made of.
+    /// Control tokens that occur in reasoning tags.
     visible: Vec<u32>,
-    /// How the model calls tools, if that is known, and the control tokens among those marks.
+    /// The model's format of tool calls, if known, and its control tokens.
     marks: Option<&'static CallMarks>,
     marking: Vec<u32>,
-    /// Tokens that end a turn, as the template has it.
+    /// Tokens that end a turn in the template.
     turn_ends: Vec<u32>,
 }
 
-impl ChatForm {
-    pub fn new(model: &Model, template: ChatTemplate) -> Result<ChatForm, Error> {
+impl ChatFormat {
+    pub fn new(model: &Model, template: ChatTemplate) -> Result<ChatFormat, Error> {
         let tokenizer = model.tokenizer()?.clone();
         let tags = Tags::of_template(template.source());
         let marks = CallMarks::of_template(template.source());
@@ -38,17 +38,18 @@ impl ChatForm {
         };
         let visible = controls(&|text| tags.contain(text));
         let marking = controls(&|text| marks.is_some_and(|marks| marks.contain(text)));
-        let mut form = ChatForm { template, tokenizer, tags, visible, marks, marking, turn_ends: Vec::new() };
+        let mut chat_format =
+            ChatFormat { template, tokenizer, tags, visible, marks, marking, turn_ends: Vec::new() };
         let in_range = |id: &u32| (*id as usize) < model.config().vocab_size;
-        form.turn_ends = form.find_turn_end().into_iter().filter(in_range).collect();
-        Ok(form)
+        chat_format.turn_ends = chat_format.find_turn_end().into_iter().filter(in_range).collect();
+        Ok(chat_format)
     }
 
-    /// The control token that the template writes behind an answer, if it writes one and it is not a part of a tag.
+    /// The control token that the template writes after an answer, if any, and if it is not part of a tag.
     fn find_turn_end(&self) -> Option<u32> {
         const ANSWER: &str = "akunu-answers";
         let messages = [message("user", "a"), message("assistant", ANSWER), message("user", "b")];
-        // A template that refuses this conversation tells nothing.
+        // Some templates refuse this conversation.
         let text = self.template.render(&messages, None, false, &Map::new()).ok()?.text;
         let (_, rest) = text.split_once(ANSWER)?;
         let options = EncodeOptions { add_special: false, parse_special: true };
@@ -64,7 +65,7 @@ impl ChatForm {
         &self.tokenizer
     }
 
-    /// The text of what is to be answered.
+    /// Renders a conversation with the prompt for an answer.
     pub fn prompt(
         &self,
         messages: &[Json],
@@ -74,39 +75,44 @@ impl ChatForm {
         render(&self.template, messages, tools, true, variables)
     }
 
-    /// The text of a conversation that is not to be answered now.
-    pub fn transcript(&self, messages: &[Json], variables: &Map<String, Json>) -> Result<Rendered, Error> {
-        render(&self.template, messages, None, false, variables)
+    /// Renders a conversation without the prompt for an answer.
+    pub fn transcript(
+        &self,
+        messages: &[Json],
+        tools: Option<&[Json]>,
+        variables: &Map<String, Json>,
+    ) -> Result<Rendered, Error> {
+        render(&self.template, messages, tools, false, variables)
     }
 
-    /// Adds what ends an answer in this form, and what of it has to be seen to be told apart.
+    /// Adds the tokens that end an answer, and those that must be visible for parsing.
     pub(super) fn extend(&self, options: &mut GenerateOptions) {
         options.stop_ids.extend(&self.turn_ends);
         options.visible_ids.extend(&self.visible);
     }
 
-    /// Reads calls of these tools out of an answer, and has their marks seen. `None`: how the model writes calls is not known.
+    /// A reader for calls of these tools; makes their marks visible. `None`: the model's format is unknown.
     pub(super) fn call_reader(&self, tools: Vec<Json>, options: &mut GenerateOptions) -> Option<CallReader> {
         let marks = self.marks?;
         options.visible_ids.extend(&self.marking);
         Some(CallReader::new(marks, tools))
     }
 
-    /// What a model whose template knows of reasoning may write before its answer to a prompt.
+    /// The reasoning that may precede an answer, if the template supports reasoning.
     pub(super) fn reasoning(&self, prompt: &str) -> Option<Reasoning> {
         let is_open = self.tags.opened_by(prompt);
         let knows = is_open || self.template.source().contains(self.tags.close);
         knows.then(|| Reasoning { tags: self.tags, is_open, marks: self.visible.clone() })
     }
 
-    /// Tells reasoning from answer in what follows a prompt.
+    /// A splitter for the answer to a prompt.
     pub(super) fn splitter(&self, prompt: &str) -> Splitter {
         Splitter::new(self.tags, self.tags.opened_by(prompt))
     }
 }
 
-/// Writes a conversation by a template, up to where the model is to answer if `add_prompt` is set. What developers say is written
-/// as a system's message for templates that do not know developers, which are most.
+/// Renders a conversation, with the prompt for an answer if `add_prompt` is set. Developer messages become system messages for
+/// templates without that role, which are most.
 pub fn render(
     template: &ChatTemplate,
     messages: &[Json],
