@@ -8,8 +8,9 @@ use akunu_arch::facts::Fact;
 use akunu_arch::{CARDS, Card};
 
 /// Folders of `crates/` that may name families, and the reason.
-const EXCEPTIONS: [(&str, &str); 2] = [
+const EXCEPTIONS: [(&str, &str); 3] = [
     ("akunu-arch/src/families", "the cards"),
+    ("akunu-fixtures/src", "models of tests"),
     (
         "akunu-tokenizer/src",
         "names of tokenizer models and pre-tokenizers in GGUF, some of which are those of families",

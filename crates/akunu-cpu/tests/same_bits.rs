@@ -98,11 +98,14 @@ fn outputs_left_behind_the_strips_touch_no_others() {
 
 #[test]
 fn rows_together_give_the_bits_of_rows_alone() {
+    // Of many rows some, at other distances from the first in each spec, and the last.
+    const MOST_ROWS: usize = 24;
     let mut device = cpu(*Isa::available().last().unwrap(), 2);
-    for spec in specs().iter().filter(|s| s.rows > 1) {
+    for (i, spec) in specs().iter().filter(|s| s.rows > 1).enumerate() {
         let whole = spec.whole();
         let together = whole.run(&mut device);
-        for row in 0..spec.rows {
+        let step = spec.rows.div_ceil(MOST_ROWS);
+        for row in (i % step..spec.rows - 1).step_by(step).chain([spec.rows - 1]) {
             let case = (spec.build)(row..row + 1);
             let alone = case.run(&mut device);
             for (i, ((all, one), (_, content))) in together.iter().zip(&alone).zip(&case.written).enumerate()

@@ -252,6 +252,10 @@ fn rope_and_the_cache_are_near_the_reference() {
 #[test]
 fn attention_is_near_the_reference() {
     check_all(attention::attention());
+}
+
+#[test]
+fn attention_of_whole_texts_is_near_the_reference() {
     check_all(attention::whole_texts());
 }
 

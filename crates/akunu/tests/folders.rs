@@ -68,7 +68,7 @@ fn a_missing_or_wrong_tokenizer_is_reported() {
 
     let json = folder.path().join("tokenizer.json");
     std::fs::write(&json, "not json").unwrap();
-    assert!(reason(folder.path()).contains("`tokenizer.json` is not JSON"));
+    assert!(reason(folder.path()).contains("`tokenizer.json` is not valid JSON"));
     for (vocabulary, expected) in [
         ("tokenizers/llama2.json", "32000 tokens and the embedding only 512 rows"),
         (

@@ -1,6 +1,5 @@
 //! Programs in C, C++ and Python, whose output is compared with that of the engine in Rust.
 
-use akunu_fixtures::scripted;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::process::{Command, Stdio};
@@ -8,6 +7,7 @@ use std::sync::Arc;
 
 use akunu::chat::{ChatTemplates, conversation};
 use akunu::{DeviceChoice, EmbedOptions, Embedder, Engine, EngineOptions, GenerateOptions, Model, Sampling};
+use akunu_fixtures::scripted;
 use akunu_tokenizer::EncodeOptions;
 
 use crate::tools::{Program, here, libraries, shared, succeed, tool};

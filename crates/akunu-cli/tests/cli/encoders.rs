@@ -280,7 +280,7 @@ fn pairs_that_cannot_be_scored() {
     for name in ["xlm-roberta-reranker", "modernbert-reranker", "qwen3-classifier"] {
         let folder = small(name);
         let args = ["rerank", path(&folder), "--ids", "1,2", "--segments", "0,1"];
-        refuses(&args, 2, &["--segments", "kinds"]);
+        refuses(&args, 2, &["--segments", "token types"]);
     }
     for name in ["bert-mean", "qwen3-reranker"] {
         refuses(&["rerank", path(&small(name)), "--ids", "1,2"], 1, &["no classifier"]);

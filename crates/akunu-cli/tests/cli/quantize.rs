@@ -180,7 +180,7 @@ fn invalid_output_paths_are_rejected_early() {
     };
     let missing = dir.path().join("missing.gguf");
     quantize(&missing, &out, &[], 1, &["there is no file", "missing.gguf"]);
-    quantize(&model, &model, &["--force"], 1, &["both input and output", "another name"]);
+    quantize(&model, &model, &["--force"], 1, &["both input and output", "another output file"]);
     let roundabout = dir.path().join(".").join("model.gguf");
     quantize(&model, &roundabout, &["--force"], 1, &["both input and output"]);
     quantize(&model, dir.path(), &["--force"], 1, &["is a folder"]);
