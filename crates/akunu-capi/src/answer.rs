@@ -232,19 +232,19 @@ impl Request {
         let request =
             ChatRequest { messages: &self.messages, variables: &self.variables, answer: &self.answer };
         let prompt = responder.prompt(&request)?;
-        pending.clear();
+        let (before, kept) = (session.tokens().to_vec(), std::mem::take(pending));
         let mut calls = 0;
-        let response = responder.respond(
-            engine,
-            session,
-            &request,
-            &prompt,
-            &self.options,
-            &mut |event| match event {
+        let response =
+            responder.respond(engine, session, &request, &prompt, &self.options, &mut |event| match event {
                 Event::Delta(delta) if self.has_listener => emit_all(delta, &mut calls, emit),
                 _ => ControlFlow::Continue(()),
-            },
-        )?;
+            });
+        let response = response.inspect_err(|_| {
+            // A call that was refused leaves the text as it was, the last token included.
+            if session.tokens() == before {
+                *pending = kept;
+            }
+        })?;
         *message = response.message;
         let text = prompt.ids.iter().chain(&response.generated.ids);
         *pending = text.skip(response.generated.dropped + session.len()).copied().collect();

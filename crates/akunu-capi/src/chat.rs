@@ -90,7 +90,7 @@ pub(crate) unsafe fn read_conversation(conversation: *const c_char) -> Result<Co
     let invalid = |what| Failure::new(Status::Template, format!("the conversation is invalid: {what}"));
     let tools = match fields.remove("tools") {
         None | Some(Json::Null) => None,
-        Some(Json::Array(tools)) => Some(tools),
+        Some(Json::Array(tools)) => (!tools.is_empty()).then_some(tools),
         Some(_) => return Err(invalid("\"tools\" is not a list")),
     };
     match fields.remove("chat_template_kwargs") {

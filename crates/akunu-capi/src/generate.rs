@@ -152,14 +152,19 @@ fn run(
     emit: &dyn Fn(&str, &[u32]) -> ControlFlow<()>,
 ) -> Result<Generated, Failure> {
     let (engine, state) = worker.session(number)?;
-    let pending = std::mem::take(&mut state.pending);
+    let (before, pending) = (state.session.tokens().to_vec(), std::mem::take(&mut state.pending));
     let mut prompt = match continues {
         true => [state.session.tokens(), &pending].concat(),
         false => Vec::new(),
     };
     prompt.extend(tokens);
     let on_piece = &mut |piece: akunu::Piece<'_>| emit(piece.text, piece.ids);
-    let generated = engine.generate(&mut state.session, &prompt, options, on_piece)?;
+    let generated = engine.generate(&mut state.session, &prompt, options, on_piece).inspect_err(|_| {
+        // A call that was refused leaves the text as it was, the last token included.
+        if state.session.tokens() == before {
+            state.pending = pending;
+        }
+    })?;
     let text = prompt.iter().chain(&generated.ids);
     state.pending = text.skip(generated.dropped + state.session.len()).copied().collect();
     Ok(generated)

@@ -3,7 +3,7 @@
 use crate::KvType;
 
 /// Number of positions in a group of the transposed layout.
-pub const TOGETHER: usize = 16;
+pub const KEY_GROUP: usize = 16;
 
 /// The layout of a device's keys. The reference device uses position-major order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl KeyOrder {
     pub fn alignment(self) -> usize {
         match self {
             KeyOrder::PositionMajor => 1,
-            KeyOrder::GroupsOf16 => TOGETHER,
+            KeyOrder::GroupsOf16 => KEY_GROUP,
         }
     }
 
@@ -52,14 +52,14 @@ impl KeyOrder {
             return Some(bytes.to_vec());
         }
         let row =
-            kv.row_bytes(head_dim).filter(|&row| row > 0 && bytes.len().is_multiple_of(row * TOGETHER))?;
+            kv.row_bytes(head_dim).filter(|&row| row > 0 && bytes.len().is_multiple_of(row * KEY_GROUP))?;
         let mut reordered = vec![0; bytes.len()];
-        for sixteen in (0..bytes.len()).step_by(row * TOGETHER) {
+        for sixteen in (0..bytes.len()).step_by(row * KEY_GROUP) {
             let mut at = 0;
             while at < row {
                 let size = field_bytes(kv, at);
-                for position in 0..TOGETHER {
-                    let together = sixteen + at * TOGETHER + position * size;
+                for position in 0..KEY_GROUP {
+                    let together = sixteen + at * KEY_GROUP + position * size;
                     let (to, from) = places(together, sixteen + position * row + at);
                     reordered[to..to + size].copy_from_slice(&bytes[from..from + size]);
                 }

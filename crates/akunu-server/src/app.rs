@@ -152,7 +152,9 @@ async fn count(State(app): State<App>, request: Request, next: Next) -> Response
 async fn write_refusals(State(app): State<App>, uri: Uri, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let Some(mut refusal) = response.extensions_mut().remove::<Refusal>() else { return response };
-    refusal.message = app.models().without_paths(refusal.message);
+    if refusal.may_name_files {
+        refusal.message = app.models().without_paths(refusal.message);
+    }
     let body = protocol::write_error(&uri, &refusal);
     *response.body_mut() = body.to_string().into();
     let headers = response.headers_mut();

@@ -49,11 +49,20 @@ pub struct Refusal {
     pub code: Option<&'static str>,
     /// Seconds after which the client may retry.
     pub retry_after: Option<u64>,
+    /// Whether the message is the engine's, so that it may contain paths of the server's files.
+    pub may_name_files: bool,
 }
 
 impl Refusal {
     pub fn new(reason: Reason, message: impl Into<String>) -> Refusal {
-        Refusal { reason, message: message.into(), param: None, code: None, retry_after: None }
+        Refusal {
+            reason,
+            message: message.into(),
+            param: None,
+            code: None,
+            retry_after: None,
+            may_name_files: false,
+        }
     }
 
     pub fn invalid(message: impl Into<String>) -> Refusal {
@@ -79,6 +88,12 @@ impl Refusal {
     #[must_use]
     pub fn retry_after(mut self, seconds: u64) -> Refusal {
         self.retry_after = Some(seconds);
+        self
+    }
+
+    #[must_use]
+    pub fn may_name_files(mut self) -> Refusal {
+        self.may_name_files = true;
         self
     }
 }
@@ -115,8 +130,10 @@ impl From<Error> for Refusal {
             Error::Conversation { .. } | Error::NothingToAnswer | Error::NothingToPick => {
                 Refusal::invalid(text)
             }
-            Error::Chat(_) | Error::Tokenizer(_) | Error::NoTokenizer { .. } => Refusal::invalid(text),
-            _ => Refusal::internal(text),
+            Error::Chat(_) | Error::Tokenizer(_) | Error::NoTokenizer { .. } => {
+                Refusal::invalid(text).may_name_files()
+            }
+            _ => Refusal::internal(text).may_name_files(),
         }
     }
 }

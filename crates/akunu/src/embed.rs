@@ -356,6 +356,13 @@ pub(crate) fn fill(pass: &mut TextPass, texts: &[TextIds], plan: &EncodePlan) ->
     if fill_from(pass, texts, plan) == texts.len() {
         return Ok(());
     }
+    if texts.len() > MOST_TEXTS && plan.options.texts == MOST_TEXTS {
+        return Err(Error::Setting {
+            name: "the number of texts of one pass",
+            value: texts.len().to_string(),
+            expected: "at most 1,024",
+        });
+    }
     Err(Error::Setting {
         name: "the number of tokens of one pass",
         value: texts.iter().map(|text| text.ids.len()).sum::<usize>().to_string(),

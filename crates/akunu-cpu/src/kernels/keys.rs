@@ -2,7 +2,7 @@
 //! one load gives a lane per position.
 
 use akunu_plan::KvType;
-use akunu_plan::keys::TOGETHER;
+use akunu_plan::keys::KEY_GROUP;
 
 use super::cache::{BLOCK, Cache, SCALE};
 use crate::isa::Lanes;
@@ -61,8 +61,8 @@ impl Cache {
     /// `keys` has all these positions, source and target do not overlap, and `row` has room for a head.
     #[inline(always)]
     pub(crate) unsafe fn copy_keys(&self, keys: *mut u8, row: *mut u8, [from, to]: [usize; 2], count: usize) {
-        let aligned = from.is_multiple_of(TOGETHER) && to.is_multiple_of(TOGETHER);
-        let whole = if aligned { count / TOGETHER * TOGETHER } else { 0 };
+        let aligned = from.is_multiple_of(KEY_GROUP) && to.is_multiple_of(KEY_GROUP);
+        let whole = if aligned { count / KEY_GROUP * KEY_GROUP } else { 0 };
         // SAFETY: as the caller promises.
         unsafe {
             let (source, target) = (keys.add(from * self.row), keys.add(to * self.row));
@@ -83,11 +83,11 @@ impl Cache {
         // SAFETY: as the caller promises.
         unsafe {
             match self.kv {
-                KvType::F32 => V::load(sixteen.add(e * TOGETHER * 4).cast()),
-                KvType::F16 => V::load_f16(sixteen.add(e * TOGETHER * 2)),
+                KvType::F32 => V::load(sixteen.add(e * KEY_GROUP * 4).cast()),
+                KvType::F16 => V::load_f16(sixteen.add(e * KEY_GROUP * 2)),
                 KvType::Q8_0 => {
-                    let block = sixteen.add(e / 32 * BLOCK * TOGETHER);
-                    let quants = block.add((SCALE + e % 32) * TOGETHER);
+                    let block = sixteen.add(e / 32 * BLOCK * KEY_GROUP);
+                    let quants = block.add((SCALE + e % 32) * KEY_GROUP);
                     V::load_i8(quants.cast()).mul(V::load_f16(block))
                 }
             }
@@ -100,8 +100,8 @@ impl Cache {
     /// `row` is a buffer for one head, and `keys` has the position.
     #[inline(always)]
     unsafe fn carry(&self, way: Way, row: *mut u8, keys: *mut u8, position: usize) {
-        let sixteen = keys.wrapping_add(position / TOGETHER * TOGETHER * self.row);
-        let lane = position % TOGETHER;
+        let sixteen = keys.wrapping_add(position / KEY_GROUP * KEY_GROUP * self.row);
+        let lane = position % KEY_GROUP;
         // SAFETY: as the callers promise.
         unsafe {
             match self.kv {
@@ -109,9 +109,9 @@ impl Cache {
                 KvType::F16 => fields::<2>(way, self.head_dim, row, sixteen, lane),
                 KvType::Q8_0 => {
                     for block in (0..self.row).step_by(BLOCK) {
-                        let (row, sixteen) = (row.add(block), sixteen.add(block * TOGETHER));
+                        let (row, sixteen) = (row.add(block), sixteen.add(block * KEY_GROUP));
                         fields::<SCALE>(way, 1, row, sixteen, lane);
-                        let (row, sixteen) = (row.add(SCALE), sixteen.add(SCALE * TOGETHER));
+                        let (row, sixteen) = (row.add(SCALE), sixteen.add(SCALE * KEY_GROUP));
                         fields::<1>(way, BLOCK - SCALE, row, sixteen, lane);
                     }
                 }
@@ -130,7 +130,7 @@ unsafe fn fields<const SIZE: usize>(way: Way, count: usize, row: *mut u8, sixtee
         // SAFETY: as the callers promise.
         unsafe {
             let own = row.add(i * SIZE).cast::<[u8; SIZE]>();
-            let place = sixteen.add((i * TOGETHER + lane) * SIZE).cast::<[u8; SIZE]>();
+            let place = sixteen.add((i * KEY_GROUP + lane) * SIZE).cast::<[u8; SIZE]>();
             match way {
                 Way::In => *place = *own,
                 Way::Out => *own = *place,

@@ -1,6 +1,6 @@
 //! Rotary position embeddings: the angles of a pass, and the kernel that rotates Q and K and writes the cache.
 
-use akunu_plan::keys::TOGETHER;
+use akunu_plan::keys::KEY_GROUP;
 use akunu_plan::ops::{self, AnglesParams, RopeKvParams};
 use akunu_plan::{Kernel, RopeStyle, Row};
 
@@ -108,9 +108,9 @@ impl OpKernel for ops::RopeKv {
             for unit in context.units(context.rows * per_row) {
                 // Keys of consecutive positions share cache lines, so one worker handles a head of sixteen rows before
                 // the next head.
-                let several = per_row * TOGETHER;
-                let (first, place) = (unit / several * TOGETHER, unit % several);
-                let count = TOGETHER.min(context.rows - first);
+                let several = per_row * KEY_GROUP;
+                let (first, place) = (unit / several * KEY_GROUP, unit % several);
+                let count = KEY_GROUP.min(context.rows - first);
                 let (head, r) = (place / count, first + place % count);
                 one_head::<V>((op, &o, &p), context, r, head, &rows[r]);
             }

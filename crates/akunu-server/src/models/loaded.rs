@@ -45,8 +45,10 @@ impl From<LoadError> for Refusal {
     fn from(error: LoadError) -> Refusal {
         let unavailable = |message| Refusal::new(Reason::Unavailable, message).code("model_not_loaded");
         match error {
-            LoadError::OutOfMemory(message) => unavailable(message).retry_after(10),
-            LoadError::Engine(error) => unavailable(format!("the model cannot be loaded: {error}")),
+            LoadError::OutOfMemory(message) => unavailable(message).retry_after(10).may_name_files(),
+            LoadError::Engine(error) => {
+                unavailable(format!("the model cannot be loaded: {error}")).may_name_files()
+            }
             LoadError::Thread(message) => Refusal::internal(message),
         }
     }

@@ -177,7 +177,10 @@ impl TextWorker {
                 tokens += text.ids.len();
                 texts.push(text);
             }
-            text_counts.push(texts.len() - before);
+            // A request of which no text fits stays at the front of the queue.
+            if texts.len() > before || request.pending.is_empty() {
+                text_counts.push(texts.len() - before);
+            }
             if !request.pending.is_empty() {
                 break;
             }

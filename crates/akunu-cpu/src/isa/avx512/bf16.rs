@@ -324,13 +324,13 @@ pub(crate) trait Multiply {
 pub(crate) struct Pairs;
 
 /// Outputs whose sums with two groups of rows fit in registers.
-const TOGETHER: usize = 8;
+const OUTPUTS: usize = 8;
 
 impl Multiply for Pairs {
     #[inline(always)]
     unsafe fn square<const S: usize, const G: usize>(square: &Square) {
         for side in 0..S {
-            for first in (0..SIDE).step_by(TOGETHER) {
+            for first in (0..SIDE).step_by(OUTPUTS) {
                 // SAFETY: within the row or square that the trait method's contract describes.
                 unsafe { pairs::<G>(square, side, first) };
             }
@@ -341,10 +341,10 @@ impl Multiply for Pairs {
 #[inline(always)]
 unsafe fn pairs<const G: usize>(square: &Square, side: usize, first: usize) {
     simd!({
-        let mut acc = [[_mm512_setzero_ps(); TOGETHER]; G];
+        let mut acc = [[_mm512_setzero_ps(); OUTPUTS]; G];
         if !square.begins {
             for g in 0..G {
-                for o in 0..TOGETHER {
+                for o in 0..OUTPUTS {
                     acc[g][o] = _mm512_load_ps(square.sums(side, g).add(first + o).cast());
                 }
             }
@@ -356,7 +356,7 @@ unsafe fn pairs<const G: usize>(square: &Square, side: usize, first: usize) {
                 for g in 0..G {
                     x[g] = _mm512_load_si512(square.x[g].add(block).cast::<F16x>().add(pair).cast());
                 }
-                for o in 0..TOGETHER {
+                for o in 0..OUTPUTS {
                     let two = _mm512_set1_epi32(*w.add(o * SIDE + pair));
                     for g in 0..G {
                         acc[g][o] = dot(acc[g][o], two, x[g]);
@@ -365,7 +365,7 @@ unsafe fn pairs<const G: usize>(square: &Square, side: usize, first: usize) {
             }
         }
         for g in 0..G {
-            for o in 0..TOGETHER {
+            for o in 0..OUTPUTS {
                 _mm512_store_ps(square.sums(side, g).add(first + o).cast(), acc[g][o]);
             }
         }

@@ -318,7 +318,7 @@ fn of_halves(values: &[F16x], block: usize, o: usize) -> [Avx512; 2] {
 pub(crate) struct Vnni;
 
 /// Outputs times groups whose accumulators fit in registers beside a block's activations.
-const TOGETHER: usize = 8;
+const OUTPUTS: usize = 8;
 
 impl Sums for Vnni {
     #[inline(always)]
@@ -326,9 +326,9 @@ impl Sums for Vnni {
         // SAFETY: all blocks are within the lane's panels and groups, which are valid as the caller promises.
         unsafe {
             if G == 1 {
-                outputs::<Q, G, TOGETHER>(lane, ahead, levels);
+                outputs::<Q, G, OUTPUTS>(lane, ahead, levels);
             } else {
-                outputs::<Q, G, { TOGETHER / GROUPS }>(lane, ahead, levels);
+                outputs::<Q, G, { OUTPUTS / GROUPS }>(lane, ahead, levels);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use akunu_plan::keys::TOGETHER;
+use akunu_plan::keys::KEY_GROUP;
 use akunu_plan::ops::{AttentionOperands, AttentionParams, F32};
 use akunu_plan::{KvType, Row, q8};
 
@@ -247,8 +247,8 @@ impl Job<'_> {
         unsafe {
             match pass {
                 Pass::Keys => {
-                    for sixteen in [tile.first, tile.first + TOGETHER] {
-                        if part.start < sixteen + TOGETHER && sixteen < part.end {
+                    for sixteen in [tile.first, tile.first + KEY_GROUP] {
+                        if part.start < sixteen + KEY_GROUP && sixteen < part.end {
                             self.keys::<V>(scratch, tile, sixteen);
                         }
                     }
@@ -272,8 +272,8 @@ impl Job<'_> {
     /// The group of sixteen positions is within the cache.
     #[inline(always)]
     unsafe fn keys<V: Lanes>(&self, scratch: &mut Scratch, tile: &Tile, sixteen: usize) {
-        let (dim, bytes) = (self.cache.head_dim, TOGETHER * self.cache.row);
-        let place = (sixteen - tile.first) / TOGETHER;
+        let (dim, bytes) = (self.cache.head_dim, KEY_GROUP * self.cache.row);
+        let place = (sixteen - tile.first) / KEY_GROUP;
         let (from, next) = (tile.from.wrapping_add(place * bytes), tile.next.wrapping_add(place * bytes));
         let step = bytes / dim;
         for (e, to) in scratch.k[place * dim..][..dim].iter_mut().enumerate() {
@@ -290,7 +290,7 @@ impl Job<'_> {
     #[inline(always)]
     unsafe fn lean_scores(&self, scratch: &mut Scratch, start: usize, part: Range<usize>) {
         let (dim, padded) = (self.cache.head_dim, self.cache.padded());
-        let first = part.start / TOGETHER * TOGETHER;
+        let first = part.start / KEY_GROUP * KEY_GROUP;
         let operands = Operands {
             a: (&raw const scratch.q).cast(),
             b: self.place(Pass::Keys, start + first),
@@ -298,7 +298,7 @@ impl Job<'_> {
             padded,
             n: dim,
         };
-        let sixteens = part.end.saturating_sub(first).div_ceil(TOGETHER);
+        let sixteens = part.end.saturating_sub(first).div_ceil(KEY_GROUP);
         // SAFETY: whole groups of sixteen positions within the cache; the scratch has room for every state's query and
         // scores.
         unsafe { (self.products.lean_scores)(operands, self.states(), sixteens) };
