@@ -10,17 +10,17 @@ use akunu::constrain::{Constraints, ResponseFormat, Tool};
 use akunu::{Error, FinishReason, GenerateOptions};
 use serde_json::{Map, Value as Json};
 
-use crate::arguments::{OutBuffer, check_struct, optional_text, read_options, write_struct};
+use crate::arguments::{OutBuffer, optional_text, read_options};
 use crate::boundary::{Failure, Status, guard, in_callback};
 use crate::chat::read_conversation;
-use crate::generate::{RunningGuard, generate_options, stats_of};
+use crate::generate::{RunningGuard, check_stats, flow, generate_options, stats_of, write_stats};
 use crate::model::{Model, small};
 use crate::session::SESSIONS;
 use crate::structs::{
     AnswerDelta, AnswerFormat, AnswerSettings, DeltaKind, Finish, GenerateSettings, OnDelta, SessionHandle,
     Stats,
 };
-use crate::worker::{Emit, SessionState, Worker};
+use crate::worker::{Emit, SessionState, Worker, keep_pending};
 
 /// Generates the answer to a conversation, and gives reasoning, text and tool calls to `on_delta` as they come.
 ///
@@ -53,10 +53,8 @@ pub unsafe extern "C" fn akunu_generate_answer(
         let template = unsafe { optional_text(settings.template_name, "the template's name") }?;
         // SAFETY: guaranteed by the caller.
         let mut options = unsafe { generate_options(&session, &read_options(generate)?) }?;
-        if !stats.is_null() {
-            // SAFETY: guaranteed by the caller.
-            unsafe { check_struct(stats) }?;
-        }
+        // SAFETY: guaranteed by the caller.
+        unsafe { check_stats(stats) }?;
         let running = RunningGuard::new(&session)?;
         options.cancel = Some(running.cancel().clone());
 
@@ -75,22 +73,17 @@ pub unsafe extern "C" fn akunu_generate_answer(
         let on_emit = |delta: Delta| match on_delta {
             None => ControlFlow::Continue(()),
             // SAFETY: the caller's function, called as it is declared; the delta outlives the call.
-            Some(on_delta) => match in_callback(|| delta.give(|delta| unsafe { on_delta(delta, user) })) {
-                crate::AKUNU_CONTINUE => ControlFlow::Continue(()),
-                _ => ControlFlow::Break(()),
-            },
+            Some(on_delta) => flow(in_callback(|| delta.give(|delta| unsafe { on_delta(delta, user) }))),
         };
         let answered = session.model.queue.run_streaming(task, on_emit)?;
-        if stats.is_null() {
-            return Ok(());
-        }
         // SAFETY: guaranteed by the caller.
-        unsafe { write_struct(stats, &answered.stats(&stop_ids)) }
+        unsafe { write_stats(stats, &answered.stats(&stop_ids)) }
     })
 }
 
 /// The session's latest answer as a message in the form of the OpenAI API, in JSON: with `content`, and where there are
-/// any, `reasoning_content` and `tool_calls`. Append it to the conversation's messages before the next one.
+/// any, `reasoning_content` and `tool_calls`, whose `arguments` are objects. Append it to the conversation's messages before
+/// the next one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_answer_message(
     session: *const SessionHandle,
@@ -232,22 +225,15 @@ impl Request {
         let request =
             ChatRequest { messages: &self.messages, variables: &self.variables, answer: &self.answer };
         let prompt = responder.prompt(&request)?;
-        let (before, kept) = (session.tokens().to_vec(), std::mem::take(pending));
         let mut calls = 0;
-        let response =
-            responder.respond(engine, session, &request, &prompt, &self.options, &mut |event| match event {
-                Event::Delta(delta) if self.has_listener => emit_all(delta, &mut calls, emit),
-                _ => ControlFlow::Continue(()),
-            });
-        let response = response.inspect_err(|_| {
-            // A call that was refused leaves the text as it was, the last token included.
-            if session.tokens() == before {
-                *pending = kept;
-            }
-        })?;
+        let on_event = &mut |event: Event<'_>| match event {
+            Event::Delta(delta) if self.has_listener => emit_all(delta, &mut calls, emit),
+            _ => ControlFlow::Continue(()),
+        };
+        let respond =
+            |session: &mut _| responder.respond(engine, session, &request, &prompt, &self.options, on_event);
+        let response = keep_pending(session, pending, &prompt.ids, respond, |response| &response.generated)?;
         *message = response.message;
-        let text = prompt.ids.iter().chain(&response.generated.ids);
-        *pending = text.skip(response.generated.dropped + session.len()).copied().collect();
         let (calls, reasoning_tokens) = (response.calls, response.reasoning_tokens);
         Ok(Answered { generated: response.generated, calls, reasoning_tokens })
     }

@@ -12,7 +12,7 @@ use crate::boundary::{Failure, Status, guard, in_callback};
 use crate::model::small;
 use crate::session::{SESSIONS, Session};
 use crate::structs::{Finish, GenerateSettings, OnPiece, Overflow, SessionHandle, Stats, TokenPiece};
-use crate::worker::{Emit, Worker};
+use crate::worker::{Emit, Worker, keep_pending};
 
 /// Returned by a callback to continue.
 pub const AKUNU_CONTINUE: i32 = 0;
@@ -80,10 +80,8 @@ unsafe fn generate(
     let settings = unsafe { read_options(options) }?;
     // SAFETY: guaranteed by the caller.
     let mut options = unsafe { generate_options(&session, &settings) }?;
-    if !stats.is_null() {
-        // SAFETY: guaranteed by the caller.
-        unsafe { check_struct(stats) }?;
-    }
+    // SAFETY: guaranteed by the caller.
+    unsafe { check_stats(stats) }?;
     let running = RunningGuard::new(&session)?;
     options.cancel = Some(running.cancel().clone());
 
@@ -107,16 +105,38 @@ unsafe fn generate(
             tokens: tokens.as_ptr(),
         };
         // SAFETY: the caller's function, called as it is declared; the piece outlives the call.
-        match in_callback(|| unsafe { on_piece(&raw const piece, user) }) {
-            AKUNU_CONTINUE => ControlFlow::Continue(()),
-            _ => ControlFlow::Break(()),
-        }
+        flow(in_callback(|| unsafe { on_piece(&raw const piece, user) }))
     };
     let generated = session.model.queue.run_streaming(task, on_emit)?;
+    // SAFETY: guaranteed by the caller.
+    unsafe { write_stats(stats, &stats_of(&generated)) }
+}
+
+/// What a callback's result says.
+pub(crate) fn flow(returned: i32) -> ControlFlow<()> {
+    match returned {
+        AKUNU_CONTINUE => ControlFlow::Continue(()),
+        _ => ControlFlow::Break(()),
+    }
+}
+
+/// # Safety
+/// `stats` is null or a struct whose size is in its first field.
+pub(crate) unsafe fn check_stats(stats: *mut Stats) -> Result<(), Failure> {
     match stats.is_null() {
         true => Ok(()),
         // SAFETY: guaranteed by the caller.
-        false => unsafe { write_struct(stats, &stats_of(&generated)) },
+        false => unsafe { check_struct(stats) },
+    }
+}
+
+/// # Safety
+/// As of [`check_stats`].
+pub(crate) unsafe fn write_stats(stats: *mut Stats, value: &Stats) -> Result<(), Failure> {
+    match stats.is_null() {
+        true => Ok(()),
+        // SAFETY: guaranteed by the caller.
+        false => unsafe { write_struct(stats, value) },
     }
 }
 
@@ -152,22 +172,14 @@ fn run(
     emit: &dyn Fn(&str, &[u32]) -> ControlFlow<()>,
 ) -> Result<Generated, Failure> {
     let (engine, state) = worker.session(number)?;
-    let (before, pending) = (state.session.tokens().to_vec(), std::mem::take(&mut state.pending));
     let mut prompt = match continues {
-        true => [state.session.tokens(), &pending].concat(),
+        true => [state.session.tokens(), &state.pending].concat(),
         false => Vec::new(),
     };
     prompt.extend(tokens);
     let on_piece = &mut |piece: akunu::Piece<'_>| emit(piece.text, piece.ids);
-    let generated = engine.generate(&mut state.session, &prompt, options, on_piece).inspect_err(|_| {
-        // A call that was refused leaves the text as it was, the last token included.
-        if state.session.tokens() == before {
-            state.pending = pending;
-        }
-    })?;
-    let text = prompt.iter().chain(&generated.ids);
-    state.pending = text.skip(generated.dropped + state.session.len()).copied().collect();
-    Ok(generated)
+    let generate = |session: &mut _| engine.generate(session, &prompt, options, on_piece);
+    keep_pending(&mut state.session, &mut state.pending, &prompt, generate, |generated| generated)
 }
 
 /// # Safety

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use akunu::chat::{ChatFormat, Responder};
 use akunu::constrain::Constraints;
-use akunu::{Engine, EngineOptions, Session};
+use akunu::{Engine, EngineOptions, Generated, Session};
 use serde_json::Value as Json;
 
 use crate::boundary::{Failure, Status, check_not_in_callback};
@@ -37,6 +37,32 @@ pub(crate) struct SessionState {
     pub(crate) responders: BTreeMap<Option<String>, Responder>,
     /// The latest answer.
     pub(crate) message: Option<Json>,
+}
+
+/// Generates with `generate`, and keeps as `pending` what the model has not processed of the prompt and the generated
+/// tokens. A call that was refused leaves the text as it was, the last token included.
+pub(crate) fn keep_pending<T>(
+    session: &mut Session,
+    pending: &mut Vec<u32>,
+    prompt: &[u32],
+    generate: impl FnOnce(&mut Session) -> Result<T, akunu::Error>,
+    generated: impl FnOnce(&T) -> &Generated,
+) -> Result<T, Failure> {
+    let before = session.tokens().to_vec();
+    match generate(session) {
+        Ok(result) => {
+            let Generated { ids, dropped, .. } = generated(&result);
+            let text = prompt.iter().chain(ids);
+            *pending = text.skip(dropped + session.len()).copied().collect();
+            Ok(result)
+        }
+        Err(error) => {
+            if session.tokens() != before {
+                pending.clear();
+            }
+            Err(error.into())
+        }
+    }
 }
 
 impl Worker {

@@ -1,5 +1,7 @@
 //! Attention.
 
+use std::ops::Range;
+
 use akunu_plan::ops::{self, AttentionParams};
 use akunu_plan::{Kernel, KvType, OutputForms, Row};
 
@@ -34,6 +36,25 @@ pub(crate) fn kv_types(head_dim: u32) -> Vec<KvType> {
 /// A cache with random values in every position.
 pub(crate) fn cache(kv: KvType, seed: u64, kv_heads: u32, positions: u32, dim: u32) -> Vec<u8> {
     weight_rows(kv.dtype(), seed, (kv_heads * positions) as usize, dim as usize)
+}
+
+/// Queries of the rows `part` of `rows`, a cache, and outputs.
+fn queries_and_cache(
+    params: &AttentionParams,
+    kv: KvType,
+    out: OutputForms,
+    rows: usize,
+    part: &Range<usize>,
+) -> Vec<Vec<u8>> {
+    let AttentionParams { heads, kv_heads, head_dim, positions, .. } = *params;
+    let cols = (heads * head_dim) as usize;
+    let mut data = vec![
+        pick(&f32s(&values(44, rows * cols)), rows, part),
+        cache(kv, 45, kv_heads, positions, head_dim),
+        cache(kv, 46, kv_heads, positions, head_dim),
+    ];
+    data.extend(outputs(out, part.len(), cols));
+    data
 }
 
 /// Rows of two sequences of `context` positions each; `first` is the position of the first row.
@@ -110,13 +131,7 @@ pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, o
             factors: if factor_step > 0 { context.div_ceil(factor_step) } else { 0 },
             ..AttentionParams::default()
         };
-        let cols = (heads * dim) as usize;
-        let mut data = vec![
-            pick(&f32s(&values(44, rows * cols)), rows, &part),
-            cache(kv, 45, kv_heads, positions, dim),
-            cache(kv, 46, kv_heads, positions, dim),
-        ];
-        data.extend(outputs(out, part.len(), cols));
+        let mut data = queries_and_cache(&params, kv, out, rows, &part);
         data.extend((factor_step > 0).then(|| query_factors(params.factors)));
         let shape = Shape::sequences(mixed_rows(rows, first, context)[part].to_vec(), context, positions, 16);
         let op = ops::Attention { query_factors: factor_step > 0, ..ops::Attention::plain(kv, out) };
@@ -182,13 +197,7 @@ pub fn texts(
             reach,
             ..AttentionParams::default()
         };
-        let cols = (heads * dim) as usize;
-        let mut data = vec![
-            pick(&f32s(&values(44, rows * cols)), rows, &part),
-            cache(kv, 45, kv_heads, positions, dim),
-            cache(kv, 46, kv_heads, positions, dim),
-        ];
-        data.extend(outputs(out, part.len(), cols));
+        let mut data = queries_and_cache(&params, kv, out, rows, &part);
         data.extend((reach > 0).then(|| f32s(&values(43, (heads * params.bias_cols()) as usize))));
         let shape = Shape::sequences(all[part].to_vec(), longest, positions, 16);
         let op = ops::Attention { position_bias: reach > 0, ..ops::Attention::plain(kv, out) };

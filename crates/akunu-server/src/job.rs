@@ -4,12 +4,12 @@
 //! [`Running::next`] to its own format. Dropping a [`Running`] cancels the generation.
 
 use std::future::Future;
-use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
+use akunu::chat::conversation::call_id;
 use akunu::chat::{AnswerDelta, Call};
 use akunu::schedule::TokenLogprob;
 use akunu::{FinishReason, Timings};
@@ -115,21 +115,9 @@ impl From<AnswerDelta> for AnswerPiece {
     /// Assigns an id to each call.
     fn from(delta: AnswerDelta) -> AnswerPiece {
         let AnswerDelta { reasoning, answer, calls } = delta;
-        let calls = calls.into_iter().map(|call| ToolCall { id: new_id(), call }).collect();
+        let calls = calls.into_iter().map(|call| ToolCall { id: call_id(), call }).collect();
         AnswerPiece { reasoning, answer, calls, tokens: Vec::new() }
     }
-}
-
-/// A random id of nine letters and digits.
-fn new_id() -> String {
-    const DIGITS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-    let mut random = RandomState::new().hash_one(0);
-    let digit = |_| {
-        let digit = DIGITS[(random % DIGITS.len() as u64) as usize];
-        random /= DIGITS.len() as u64;
-        char::from(digit)
-    };
-    (0..9).map(digit).collect()
 }
 
 impl AnswerPiece {

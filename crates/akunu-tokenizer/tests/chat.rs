@@ -128,9 +128,12 @@ fn jinja_cases_render_alike() {
     assert_eq!((passed, skipped), (90, 67));
 }
 
-/// Errors of transformers that are not errors here: `map` and similar filters return a list, and `from_json` exists.
+/// Errors of transformers that are not errors here: `map` and similar filters return a list, `from_json` exists, and a
+/// template that expects the arguments of tool calls as text gets them so.
 fn more_lenient(error: &str) -> bool {
-    error.contains("Object of type generator") || error.contains("No filter named 'from_json'")
+    ["Object of type generator", "No filter named 'from_json'", "can only concatenate str (not \"dict\")"]
+        .iter()
+        .any(|lenient| error.contains(lenient))
 }
 
 /// The templates in a folder, recursively.

@@ -199,6 +199,31 @@ fn untrusted_ranges_are_tracked() {
 }
 
 /// A vocabulary of bytes and a few special tokens, for byte-level BPE or SentencePiece.
+#[test]
+fn arguments_of_calls_are_objects_or_text_as_the_template_expects() {
+    let calls = json!([{ "id": "akunu0001", "type": "function", "function": {
+        "name": "add", "arguments": { "a": 1, "b": "x" } } }]);
+    let messages = json!([
+        { "role": "user", "content": "a" },
+        { "role": "assistant", "content": "", "tool_calls": calls },
+    ]);
+    let template = |arguments: &str| {
+        let body = format!("{{%- set arguments = call.function.arguments %}}{arguments}");
+        format!("{{% for m in messages %}}{{% for call in m.tool_calls %}}{body}{{% endfor %}}{{% endfor %}}")
+    };
+    for (arguments, expected) in [
+        ("{{ arguments | tojson }}", r#"{"a": 1, "b": "x"}"#),
+        ("{% for name, value in arguments | items %}{{ name }}={{ value }} {% endfor %}", "a=1 b=x "),
+        ("{{ arguments if arguments is string else arguments | tojson }}", r#"{"a": 1, "b": "x"}"#),
+        // These expect text: the first fails with an object, the second prints it as Python does.
+        ("{{ ':' + arguments }}", r#":{"a": 1, "b": "x"}"#),
+        ("{{ arguments }}", r#"{"a": 1, "b": "x"}"#),
+    ] {
+        let rendered = render(&template(arguments), &messages, None);
+        assert_eq!(rendered.text, expected, "{arguments}");
+    }
+}
+
 fn tokenizer(model: Model) -> NativeTokenizer {
     let mut texts: Vec<String> = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"].map(String::from).into();
     let mut kinds = vec![TokenKind::Control; texts.len()];

@@ -356,11 +356,11 @@ pub(crate) fn fill(pass: &mut TextPass, texts: &[TextIds], plan: &EncodePlan) ->
     if fill_from(pass, texts, plan) == texts.len() {
         return Ok(());
     }
-    if texts.len() > MOST_TEXTS && plan.options.texts == MOST_TEXTS {
+    if texts.len() > plan.options.texts {
         return Err(Error::Setting {
             name: "the number of texts of one pass",
             value: texts.len().to_string(),
-            expected: "at most 1,024",
+            expected: "at most the rows of a pass (--chunk), and at most 1,024 where a text gives one result",
         });
     }
     Err(Error::Setting {

@@ -49,7 +49,12 @@ impl Program {
     pub fn new(source: &Path, flags: &[&str]) -> Option<Program> {
         let libraries = libraries();
         let rpath = format!("-Wl,-rpath,{}", libraries.display());
-        let link = ["-L", libraries.to_str()?, "-lakunu_capi", &rpath].map(str::to_string);
+        let mut link = ["-L", libraries.to_str()?, "-lakunu_capi", &rpath].map(str::to_string).to_vec();
+        if cfg!(target_os = "linux") {
+            // Cargo's LD_LIBRARY_PATH names a folder that may have an older library, and only an rpath of the old kind
+            // precedes it.
+            link.push("-Wl,--disable-new-dtags".into());
+        }
         shared();
         Program::linked(source, flags, &link)
     }

@@ -60,7 +60,7 @@ static void tool_calls(const char *path) {
     CHECK(stats.generated_tokens >= 8);
     OK(akunu_answer_message(session, message, sizeof message, &length));
     CHECK(length == strlen(message) && strstr(message, "\"reasoning_content\":\"Hmm.\"") && strstr(message, "\"role\":\"assistant\""));
-    CHECK(strstr(message, "\"content\":\"Let me see.\"") && strstr(message, "\"tool_calls\":[{"));
+    CHECK(strstr(message, "\"content\":\"Let me see.\"") && strstr(message, "\"tool_calls\":[{") && strstr(message, "\"id\":\""));
 
     /* The message goes back with the results of the calls. */
     snprintf(conversation, sizeof conversation,
@@ -69,6 +69,12 @@ static void tool_calls(const char *path) {
     OK(akunu_generate_answer(session, conversation, NULL, &limits, record, &again, &stats));
     CHECK(strcmp(again.bytes, log.bytes) == 0);
     CHECK(stats.prompt_tokens > prompt && stats.reused_tokens >= prompt);
+
+    /* A message as the OpenAI API has it: no content, and arguments as text. */
+    OK(akunu_generate_answer(session, "{\"messages\": [" USER ", {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"a\", "
+                                      "\"type\": \"function\", \"function\": {\"name\": \"clock\", \"arguments\": \"{\\\"zone\\\": 1}\"}}]}, "
+                                      "{\"role\": \"tool\", \"tool_call_id\": \"a\", \"content\": \"noon\"}], " TOOLS "}",
+                             NULL, &limits, NULL, NULL, NULL));
 
     /* One call, without tools, stopped by the callback, and without a callback. */
     options.one_call = 1;

@@ -142,7 +142,7 @@ fn files_that_are_not_conversations_are_errors() {
     let scene = Scene::new(Some(CHATML), &GREETING);
     let bad = scene.file("bad.json");
     for (bytes, words) in [
-        (&b"{\"messages\": [{\"role\": \"user\"}]}"[..], "message 1 has no content"),
+        (&b"{\"messages\": [{\"role\": \"user\"}]}"[..], "'messages[0].content' must be a string"),
         (b"[{\"role\": \"king\", \"content\": \"a\"}]", "role \"king\""),
         (b"{}", "no \"messages\""),
         (b"hello", "not JSON"),

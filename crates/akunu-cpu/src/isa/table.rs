@@ -24,7 +24,7 @@ use super::{
         packed::{Integers, Sums, Vnni},
     },
 };
-use crate::command::{Command, Context, Run};
+use crate::command::Run;
 use crate::formats::affine::Affine;
 use crate::formats::floats::{BF16W, F16W, F32W, FloatWeight};
 use crate::formats::iq::{Iq4Nl, Iq4Xs};
@@ -104,8 +104,7 @@ fn of_op<V: Target>(kernel: Kernel) -> Option<Run> {
         Kernel::Glu(_) => V::run::<ops::Glu>,
         Kernel::Activate(_) => V::run::<ops::Activate>,
         Kernel::Round(ops::Round { out }) if out.q8() => V::run::<ops::Round>,
-        // Refused by `limits`.
-        Kernel::Round(_) | Kernel::Unpack(_) | Kernel::HalfMatmul(_) => nothing,
+        Kernel::Round(_) | Kernel::Unpack(_) | Kernel::HalfMatmul(_) => return None,
         Kernel::RopeKv(_) => V::run::<ops::RopeKv>,
         Kernel::Attention(_) => V::run::<ops::Attention>,
         Kernel::Argmax(_) => V::run::<ops::Argmax>,
@@ -114,8 +113,6 @@ fn of_op<V: Target>(kernel: Kernel) -> Option<Run> {
         Kernel::KvCopy(_) => V::run::<ops::KvCopy>,
     })
 }
-
-unsafe fn nothing(_: &Command, _: &Context) {}
 
 /// A kernel for each type of weights.
 trait ByWeight {

@@ -11,9 +11,10 @@ mod encode;
 mod source;
 
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 use crate::TokenizerError;
 use akunu_jinja::{JinjaError, LocalTime, Template, Variable};
@@ -70,6 +71,8 @@ pub struct ChatTemplate {
     eos: Option<String>,
     /// The time for `strftime_now` in seconds since 1970; `None`: the system clock.
     now: Option<i64>,
+    /// Whether the template expects the arguments of tool calls as JSON text; found out when first needed.
+    text_arguments: OnceLock<bool>,
 }
 
 /// A rendered conversation.
@@ -89,7 +92,8 @@ impl ChatTemplate {
         }
         let template = Template::new(source)?;
         let source = source.to_string();
-        Ok(ChatTemplate { source, template, bos: bos.map(Into::into), eos: eos.map(Into::into), now: None })
+        let (bos, eos) = (bos.map(Into::into), eos.map(Into::into));
+        Ok(ChatTemplate { source, template, bos, eos, now: None, text_arguments: OnceLock::new() })
     }
 
     /// Uses a fixed time, in seconds since 1970-01-01 local time, instead of the system clock in UTC.
@@ -108,9 +112,9 @@ impl ChatTemplate {
         self.template.mentions(name)
     }
 
-    /// Messages and tools are those of the OpenAI API, except that most templates expect the arguments of tool calls as
-    /// objects. `extra` are additional variables, such as `enable_thinking`; they take precedence over the standard
-    /// ones.
+    /// Messages and tools are those of the OpenAI API, with the arguments of tool calls as objects; a template that expects
+    /// JSON text gets that. `extra` are additional variables, such as `enable_thinking`; they take precedence over the
+    /// standard ones.
     pub fn render(
         &self,
         messages: &[Json],
@@ -118,7 +122,39 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         extra: &Map<String, Json>,
     ) -> Result<Rendered, ChatError> {
-        let messages = Json::Array(messages.iter().map(with_reasoning).collect());
+        let mut messages: Vec<Json> = messages.iter().map(with_reasoning).collect();
+        let has_calls = messages.iter().any(|message| message["tool_calls"].is_array());
+        if has_calls && *self.text_arguments.get_or_init(|| self.wants_text_arguments()) {
+            messages.iter_mut().try_for_each(write_arguments)?;
+        }
+        self.render_as_is(messages, tools, add_generation_prompt, extra)
+    }
+
+    /// Whether a tool call with an object for arguments fails or is printed as Python prints a dictionary, and one with JSON
+    /// text is printed as it is.
+    fn wants_text_arguments(&self) -> bool {
+        let renders = |arguments: Json, printed: &str| {
+            let function = json!({ "name": "f", "arguments": arguments });
+            let call = json!({ "id": "akunu0000", "type": "function", "function": function });
+            let user = json!({ "role": "user", "content": "a" });
+            let assistant = json!({ "role": "assistant", "content": "", "tool_calls": [call] });
+            let result = json!({ "role": "tool", "tool_call_id": "akunu0000", "name": "f", "content": "b" });
+            let rendered = self.render_as_is(vec![user, assistant, result], None, false, &Map::new());
+            rendered.is_ok_and(|rendered| rendered.text.contains(printed))
+        };
+        let as_object = |printed| renders(json!({ "akunu_key": "b" }), printed);
+        let object_works = as_object("akunu_key") && !as_object("{'akunu_key'");
+        !object_works && renders("{\"akunu_key\": \"b\"}".into(), "{\"akunu_key\": \"b\"}")
+    }
+
+    fn render_as_is(
+        &self,
+        messages: Vec<Json>,
+        tools: Option<&[Json]>,
+        add_generation_prompt: bool,
+        extra: &Map<String, Json>,
+    ) -> Result<Rendered, ChatError> {
+        let messages = Json::Array(messages);
         let tools = tools.map_or(Json::Null, |tools| Json::Array(tools.to_vec()));
         let prompt = Json::Bool(add_generation_prompt);
         let special = |token: &Option<String>| token.clone().map(Json::String);
@@ -141,6 +177,20 @@ impl ChatTemplate {
         let clock = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         self.now.unwrap_or_else(|| clock().map_or(0, |since| since.as_secs() as i64))
     }
+}
+
+/// Replaces the arguments of tool calls by their JSON text, which templates would write with `tojson`.
+fn write_arguments(message: &mut Json) -> Result<(), ChatError> {
+    let calls = message.get_mut("tool_calls").and_then(Json::as_array_mut);
+    for call in calls.into_iter().flatten() {
+        let arguments = call.pointer_mut("/function/arguments");
+        if let Some(arguments) = arguments.filter(|arguments| arguments.is_object()) {
+            let variable = Variable { name: "arguments", value: arguments, untrusted: true };
+            let template = Template::new("{{ arguments | tojson }}")?;
+            *arguments = template.render(&[variable], LocalTime::from_seconds(0))?.text.into();
+        }
+    }
+    Ok(())
 }
 
 /// Reasoning is provided under all its names, because templates use different ones, as in transformers.

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use serde_json::{Value as Json, json};
 
-use super::conversation::message;
+use super::conversation::{call_id, message};
 use super::{Call, CallReader, ChatFormat, Kind, OnPart, Part, Segment, Splitter};
 use crate::constrain::{Constraints, ResponseFormat};
 use crate::{Error, GenerateOptions};
@@ -94,7 +94,10 @@ impl Draft {
             message["reasoning_content"] = reasoning.into();
         }
         if !self.calls.is_empty() {
-            let call = |call: &Call| json!({ "type": "function", "function": { "name": call.name, "arguments": call.arguments } });
+            let call = |call: &Call| {
+                let function = json!({ "name": call.name, "arguments": call.arguments });
+                json!({ "id": call_id(), "type": "function", "function": function })
+            };
             message["tool_calls"] = self.calls.iter().map(call).collect();
         }
         message

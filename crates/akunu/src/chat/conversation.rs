@@ -1,5 +1,7 @@
 //! Messages as JSON, in the form of the OpenAI API.
 
+use std::hash::{BuildHasher, RandomState};
+
 use serde_json::{Map, Value as Json, json};
 
 use crate::Error;
@@ -10,7 +12,86 @@ pub fn message(role: &str, content: &str) -> Json {
     json!({ "role": role, "content": content })
 }
 
-/// Reads a list of messages, or an object that has one as `messages`.
+/// A message that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidMessage {
+    /// For example `messages[2].role`.
+    pub place: String,
+    /// What is wrong with it: a predicate.
+    pub problem: String,
+}
+
+impl std::fmt::Display for InvalidMessage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "'{}' {}", self.place, self.problem)
+    }
+}
+
+/// Messages in the form that chat templates expect: contents are texts, arguments of tool calls are objects, and there are no
+/// nulls, since templates test whether fields are defined.
+pub fn normalise(messages: &[Json]) -> Result<Vec<Json>, InvalidMessage> {
+    messages.iter().enumerate().map(|(index, message)| normal(index, message)).collect()
+}
+
+fn normal(index: usize, message: &Json) -> Result<Json, InvalidMessage> {
+    let refuse = |field: &str, problem: &str| InvalidMessage {
+        place: format!("messages[{index}]{field}"),
+        problem: problem.into(),
+    };
+    let mut fields = message.as_object().ok_or_else(|| refuse("", "is not an object"))?.clone();
+    let role = fields.get("role").and_then(Json::as_str).unwrap_or_default();
+    if !ROLES.contains(&role) {
+        return Err(refuse(".role", &format!("must be one of {}", ROLES.join(", "))));
+    }
+    let may_be_empty = role == "assistant";
+    if let Some(Json::Array(calls)) = fields.get_mut("tool_calls") {
+        calls.iter_mut().for_each(read_arguments);
+    }
+    let content = match fields.get("content") {
+        Some(Json::String(text)) => Json::String(text.clone()),
+        Some(Json::Array(parts)) => Json::String(text_of(parts).map_err(|at| {
+            refuse(&format!(".content[{at}]"), "is not text; only text content is supported")
+        })?),
+        None | Some(Json::Null) if may_be_empty => Json::String(String::new()),
+        _ => return Err(refuse(".content", "must be a string or a list of text parts")),
+    };
+    fields.insert("content".into(), content);
+    fields.retain(|_, value| !value.is_null());
+    Ok(Json::Object(fields))
+}
+
+/// The text of parts, or the index of a part that is not text.
+fn text_of(parts: &[Json]) -> Result<String, usize> {
+    let texts = parts.iter().enumerate().map(|(at, part)| {
+        let is_text = part["type"] == "text" || part["type"] == "refusal";
+        let text = part["text"].as_str().or(part["refusal"].as_str());
+        text.filter(|_| is_text).ok_or(at)
+    });
+    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+}
+
+/// Parses arguments: they are a JSON string in the API and an object in templates.
+fn read_arguments(call: &mut Json) {
+    let Some(function) = call.get_mut("function").and_then(Json::as_object_mut) else { return };
+    let Some(text) = function.get("arguments").and_then(Json::as_str) else { return };
+    if let Ok(arguments) = serde_json::from_str::<Map<String, Json>>(text) {
+        function.insert("arguments".into(), Json::Object(arguments));
+    }
+}
+
+/// A random id for a tool call: nine letters and digits, as Mistral's templates demand.
+pub fn call_id() -> String {
+    const DIGITS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    let mut random = RandomState::new().hash_one(0);
+    let digit = |_| {
+        let digit = DIGITS[(random % DIGITS.len() as u64) as usize];
+        random /= DIGITS.len() as u64;
+        char::from(digit)
+    };
+    (0..9).map(digit).collect()
+}
+
+/// Reads a list of messages, or an object that has one as `messages`, and normalises them.
 pub fn parse(text: &str) -> Result<Vec<Json>, Error> {
     Ok(parse_with_rest(text)?.0)
 }
@@ -29,26 +110,8 @@ pub fn parse_with_rest(text: &str) -> Result<(Vec<Json>, Map<String, Json>), Err
         },
         _ => return Err(refuse("it is neither a list of messages nor an object with \"messages\"".into())),
     };
-    for (number, message) in (1..).zip(&list) {
-        check(message).map_err(|reason| refuse(format!("message {number} {reason}")))?;
-    }
-    Ok((list, rest))
-}
-
-fn check(message: &Json) -> Result<(), String> {
-    let fields = message.as_object().ok_or("is not an object")?;
-    let role = fields.get("role").ok_or("has no role")?.as_str().ok_or("has a role that is not text")?;
-    if !ROLES.contains(&role) {
-        return Err(format!("has the role \"{role}\", and there are {}", ROLES.join(", ")));
-    }
-    let calls = |fields: &Map<String, Json>| fields.get("tool_calls").is_some_and(Json::is_array);
-    match fields.get("content") {
-        Some(Json::String(_)) => Ok(()),
-        Some(Json::Array(parts)) if parts.iter().all(Json::is_object) => Ok(()),
-        None | Some(Json::Null) if calls(fields) => Ok(()),
-        None | Some(Json::Null) => Err("has no content".into()),
-        Some(_) => Err("has content that is neither text nor a list of parts".into()),
-    }
+    let messages = normalise(&list).map_err(|invalid| refuse(invalid.to_string()))?;
+    Ok((messages, rest))
 }
 
 /// Writes messages in the format that [`parse`] reads.
@@ -67,12 +130,27 @@ mod tests {
         let messages =
             [message("system", "Be \"brief\".\n"), message("user", "é\u{1}"), message("assistant", "")];
         assert_eq!(parse(&to_json(&messages)).unwrap(), messages);
-        let call = r#"[{"role": "assistant", "content": null, "tool_calls": []}]"#;
-        assert_eq!(parse(call).unwrap().len(), 1);
-        assert_eq!(
-            parse(r#"[{"role": "user", "content": [{"type": "text", "text": "a"}]}]"#).unwrap().len(),
-            1
-        );
+    }
+
+    #[test]
+    fn messages_are_brought_into_the_form_of_templates() {
+        let given = r#"[
+            {"role": "user", "name": null, "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}},
+                {"id": "2", "type": "function", "function": {"name": "g", "arguments": {"b": 2}}},
+                {"id": "3", "type": "function", "function": {"name": "h", "arguments": "[]"}}
+            ]}
+        ]"#;
+        let expected = json!([
+            { "role": "user", "content": "a\nb" },
+            { "role": "assistant", "content": "", "tool_calls": [
+                { "id": "1", "type": "function", "function": { "name": "f", "arguments": { "a": 1 } } },
+                { "id": "2", "type": "function", "function": { "name": "g", "arguments": { "b": 2 } } },
+                { "id": "3", "type": "function", "function": { "name": "h", "arguments": "[]" } },
+            ] },
+        ]);
+        assert_eq!(Json::Array(parse(given).unwrap()), expected);
     }
 
     #[test]
@@ -83,12 +161,16 @@ mod tests {
             ("3", "neither a list"),
             ("{}", "no \"messages\""),
             (r#"{"messages": 1}"#, "not a list"),
-            (r#"[{"role": "user", "content": "a"}, 3]"#, "message 2 is not an object"),
-            (r#"[{"content": "a"}]"#, "message 1 has no role"),
-            (r#"[{"role": 1, "content": "a"}]"#, "role that is not text"),
-            (r#"[{"role": "king", "content": "a"}]"#, "the role \"king\""),
-            (r#"[{"role": "user"}]"#, "no content"),
-            (r#"[{"role": "user", "content": 1}]"#, "neither text nor"),
+            (r#"[{"role": "user", "content": "a"}, 3]"#, "'messages[1]' is not an object"),
+            (r#"[{"content": "a"}]"#, "'messages[0].role' must be one of"),
+            (r#"[{"role": 1, "content": "a"}]"#, "'messages[0].role' must be one of"),
+            (r#"[{"role": "king", "content": "a"}]"#, "'messages[0].role' must be one of"),
+            (r#"[{"role": "user"}]"#, "'messages[0].content' must be a string"),
+            (r#"[{"role": "user", "content": 1}]"#, "'messages[0].content' must be a string"),
+            (
+                r#"[{"role": "user", "content": [{"type": "image_url"}]}]"#,
+                "'messages[0].content[0]' is not text; only text content is supported",
+            ),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(words) && !error.contains('\n'), "{text}: {error}");

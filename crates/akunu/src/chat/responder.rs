@@ -23,7 +23,7 @@ pub enum Event<'a> {
     Delta(&'a AnswerDelta),
 }
 
-/// Called with each event; a break ends the answer.
+/// Called with each event. A break ends the answer, and after [`Event::Reading`] only the reports of the prefill.
 pub type OnEvent<'a> = &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>;
 
 /// A conversation to be answered.
@@ -125,16 +125,19 @@ impl Responder {
     /// The answer as a message. Templates usually strip or add the white space around an answer, so it is trimmed, except
     /// where only the untrimmed answer renders to the text that is in the KV cache.
     fn message(&self, request: &ChatRequest<'_>, draft: &Draft) -> Json {
-        let answers = [draft.answer.trim(), &draft.answer];
-        let renders_the_same = |answer: &&str| {
-            let mut messages = request.messages.to_vec();
-            messages.push(draft.message(answer));
+        let trimmed = draft.message(draft.answer.trim());
+        let renders_the_same = |answer: &Json| {
+            let messages = [request.messages, std::slice::from_ref(answer)].concat();
             let tools = request.answer.tools.as_deref();
             let rendered = self.chat_format.transcript(&messages, tools, request.variables);
             rendered.is_ok_and(|rendered| self.history.begins(&rendered))
         };
-        let answer = answers.into_iter().find(renders_the_same).unwrap_or(answers[0]);
-        draft.message(answer)
+        if renders_the_same(&trimmed) {
+            return trimmed;
+        }
+        let mut untrimmed = trimmed.clone();
+        untrimmed["content"] = draft.answer.as_str().into();
+        if renders_the_same(&untrimmed) { untrimmed } else { trimmed }
     }
 }
 
