@@ -676,7 +676,8 @@ akunu_status akunu_generate_answer(struct akunu_session *session,
                                    struct akunu_stats *stats);
 
 // The session's latest answer as a message in the form of the OpenAI API, in JSON: with `content`, and where there are
-// any, `reasoning_content` and `tool_calls`. Append it to the conversation's messages before the next one.
+// any, `reasoning_content` and `tool_calls`, whose `arguments` are objects. Append it to the conversation's messages before
+// the next one.
 akunu_status akunu_answer_message(const struct akunu_session *session,
                                   char *buffer,
                                   size_t capacity,

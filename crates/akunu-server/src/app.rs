@@ -18,13 +18,17 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value as Json;
 
+use crate::connections::client_of;
 use crate::guard::{self, Cors};
 use crate::keys::Keys;
 use crate::limits::{Limits, Rate};
+use crate::memory::{Charge, RequestMemory};
 use crate::metrics::Metrics;
 use crate::models::Models;
+use crate::origin::Hosts;
 use crate::protocol;
 use crate::refusal::{Reason, Refusal};
+use crate::server::Options;
 
 /// Clones share the same state.
 #[derive(Clone, Debug)]
@@ -35,8 +39,13 @@ pub struct Shared {
     models: Models,
     limits: Limits,
     rate: Option<Rate>,
+    /// Requests with a wrong API key.
+    wrong_keys: Rate,
+    memory: Arc<RequestMemory>,
     keys: Keys,
     cors: Cors,
+    hosts: Hosts,
+    share_cache: bool,
     /// Also held by the engines' threads. A separate `Arc`, because those must not keep `Shared` alive.
     metrics: Arc<Metrics>,
     /// Shutting down: running requests may finish, and new ones are refused.
@@ -60,6 +69,10 @@ impl Shared {
         &self.limits
     }
 
+    pub fn memory(&self) -> &Arc<RequestMemory> {
+        &self.memory
+    }
+
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
@@ -68,12 +81,29 @@ impl Shared {
         self.rate.as_ref()
     }
 
+    pub(crate) fn wrong_keys(&self) -> &Rate {
+        &self.wrong_keys
+    }
+
     pub(crate) fn keys(&self) -> &Keys {
         &self.keys
     }
 
     pub(crate) fn cors(&self) -> &Cors {
         &self.cors
+    }
+
+    pub(crate) fn hosts(&self) -> &Hosts {
+        &self.hosts
+    }
+
+    /// The salt of a caller's cached prefixes. Callers with different keys must not learn of each other's prompts.
+    pub(crate) fn salt(&self, caller: Caller, salt: Option<&str>) -> u64 {
+        let owner = (!self.share_cache && !self.keys.is_empty()).then_some(caller.owner);
+        match (owner, salt) {
+            (None, None) => 0,
+            both => hash(&both),
+        }
     }
 
     pub fn is_draining(&self) -> bool {
@@ -96,10 +126,14 @@ pub struct Caller {
 
 impl Caller {
     pub(crate) fn of_address(address: IpAddr) -> Caller {
-        let mut hasher = DefaultHasher::new();
-        address.hash(&mut hasher);
-        Caller { owner: hasher.finish(), priority: None }
+        Caller { owner: client_of(address), priority: None }
     }
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl FromRequestParts<App> for Caller {
@@ -111,10 +145,22 @@ impl FromRequestParts<App> for Caller {
 }
 
 impl App {
-    pub(crate) fn new(models: Models, limits: Limits, keys: Keys, cors: Cors) -> App {
-        let rate = limits.rate.map(Rate::new);
-        let (metrics, draining) = (Arc::default(), AtomicBool::new(false));
-        App(Arc::new(Shared { models, limits, rate, keys, cors, metrics, draining }))
+    /// `is_loopback`: the server listens on the loopback interface only.
+    pub(crate) fn new(options: Options, is_loopback: bool) -> App {
+        let Options { models, limits, keys, cors, allowed_hosts, share_cache, .. } = options;
+        App(Arc::new(Shared {
+            models: Models::new(models),
+            rate: limits.rate.map(Rate::new),
+            wrong_keys: Rate::new(limits.wrong_keys),
+            memory: Arc::new(RequestMemory::new(limits.memory)),
+            limits,
+            keys,
+            cors,
+            hosts: Hosts { allowed: allowed_hosts, is_loopback },
+            share_cache,
+            metrics: Arc::default(),
+            draining: AtomicBool::new(false),
+        }))
     }
 
     pub(crate) fn router(&self) -> Router {
@@ -123,6 +169,7 @@ impl App {
             .fallback(unknown)
             .method_not_allowed_fallback(wrong_method)
             .layer(from_fn(guard_panics))
+            .layer(from_fn_with_state(self.clone(), charge))
             .layer(from_fn_with_state(self.clone(), guard::admit))
             .layer(from_fn_with_state(self.clone(), write_refusals))
             .layer(from_fn_with_state(self.clone(), guard::apply_cors))
@@ -145,6 +192,15 @@ async fn count(State(app): State<App>, request: Request, next: Next) -> Response
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_string());
     let response = next.run(request).await;
     app.metrics().answered(route.as_deref().unwrap_or("other"), response.status().as_u16());
+    response
+}
+
+/// Counts the memory of a request until its handler returns.
+async fn charge(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let charge = Charge::new(app.memory());
+    request.extensions_mut().insert(charge.clone());
+    let response = next.run(request).await;
+    drop(charge);
     response
 }
 
@@ -198,8 +254,7 @@ mod tests {
         async fn broken() -> Response {
             panic!("a secret")
         }
-        let models = Models::new(crate::ModelsOptions::default());
-        let app = App::new(models, Limits::default(), Keys::default(), Cors::Off);
+        let app = App::new(Options::default(), true);
         let router: Router = Router::new()
             .route("/v1/broken", get(broken))
             .layer(from_fn(guard_panics))

@@ -5,13 +5,17 @@ use std::pin::Pin;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
 use http_body::Body as _;
 use serde_json::Value as Json;
-use tokio::time::timeout;
+use tokio::time::{Duration, Instant, timeout_at};
 
 use crate::app::App;
 use crate::limits::Limits;
+use crate::memory::{Charge, json_bytes};
 use crate::models::blocking;
+use crate::protocol;
 use crate::refusal::{Reason, Refusal};
 
 /// Bodies of at least this many bytes are parsed on a blocking thread.
@@ -24,7 +28,13 @@ impl FromRequest<App> for JsonBody {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, app: &App) -> Result<JsonBody, Refusal> {
-        let bytes = read(request.into_body(), app.limits()).await?;
+        if protocol::needs_json_type(request.uri()) && !is_json(request.headers()) {
+            let message = "the request's body must be JSON: send the header Content-Type: application/json";
+            return Err(Refusal::new(Reason::MediaType, message).code("unsupported_media_type"));
+        }
+        let charge = request.extensions().get().cloned().unwrap_or_else(|| Charge::new(app.memory()));
+        let bytes = read(request.into_body(), app.limits(), &charge).await?;
+        charge.take(json_bytes(&bytes))?;
         let is_long = bytes.len() >= LONG;
         let parse = move || serde_json::from_slice(&bytes).map(JsonBody);
         let parsed = if is_long { blocking(parse).await? } else { parse() };
@@ -32,16 +42,27 @@ impl FromRequest<App> for JsonBody {
     }
 }
 
+/// `application/json`, or a format that is written in JSON.
+fn is_json(headers: &HeaderMap) -> bool {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
+}
+
 /// Reads a body. If it is too large, up to four times the limit is read and discarded: most clients read the response only
 /// after they have sent the whole request.
-async fn read(mut body: Body, limits: &Limits) -> Result<Vec<u8>, Refusal> {
+async fn read(mut body: Body, limits: &Limits, charge: &Charge) -> Result<Vec<u8>, Refusal> {
+    let start = Instant::now();
     let too_large = || {
         let message = format!("the request's body exceeds the limit of {} bytes", limits.body);
         Refusal::new(Reason::TooLarge, message).code("body_too_large")
     };
     let (mut bytes, mut len) = (Vec::new(), 0);
     loop {
-        let frame = timeout(limits.read, poll_fn(|context| Pin::new(&mut body).poll_frame(context)));
+        let earned =
+            Duration::from_secs(len as u64) / u32::try_from(limits.body_rate.max(1)).unwrap_or(u32::MAX);
+        let deadline = start + limits.read + earned;
+        let frame = timeout_at(deadline, poll_fn(|context| Pin::new(&mut body).poll_frame(context)));
         let frame = match frame.await {
             Ok(None) if len > limits.body => return Err(too_large()),
             Ok(None) => return Ok(bytes),
@@ -54,6 +75,7 @@ async fn read(mut body: Body, limits: &Limits) -> Result<Vec<u8>, Refusal> {
         let Ok(data) = frame.into_data() else { continue };
         len += data.len();
         if len <= limits.body {
+            charge.take(data.len())?;
             bytes.extend_from_slice(&data);
         } else {
             bytes = Vec::new();

@@ -12,10 +12,15 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::app::{App, Caller};
+use crate::connections::OnSpare;
+use crate::origin;
 use crate::refusal::{Reason, Refusal};
 
 /// Paths whose GET needs no API key: health checks, and the chat page, which asks the user for a key.
 const PUBLIC: [&str; 3] = ["/", "/health", "/ready"];
+
+/// Paths that are served on connections beyond the limits.
+const ALWAYS: [&str; 2] = ["/health", "/ready"];
 
 pub(crate) async fn admit(State(app): State<App>, mut request: Request, next: Next) -> Response {
     match admitted(&app, &mut request) {
@@ -26,12 +31,16 @@ pub(crate) async fn admit(State(app): State<App>, mut request: Request, next: Ne
 
 fn admitted(app: &App, request: &mut Request) -> Result<(), Refusal> {
     let is_work = request.method() == Method::POST;
-    let is_public = PUBLIC.contains(&request.uri().path()) && !is_work;
-    if !app.keys().is_empty() && !is_public {
-        let caller = app.keys().find(request.headers()).ok_or_else(|| {
-            Refusal::new(Reason::Unauthorized, "an API key is required: Authorization: Bearer KEY")
-                .code("invalid_api_key")
-        })?;
+    let is_any = |paths: &[&str]| paths.contains(&request.uri().path()) && !is_work;
+    if request.extensions().get::<OnSpare>().is_some() && !is_any(&ALWAYS) {
+        return Err(Refusal::new(Reason::Unavailable, "the server or your address has too many connections")
+            .code("too_many_connections")
+            .retry_after(1));
+    }
+    origin::check(request, app.hosts(), app.cors())?;
+    if !app.keys().is_empty() && !is_any(&PUBLIC) {
+        let client = request.extensions().get().map_or(0, |client: &Caller| client.owner);
+        let caller = app.keys().find(request.headers()).ok_or_else(|| wrong_key(app, client))?;
         request.extensions_mut().insert(caller);
     }
     if app.is_draining() && is_work {
@@ -48,6 +57,17 @@ fn admitted(app: &App, request: &mut Request) -> Result<(), Refusal> {
     Ok(())
 }
 
+fn wrong_key(app: &App, client: u64) -> Refusal {
+    match app.wrong_keys().take(client, Instant::now()) {
+        Ok(()) => Refusal::new(Reason::Unauthorized, "an API key is required: Authorization: Bearer KEY")
+            .code("invalid_api_key"),
+        Err(seconds) => {
+            let message = format!("too many requests without a valid API key; try again in {seconds} s");
+            Refusal::new(Reason::TooMany, message).code("rate_limit_exceeded").retry_after(seconds)
+        }
+    }
+}
+
 /// Origins whose pages may read responses. None by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Cors {
@@ -59,7 +79,7 @@ pub enum Cors {
 
 impl Cors {
     /// The value of `Access-Control-Allow-Origin`; `None`: not allowed.
-    fn allowed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+    pub(crate) fn allowed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         let origin = headers.get(ORIGIN)?;
         match self {
             Cors::Off => None,

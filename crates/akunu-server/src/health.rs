@@ -11,7 +11,8 @@ use crate::openai;
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
 
-pub const PROTOCOL: Protocol = Protocol { routes, owns: |_| false, error: openai::error };
+pub const PROTOCOL: Protocol =
+    Protocol { routes, owns: |_| false, error: openai::error, needs_json_type: true };
 
 fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     vec![
@@ -37,7 +38,7 @@ async fn ready(State(app): State<App>) -> Result<Response, Refusal> {
 
 /// Metrics in the format of Prometheus.
 async fn metrics(State(app): State<App>) -> Response {
-    let mut response = app.metrics().write(app.models()).into_response();
+    let mut response = app.metrics().write(app.models(), app.memory()).into_response();
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response

@@ -43,6 +43,8 @@ pub struct Job {
     pub one_call: bool,
     /// Lower priorities are scheduled first; `None`: the priority of the caller's API key.
     pub priority: Option<i32>,
+    /// Cached prefixes are reused only by requests with the same text here.
+    pub cache_salt: Option<String>,
 }
 
 impl Job {

@@ -10,18 +10,31 @@ pub struct Limits {
     pub body: usize,
     /// Maximum bytes of a request's head.
     pub head: usize,
-    /// Timeout for a request's head, and for each further part of its body.
+    /// Memory of all requests in flight while they are read and tokenized, in bytes. One may take half.
+    pub memory: usize,
+    /// Timeout for a request's head, and for its body besides the time that [`Limits::body_rate`] allows.
     pub read: Duration,
+    /// Minimum bytes per second of a request's body.
+    pub body_rate: u64,
     /// Timeout for a client that does not read its response.
     pub write: Duration,
     /// Timeout from the start of a request to the end of its answer; `None`: no limit.
     pub request: Option<Duration>,
     /// Maximum concurrent connections.
     pub connections: usize,
+    /// Maximum concurrent connections of one address.
+    pub client_connections: usize,
+    /// Maximum stop strings of a request, and their bytes together.
+    pub stops: usize,
+    pub stop_bytes: usize,
+    /// Maximum tokens with a `logit_bias`.
+    pub biases: usize,
     /// Maximum texts of an embedding request, or documents of a reranking request.
     pub texts: usize,
     /// Maximum requests per minute of each caller; `None`: no limit.
     pub rate: Option<u32>,
+    /// Maximum requests per minute with a wrong API key from one address.
+    pub wrong_keys: u32,
 }
 
 impl Default for Limits {
@@ -29,12 +42,19 @@ impl Default for Limits {
         Limits {
             body: 32 << 20,
             head: 64 << 10,
+            memory: 1 << 30,
             read: Duration::from_secs(30),
+            body_rate: 16 << 10,
             write: Duration::from_secs(60),
             request: None,
             connections: 1024,
+            client_connections: 256,
+            stops: 4,
+            stop_bytes: 4096,
+            biases: 1024,
             texts: 2048,
             rate: None,
+            wrong_keys: 60,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use akunu::schedule::Stats;
 
+use crate::memory::RequestMemory;
 use crate::models::{Lease, Models, TextCounts};
 
 /// Bounds of the buckets, in seconds.
@@ -40,7 +41,7 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn write(&self, models: &Models) -> String {
+    pub(crate) fn write(&self, models: &Models, memory: &RequestMemory) -> String {
         let mut page = MetricsPage::default();
         page.about("akunu_requests_total", "counter", "Requests answered, by route and status.");
         for ((route, status), count) in self.requests.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -56,6 +57,14 @@ impl Metrics {
             "Time between tokens of an answer; tokens generated together share their time.",
             &self.between_tokens,
         );
+        page.about(
+            "akunu_request_memory_bytes",
+            "gauge",
+            "Memory of the requests that are being read and tokenized.",
+        );
+        page.line("akunu_request_memory_bytes", &[], memory.used());
+        page.about("akunu_request_memory_limit_bytes", "gauge", "Its limit for all requests together.");
+        page.line("akunu_request_memory_limit_bytes", &[], memory.limit());
         page.about("akunu_model_loaded", "gauge", "Whether a model is in memory.");
         for (spec, lease) in models.list() {
             page.line("akunu_model_loaded", &[("model", &spec.name)], u8::from(lease.is_some()));
@@ -206,7 +215,8 @@ mod tests {
         metrics.next_tokens(Duration::from_millis(40), 4);
         metrics.next_tokens(Duration::from_secs(1), 0);
         metrics.answered("/v1/\"odd\"", 200);
-        let page = metrics.write(&Models::new(crate::ModelsOptions::default()));
+        let models = Models::new(crate::ModelsOptions::default());
+        let page = metrics.write(&models, &RequestMemory::new(7));
         for line in [
             "akunu_requests_total{route=\"/v1/\\\"odd\\\"\",status=\"200\"} 1",
             "akunu_time_to_first_token_seconds_bucket{le=\"0.0025\"} 0",
@@ -217,6 +227,7 @@ mod tests {
             "akunu_inter_token_seconds_bucket{le=\"0.01\"} 4",
             "akunu_inter_token_seconds_count 4",
             "akunu_inter_token_seconds_sum 0.04",
+            "akunu_request_memory_limit_bytes 7",
             "akunu_model_loaded{model=\"akunu-tales\"} 0",
         ] {
             assert!(page.lines().any(|written| written == line), "{line}\n{page}");

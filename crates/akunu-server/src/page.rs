@@ -9,7 +9,8 @@ use crate::app::App;
 use crate::openai;
 use crate::protocol::Protocol;
 
-pub const PROTOCOL: Protocol = Protocol { routes, owns: |_| false, error: openai::error };
+pub const PROTOCOL: Protocol =
+    Protocol { routes, owns: |_| false, error: openai::error, needs_json_type: true };
 
 /// The whole page; it loads no other resources.
 const PAGE: &str = include_str!("../page/index.html");

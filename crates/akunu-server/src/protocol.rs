@@ -17,6 +17,8 @@ pub struct Protocol {
     /// Whether errors at this path have this protocol's format, even if there is no handler.
     pub owns: fn(path: &str) -> bool,
     pub error: fn(&Refusal) -> Json,
+    /// Whether bodies must be declared as JSON, which a page of another site cannot do without asking first.
+    pub needs_json_type: bool,
 }
 
 /// The last one owns all paths that no other owns.
@@ -36,7 +38,14 @@ pub(crate) fn router() -> Router<App> {
     routes.fold(Router::new(), |router, (path, handlers)| router.route(path, handlers))
 }
 
+fn owner(uri: &Uri) -> &'static Protocol {
+    PROTOCOLS.iter().find(|protocol| (protocol.owns)(uri.path())).unwrap_or(&openai::PROTOCOL)
+}
+
 pub(crate) fn write_error(uri: &Uri, refusal: &Refusal) -> Json {
-    let own = PROTOCOLS.iter().find(|protocol| (protocol.owns)(uri.path()));
-    own.map_or_else(|| openai::error(refusal), |protocol| (protocol.error)(refusal))
+    (owner(uri).error)(refusal)
+}
+
+pub(crate) fn needs_json_type(uri: &Uri) -> bool {
+    owner(uri).needs_json_type
 }

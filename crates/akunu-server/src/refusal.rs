@@ -9,9 +9,12 @@ pub enum Reason {
     /// The request is invalid.
     Invalid,
     Unauthorized,
+    Forbidden,
     NotFound,
     Method,
     TooLarge,
+    /// The body is not of a type that the path takes.
+    MediaType,
     /// The client sent its request too slowly.
     TooSlow,
     TooMany,
@@ -26,9 +29,11 @@ impl Reason {
         match self {
             Reason::Invalid => StatusCode::BAD_REQUEST,
             Reason::Unauthorized => StatusCode::UNAUTHORIZED,
+            Reason::Forbidden => StatusCode::FORBIDDEN,
             Reason::NotFound => StatusCode::NOT_FOUND,
             Reason::Method => StatusCode::METHOD_NOT_ALLOWED,
             Reason::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Reason::MediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Reason::TooSlow => StatusCode::REQUEST_TIMEOUT,
             Reason::TooMany => StatusCode::TOO_MANY_REQUESTS,
             Reason::Internal => StatusCode::INTERNAL_SERVER_ERROR,

@@ -13,8 +13,12 @@ use crate::protocol::Protocol;
 use crate::refusal::Refusal;
 use crate::texts::{self, RankJob, exact};
 
-pub const PROTOCOL: Protocol =
-    Protocol { routes, owns: |path| matches!(path, "/v1/rerank" | "/v2/rerank"), error };
+pub const PROTOCOL: Protocol = Protocol {
+    routes,
+    owns: |path| matches!(path, "/v1/rerank" | "/v2/rerank"),
+    error,
+    needs_json_type: true,
+};
 
 fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     vec![("/v1/rerank", post(rerank)), ("/v2/rerank", post(rerank))]

@@ -19,11 +19,12 @@ use tokio::time::{interval, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::app::{App, Caller};
+use crate::connections::{Connections, OnSpare, SpareConnections};
 use crate::error::ServeError;
 use crate::guard::Cors;
 use crate::keys::Keys;
 use crate::limits::Limits;
-use crate::models::{Models, ModelsOptions};
+use crate::models::ModelsOptions;
 use crate::tls::{self, TlsFiles};
 use crate::write_timeout::WriteTimeout;
 
@@ -37,6 +38,10 @@ pub struct Options {
     pub limits: Limits,
     pub keys: Keys,
     pub cors: Cors,
+    /// Host names of the server, besides those of the loopback interface.
+    pub allowed_hosts: Vec<String>,
+    /// Cached prompts are reused by requests with other API keys, which can tell so.
+    pub share_cache: bool,
     /// `None`: plain HTTP.
     pub tls: Option<TlsFiles>,
     /// How long running requests may take to finish at shutdown.
@@ -52,6 +57,8 @@ impl Default for Options {
             limits: Limits::default(),
             keys: Keys::default(),
             cors: Cors::Off,
+            allowed_hosts: Vec::new(),
+            share_cache: false,
             tls: None,
             drain: Duration::from_secs(30),
         }
@@ -74,6 +81,12 @@ const THREADS: usize = 2;
 /// Threads for blocking work, such as tokenization and large request bodies.
 const BLOCKING_THREADS: usize = 8;
 
+/// How long threads may take to end after [`Options::drain`]: first those of blocking work, then the engines'.
+const LAST_WAIT: Duration = Duration::from_millis(400);
+
+/// Timeout for the head of a request on a connection beyond the limits.
+const SPARE_READ: Duration = Duration::from_secs(5);
+
 impl Server {
     /// Binds the address and starts serving.
     pub fn start(options: Options) -> Result<Server, ServeError> {
@@ -90,9 +103,10 @@ impl Server {
         let listener = runtime.block_on(binding).map_err(&failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
-        let app = App::new(Models::new(options.models), options.limits, options.keys, options.cors);
+        let drain = options.drain;
+        let app = App::new(options, bound.ip().is_loopback());
         let (stop, stopped) = watch::channel(false);
-        let serving = serve(listener, tls, app.clone(), stopped, options.drain);
+        let serving = serve(listener, tls, app.clone(), stopped, drain);
         let serving = Some(runtime.spawn(serving));
         Ok(Server { address: bound, app, stop, serving, runtime })
     }
@@ -107,6 +121,18 @@ impl Server {
         let _ = self.stop.send(true);
         if let Some(serving) = self.serving.take() {
             let _ = self.runtime.block_on(serving);
+        }
+        // A pass of an engine and work on a blocking thread cannot be interrupted. They end on their own, or with the process.
+        self.runtime.shutdown_timeout(LAST_WAIT);
+        let (sender, ended) = std::sync::mpsc::channel::<()>();
+        let app = self.app;
+        let engines = std::thread::Builder::new().name("akunu-shutdown".into());
+        let waiting = engines.spawn(move || {
+            drop(app);
+            drop(sender);
+        });
+        if waiting.is_ok() {
+            let _ = ended.recv_timeout(LAST_WAIT);
         }
     }
 
@@ -139,22 +165,26 @@ async fn serve(
     let unloader = tokio::spawn(unload_idle(app.clone()));
     let router = app.router();
     let mut connections = JoinSet::new();
+    let (open, mut spare) = (Connections::default(), SpareConnections::default());
     loop {
         while connections.try_join_next().is_some() {}
-        if connections.len() >= app.limits().connections {
-            // Further connections wait in the listener's backlog.
-            connections.join_next().await;
-            continue;
-        }
         let Some(accepted) = either(listener.accept(), stopped.changed()).await.first() else { break };
         match accepted {
             Ok((stream, peer)) => {
                 // Tokens are small and must be sent without delay.
                 let _ = stream.set_nodelay(true);
                 let stream = WriteTimeout::new(stream, app.limits().write);
-                let router = router.clone().layer(Extension(Caller::of_address(peer.ip())));
-                let (tls, limits, stopped) = (tls.clone(), app.limits().clone(), stopped.clone());
-                connections.spawn(async move {
+                let caller = Caller::of_address(peer.ip());
+                let mut router = router.clone().layer(Extension(caller));
+                let (tls, mut limits, stopped) = (tls.clone(), app.limits().clone(), stopped.clone());
+                let seat = open.seat(caller.owner, &limits);
+                let is_spare = seat.is_none();
+                if is_spare {
+                    router = router.layer(Extension(OnSpare));
+                    limits.read = limits.read.min(SPARE_READ);
+                }
+                let connection = connections.spawn(async move {
+                    let _seat = seat;
                     match tls {
                         None => connection(stream, router, limits, stopped).await,
                         Some(tls) => {
@@ -165,6 +195,9 @@ async fn serve(
                         }
                     }
                 });
+                if is_spare {
+                    spare.add(connection);
+                }
             }
             // Most likely out of file descriptors; wait until some are closed.
             Err(_) => sleep(Duration::from_millis(50)).await,

@@ -15,8 +15,12 @@ use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
 use crate::texts::{self, EmbedJob, RankJob, exact, write_vectors};
 
-pub const PROTOCOL: Protocol =
-    Protocol { routes, owns: |path| matches!(path, "/" | "/embed" | "/rerank"), error };
+pub const PROTOCOL: Protocol = Protocol {
+    routes,
+    owns: |path| matches!(path, "/" | "/embed" | "/rerank"),
+    error,
+    needs_json_type: true,
+};
 
 fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     vec![("/", post(root)), ("/embed", post(embed)), ("/rerank", post(rerank))]

@@ -1,6 +1,7 @@
 //! Embedding and reranking jobs, independent of the protocol.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use akunu::embed::normalise;
 use akunu::schedule::Refused;
@@ -11,9 +12,10 @@ use tokio::time::{Duration, Instant, timeout_at};
 
 use crate::app::App;
 use crate::fields::Fields;
+use crate::memory::RequestMemory;
 use crate::models::{Kind, Lease, blocking};
 use crate::refusal::{Reason, Refusal};
-use crate::start::queue_full;
+use crate::start::{charge_text, check_text, queue_full};
 
 /// A text to be embedded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +104,7 @@ impl App {
     pub async fn embed(&self, job: EmbedJob) -> Result<Embedded, Refusal> {
         self.check_count(job.field, job.inputs.len())?;
         let EmbedJob { model, inputs, prompt_name, truncate, normalise: normalised, dimensions, .. } = job;
-        let read = move |lease: &Lease| {
+        let read = move |lease: &Lease, memory: &Arc<RequestMemory>| {
             if let (Some(dimensions), Some(queue)) = (dimensions, lease.texts())
                 && dimensions > queue.width()
             {
@@ -116,7 +118,13 @@ impl App {
             let prompt = model.embedding_prompt(prompt_name.as_deref())?;
             let ids = |(index, input): (usize, &TextInput)| match input {
                 TextInput::Text(text) if text.is_empty() => Err(Error::EmptyText { index }.into()),
-                TextInput::Text(text) => Ok(model.text_ids(text, prompt)?),
+                TextInput::Text(text) => {
+                    let _charge = match truncate {
+                        true => charge_text(text, memory)?,
+                        false => check_text(text, lease, memory)?,
+                    };
+                    Ok(model.text_ids(text, prompt)?)
+                }
                 TextInput::Ids(ids) => Ok(ids.clone().into()),
             };
             let mut texts = inputs.iter().enumerate().map(ids).collect::<Result<Vec<TextIds>, Refusal>>()?;
@@ -143,10 +151,11 @@ impl App {
             return Err(Refusal::invalid("'query' must not be empty").param("query"));
         }
         let RankJob { model, query, documents, truncate, document_tokens, .. } = job;
-        let read = move |lease: &Lease| {
+        let read = move |lease: &Lease, memory: &Arc<RequestMemory>| {
             let pair = |(index, document): (usize, &String)| match document.is_empty() {
                 true => Err(Error::EmptyText { index }.into()),
                 false => {
+                    let _charge = charge_text(document, memory)?;
                     let document = shorten(lease.model(), document, document_tokens)?;
                     let limit = truncate.then(|| lease.context());
                     Ok(lease.model().pair_ids(&query, &document, None, limit)?)
@@ -183,15 +192,15 @@ impl App {
         &self,
         model: Option<&str>,
         kind: Kind,
-        read: impl FnOnce(&Lease) -> Result<Vec<TextIds>, Refusal> + Send + 'static,
+        read: impl FnOnce(&Lease, &Arc<RequestMemory>) -> Result<Vec<TextIds>, Refusal> + Send + 'static,
     ) -> Result<Encoded, Refusal> {
         let started = Instant::now();
         let deadline = self.limits().request.map(|limit| started + limit);
         let mut lease = self.models().get(model).await?;
         lease.check_kind(kind)?;
         let load = started.elapsed();
-        let read_lease = lease.clone();
-        let texts = blocking(move || read(&read_lease)).await??;
+        let (read_lease, memory) = (lease.clone(), self.memory().clone());
+        let texts = blocking(move || read(&read_lease, &memory)).await??;
         let tokens = texts.iter().map(|text| text.ids.len()).sum();
         let failed = || Refusal::internal("the engine failed; it is restarted by the next request");
         // The second attempt is for a model whose embedder had failed.

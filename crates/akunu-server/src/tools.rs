@@ -1,9 +1,16 @@
 //! Tokenization and chat templates, without running the model: `/tokenize`, `/detokenize`, `/apply-template`.
 
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
 use akunu_tokenizer::EncodeOptions;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::response::Response;
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
+use http_body::Frame;
 use serde_json::{Value as Json, json};
 
 use crate::app::{App, json};
@@ -13,9 +20,10 @@ use crate::models::{Lease, blocking};
 use crate::openai;
 use crate::protocol::Protocol;
 use crate::refusal::Refusal;
-use crate::start::render;
+use crate::start::{check_text, render};
 
-pub const PROTOCOL: Protocol = Protocol { routes, owns: |_| false, error: openai::error };
+pub const PROTOCOL: Protocol =
+    Protocol { routes, owns: |_| false, error: openai::error, needs_json_type: true };
 
 fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     vec![
@@ -44,20 +52,49 @@ async fn tokenize(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Re
     };
     let with_pieces = fields.flag("with_pieces")?.unwrap_or(false);
     let lease = lease(&app, &fields).await?;
-    let answer = blocking(move || {
+    let memory = app.memory().clone();
+    let tokenizing = blocking(move || {
+        let _charge = check_text(&content, &lease, &memory)?;
         let tokenizer = lease.model().tokenizer()?;
         let ids = tokenizer.encode(&content, options).map_err(akunu::Error::from)?;
-        let count = ids.len();
-        let tokens: Vec<Json> = match with_pieces {
-            false => ids.into_iter().map(Json::from).collect(),
-            true => {
-                let piece = |id| json!({ "id": id, "piece": tokenizer.token_text(id) });
-                ids.into_iter().map(piece).collect()
-            }
-        };
-        Ok::<_, Refusal>(json!({ "tokens": tokens, "count": count }))
+        Ok::<_, Refusal>((tokenizer.clone(), ids))
     });
-    Ok(json(&answer.await??))
+    let (tokenizer, ids) = tokenizing.await??;
+    let end = format!("],\"count\":{}}}", ids.len());
+    let tokens = ids.into_iter().enumerate().map(move |(index, id)| {
+        let token = match with_pieces {
+            true => json!({ "id": id, "piece": tokenizer.token_text(id) }),
+            false => id.into(),
+        };
+        format!("{}{token}", if index > 0 { "," } else { "" })
+    });
+    let parts = std::iter::once("{\"tokens\":[".to_string()).chain(tokens).chain(std::iter::once(end));
+    let kind = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    Ok((kind, Body::new(Parts(parts))).into_response())
+}
+
+/// A body that is written while it is sent.
+struct Parts<I>(I);
+
+/// Bytes of a frame, about.
+const FRAME: usize = 16 << 10;
+
+impl<I: Iterator<Item = String> + Unpin> http_body::Body for Parts<I> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let mut text = String::new();
+        while text.len() < FRAME {
+            let Some(part) = self.0.next() else { break };
+            text.push_str(&part);
+        }
+        let frame = (!text.is_empty()).then(|| Ok(Frame::data(text.into())));
+        Poll::Ready(frame)
+    }
 }
 
 async fn detokenize(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {

@@ -120,7 +120,9 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
 
     let trained = model.config().context_length;
     let context = options.context.unwrap_or(trained.clamp(1, DEFAULT_CONTEXT));
-    let prefill_rows = options.chunk.unwrap_or(capabilities.prefill_rows).clamp(1, context);
+    // A pass has a row for each sequence.
+    let prefill_rows =
+        options.chunk.unwrap_or(capabilities.prefill_rows).clamp(1, context).max(options.slots);
     let plan_options = PlanOptions {
         context,
         slots: options.slots,

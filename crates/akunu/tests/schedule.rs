@@ -224,7 +224,7 @@ fn requests() -> impl Strategy<Value = TestRequest> {
         |(prompt, options, early_end, after_pieces, priority, owner)| {
             // Each has its own flag, even if proptest clones it.
             let options = GenerateOptions { cancel: Some(Arc::new(AtomicBool::new(false))), ..options };
-            let request = Request { prompt, options, logprobs: None, priority, owner };
+            let request = Request { prompt, options, priority, owner, ..Request::default() };
             TestRequest { request, early_end, after_pieces }
         },
     )

@@ -21,7 +21,7 @@ Examples:
   akunu serve all-MiniLM-L6-v2                            vectors: /v1/embeddings
   akunu serve small.gguf large.gguf --alias fast=small --idle-unload 600
 
-  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'";
+  curl http://127.0.0.1:8080/v1/chat/completions --json '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'";
 
 /// Serves models over HTTP
 ///
@@ -69,6 +69,13 @@ pub struct ServeArgs {
     /// Allows pages of this origin to read responses (CORS); * allows all; may be repeated
     #[arg(long, value_name = "ORIGIN", help_heading = "Guards")]
     cors: Vec<String>,
+    /// A host name of this server, besides localhost; may be repeated. Requests to other hosts are refused, by default only
+    /// on a loopback address
+    #[arg(long, value_name = "HOST", help_heading = "Guards")]
+    allow_host: Vec<String>,
+    /// Lets requests reuse what is cached of prompts with other API keys, which they can tell from the time
+    #[arg(long, help_heading = "Guards")]
+    share_cache: bool,
     /// Certificate chain for HTTPS, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Guards")]
     tls_cert: Option<PathBuf>,
@@ -84,6 +91,15 @@ pub struct ServeArgs {
     /// Maximum connections
     #[arg(long, value_name = "N", default_value = "1024", value_parser = args::count, help_heading = "Guards")]
     max_connections: usize,
+    /// Maximum connections of one address (of one /64 network of IPv6)
+    #[arg(long, value_name = "N", default_value = "256", value_parser = args::count, help_heading = "Guards")]
+    max_connections_per_address: usize,
+    /// Maximum memory of the requests that are being read and tokenized, in MiB; one may take half
+    #[arg(long, value_name = "MIB", default_value = "1024", value_parser = args::count, help_heading = "Guards")]
+    max_request_memory: usize,
+    /// Maximum stop strings of a request
+    #[arg(long, value_name = "N", default_value = "4", value_parser = args::count_or_zero, help_heading = "Guards")]
+    max_stops: usize,
     /// Maximum size of a request body in bytes
     #[arg(long, value_name = "BYTES", default_value = "33554432", value_parser = args::count, help_heading = "Guards")]
     max_body: usize,
@@ -144,6 +160,9 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
     let limits = Limits {
         body: args.max_body,
         connections: args.max_connections,
+        client_connections: args.max_connections_per_address,
+        memory: args.max_request_memory.saturating_mul(1 << 20),
+        stops: args.max_stops,
         request: args.request_timeout.map(seconds),
         rate: args.rate_limit.and_then(|rate| u32::try_from(rate).ok()),
         ..defaults.limits
@@ -156,6 +175,8 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         limits,
         keys: keys(args)?,
         cors: cors(&args.cors),
+        allowed_hosts: args.allow_host.clone(),
+        share_cache: args.share_cache,
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
         drain: seconds(args.drain),
     })

@@ -10,8 +10,13 @@ use crate::common::{akunu, path, refuses};
 
 /// Starts a server; also returns its address.
 fn serve(more: &[&str]) -> (Child, String) {
-    let args = ["serve", "--port", "0", "--device", "cpu", "-t", "1"];
-    let mut child = akunu(&[&args[..], more].concat()).stderr(Stdio::piped()).spawn().unwrap();
+    started(akunu(&[&ARGS[..], more].concat()))
+}
+
+const ARGS: [&str; 7] = ["serve", "--port", "0", "--device", "cpu", "-t", "1"];
+
+fn started(mut command: Command) -> (Child, String) {
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
     let address = loop {
@@ -31,9 +36,17 @@ fn ask(address: &str, tokens: usize) -> TcpStream {
         r#"{{"prompt": "Once upon a time", "max_tokens": {tokens}, "ignore_eos": true, "stream": true}}"#
     );
     let mut stream = TcpStream::connect(address).unwrap();
-    let head = format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
-    stream.write_all((head + &body).as_bytes()).unwrap();
+    stream.write_all(&request("/v1/completions", body.as_bytes())).unwrap();
     stream
+}
+
+fn request(path: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
 }
 
 fn signal(child: &Child, name: &str) {
@@ -83,4 +96,46 @@ fn startup_errors_are_reported_immediately() {
     let keys = folder.path().join("keys");
     std::fs::write(&keys, "# none\n").unwrap();
     refuses(&["serve", "--api-keys", path(&keys)], 1, &["no API keys"]);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn large_requests_fit_in_little_memory() {
+    const ADDRESS_SPACE_KIB: u32 = 2 << 20;
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(format!("ulimit -v {ADDRESS_SPACE_KIB}; exec \"$@\"")).arg("sh");
+    shell.arg(env!("CARGO_BIN_EXE_akunu")).args(ARGS).args(["--max-request-memory", "256"]);
+    let (mut child, address) = started(shell);
+    let many = |text: &str, len: usize| text.repeat(len / text.len());
+    const LEN: usize = 30 << 20;
+    let bodies = [
+        ("/tokenize", format!("{{\"content\": \"{}\", \"with_pieces\": true}}", many("a ", LEN))),
+        ("/v1/completions", format!("{{\"prompt\": [{}0]}}", many("0,", LEN))),
+        (
+            "/v1/completions",
+            format!("{{\"prompt\": \"a\", \"n\": 128, \"stop\": [{}\"a\"]}}", many("\"b\",", 2 << 20)),
+        ),
+        ("/v1/chat/completions", many("[", LEN)),
+        ("/v1/embeddings", format!("{{\"input\": [{}\"a\"]}}", many("\"b\",", LEN))),
+    ];
+    std::thread::scope(|scope| {
+        for (path, body) in bodies.iter().chain(&bodies) {
+            let address = &address;
+            scope.spawn(move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+                // The server may answer, and close, before all is sent.
+                let _ = stream.write_all(&request(path, body.as_bytes()));
+                let mut answer = String::new();
+                let _ = stream.read_to_string(&mut answer);
+                let is_refused = answer.starts_with("HTTP/1.1 4") || answer.starts_with("HTTP/1.1 503");
+                assert!(is_refused || answer.is_empty(), "{path}: {answer}");
+            });
+        }
+    });
+    let mut answer = String::new();
+    ask(&address, 3).read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("data: [DONE]"), "{answer}");
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }

@@ -16,10 +16,11 @@ use crate::models::blocking;
 use crate::openai::new_id;
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
-use crate::start::render;
+use crate::start::{check_text, render};
 use crate::stream;
 
-pub const PROTOCOL: Protocol = Protocol { routes, owns: |path| path.starts_with("/v1/messages"), error };
+pub const PROTOCOL: Protocol =
+    Protocol { routes, owns: |path| path.starts_with("/v1/messages"), error, needs_json_type: true };
 
 fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     vec![("/v1/messages", post(create)), ("/v1/messages/count_tokens", post(count_tokens))]
@@ -27,8 +28,9 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
 
 fn error(refusal: &Refusal) -> Json {
     let kind = match refusal.reason {
-        Reason::Invalid | Reason::Method => "invalid_request_error",
+        Reason::Invalid | Reason::Method | Reason::MediaType => "invalid_request_error",
         Reason::Unauthorized => "authentication_error",
+        Reason::Forbidden => "permission_error",
         Reason::NotFound => "not_found_error",
         Reason::TooLarge => "request_too_large",
         Reason::TooSlow | Reason::Overdue => "timeout_error",
@@ -60,8 +62,11 @@ async fn count_tokens(State(app): State<App>, JsonBody(body): JsonBody) -> Resul
     let fields = Fields::new(&body)?;
     let conversation = messages::conversation(&fields)?;
     let lease = app.models().get(Some(model(&fields)?)).await?;
+    let memory = app.memory().clone();
     let counted = blocking(move || {
-        let ids = render(&conversation, &lease)?.encode(&**lease.chat_format()?.tokenizer());
+        let rendered = render(&conversation, &lease)?;
+        let _charge = check_text(&rendered.text, &lease, &memory)?;
+        let ids = rendered.encode(&**lease.chat_format()?.tokenizer());
         Ok::<usize, Refusal>(ids.map_err(akunu::Error::from)?.len())
     });
     Ok(json(&json!({ "input_tokens": counted.await?? })))

@@ -68,6 +68,7 @@ pub struct Loaded {
     /// `Err`: why the model has no usable chat template.
     chat_format: Result<ChatFormat, String>,
     context: usize,
+    most_text_bytes: usize,
     bytes: u64,
     kind: Kind,
     /// `None` only during drop.
@@ -96,12 +97,14 @@ impl Loaded {
             .map_err(|error| LoadError::Thread(format!("cannot start a thread for the engine: {error}")))?;
         let failed = || LoadError::Thread("the engine failed while it was being loaded".into());
         let Ready { work, context, bytes } = receiver.recv().map_err(|_| failed())??;
+        let most_text_bytes = context.saturating_mul(longest_token(&model));
         Ok(Loaded {
             name: spec.name.clone(),
             constraints: Constraints::new(model.clone()),
             model,
             chat_format,
             context,
+            most_text_bytes,
             bytes,
             kind,
             work: Some(work),
@@ -141,6 +144,11 @@ impl Loaded {
     /// The context length of a slot, or the maximum tokens of a text.
     pub fn context(&self) -> usize {
         self.context
+    }
+
+    /// The most bytes of a text that fits the context.
+    pub(crate) fn most_text_bytes(&self) -> usize {
+        self.most_text_bytes
     }
 
     /// The model's chat template and format.
@@ -193,6 +201,13 @@ impl Drop for Loaded {
             let _ = thread.join();
         }
     }
+}
+
+/// The bytes of the vocabulary's longest token; no limit without a vocabulary, which is an error of its own.
+fn longest_token(model: &Model) -> usize {
+    let Ok(tokenizer) = model.tokenizer() else { return usize::MAX };
+    let ids = 0..u32::try_from(tokenizer.vocab_size()).unwrap_or(u32::MAX);
+    ids.filter_map(|id| tokenizer.token_text(id)).map(str::len).max().unwrap_or(0)
 }
 
 fn chat_format(spec: &ModelSpec, model: &Model) -> Result<ChatFormat, String> {

@@ -24,7 +24,8 @@ use crate::refusal::Refusal;
 use crate::response_format;
 use crate::stream;
 
-pub const PROTOCOL: Protocol = Protocol { routes, owns: |path| path.starts_with("/api/"), error };
+pub const PROTOCOL: Protocol =
+    Protocol { routes, owns: |path| path.starts_with("/api/"), error, needs_json_type: false };
 
 fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     vec![

@@ -28,7 +28,7 @@ use crate::stream;
 pub(crate) use messages::{conversation, conversation_of};
 use options::StreamOptions;
 
-pub const PROTOCOL: Protocol = Protocol { routes, owns: |_| true, error };
+pub const PROTOCOL: Protocol = Protocol { routes, owns: |_| true, error, needs_json_type: true };
 
 /// The `system_fingerprint`, which changes with the version.
 const FINGERPRINT: &str = concat!("akunu-", env!("CARGO_PKG_VERSION"));

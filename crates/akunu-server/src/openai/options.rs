@@ -44,6 +44,7 @@ pub(super) fn job(fields: &Fields<'_>, prompts: Vec<Prompt>) -> Result<Job, Refu
         sampling: overrides(fields)?,
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
         priority: fields.whole("priority")?,
+        cache_salt: fields.text("cache_salt")?.map(str::to_string),
         ..Job::default()
     })
 }

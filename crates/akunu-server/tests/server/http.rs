@@ -45,10 +45,12 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// The bytes of a request with `Connection: close`.
+/// The bytes of a request with `Connection: close`, and with JSON as the body's type unless `headers` have another.
 pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
-    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
-    for (name, value) in headers {
+    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
+    let json = ("content-type", "application/json");
+    let is_typed = headers.iter().any(|(name, _)| *name == json.0);
+    for (name, value) in headers.iter().chain((!is_typed).then_some(&json)) {
         text.push_str(&format!("{name}: {value}\r\n"));
     }
     text.push_str(&format!("content-length: {}\r\n\r\n", body.len()));

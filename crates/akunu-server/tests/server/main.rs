@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod anthropic;
+mod attacks;
 mod broken;
 mod calls;
 mod description;

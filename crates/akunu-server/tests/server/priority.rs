@@ -45,8 +45,12 @@ fn assert_overtakes(server: &Served, [low, high]: [(&str, Option<i64>); 2]) {
 
 #[test]
 fn lower_values_are_scheduled_first() {
-    assert_overtakes(&one_slot(Keys::default()), [("", None), ("", Some(-1))]);
-    assert_overtakes(&one_slot(Keys::default()), [("", Some(2)), ("", None)]);
+    let server = one_slot(Keys::default());
+    assert_overtakes(&server, [("", Some(2)), ("", None)]);
+    assert_overtakes(&server, [("", Some(2)), ("", Some(1))]);
+    // Without keys no client may precede the others.
+    let refused = answer(&mut send(&server, "", &body(1, Some(-1))));
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("priority")));
 }
 
 #[test]

@@ -60,8 +60,7 @@ impl Served {
     }
 
     pub fn post_bytes(&self, path: &str, body: &[u8]) -> Answer {
-        let headers = [("content-type", "application/json")];
-        http::send(self.address(), &http::request("POST", path, &headers, body))
+        http::send(self.address(), &http::request("POST", path, &[], body))
     }
 
     /// Sends a request that must succeed.

@@ -18,6 +18,7 @@ pub(super) struct Active<'a> {
     /// Its number in the order of admission.
     pub(super) number: u64,
     submitted: Instant,
+    pub(super) salt: u64,
     /// The slot holds only a prefix of the prompt.
     pub(super) is_prepared: bool,
     /// Tokens of the prompt to process in this step.
@@ -42,6 +43,7 @@ impl<'a> Active<'a> {
                 logprobs: request.logprobs,
                 number,
                 submitted,
+                salt: request.salt,
                 is_prepared: false,
                 ..Active::prepared(generation, on_event)
             }),
@@ -57,6 +59,7 @@ impl<'a> Active<'a> {
             unsent: Vec::new(),
             number: 1,
             submitted: Instant::now(),
+            salt: 0,
             is_prepared: true,
             share: 0,
             logits_index: None,

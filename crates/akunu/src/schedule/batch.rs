@@ -166,7 +166,7 @@ impl<'a> Batch<'a> {
     fn assign_rows(&mut self, engine: &mut Engine, room: usize) -> usize {
         self.pending.clear();
         for (index, slot) in self.slots.iter_mut().enumerate() {
-            let held = slot.active.as_ref().map_or(0, |active| slot.shared(active.prompt()));
+            let held = slot.active.as_ref().map_or(0, |active| slot.shared(active.prompt(), active.salt));
             if let Some(active) = slot.active.as_mut().filter(|active| !active.is_running()) {
                 active.share = 0;
                 self.pending.push(PendingPrefill {
@@ -200,7 +200,7 @@ impl<'a> Batch<'a> {
         let Some(mut active) = self.slots[index].active.take() else { return 0 };
         let mut prepared = Ok(());
         if !active.is_prepared {
-            prepared = prepare_slot(engine, &mut self.slots, index, active.prompt()).map(|reused| {
+            prepared = prepare_slot(engine, &mut self.slots, index, &active).map(|reused| {
                 (active.is_prepared, active.generation.reused) = (true, reused);
                 self.stats.reused_tokens += reused as u64;
                 self.stats.prefix_hits += u64::from(reused >= MIN_COPY);

@@ -18,6 +18,8 @@ pub struct Request {
     pub priority: i32,
     /// The owner. Slots are shared fairly between owners, however many requests each has.
     pub owner: u64,
+    /// Cached prefixes are reused only by requests of the same salt, since their reuse can be measured.
+    pub salt: u64,
 }
 
 /// A token and its log probability: the natural logarithm of its probability before temperature, limits and penalties.

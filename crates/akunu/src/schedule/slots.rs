@@ -41,20 +41,26 @@ pub(super) struct Slot<'a> {
     pub(super) active: Option<Active<'a>>,
     /// The number of the last request in this slot; 0: none yet.
     pub(super) last: u64,
+    /// [`Request::salt`](super::Request::salt) of the session's tokens.
+    salt: u64,
 }
 
 impl<'a> Slot<'a> {
     pub(super) fn new(session: Session) -> Slot<'a> {
-        Slot { session: SlotSession::Own(session), active: None, last: 0 }
+        Slot { session: SlotSession::Own(session), active: None, last: 0, salt: 0 }
     }
 
     /// A slot in a borrowed session, with its only request.
     pub(super) fn borrowed(session: &'a mut Session, active: Active<'a>) -> Slot<'a> {
-        Slot { session: SlotSession::Borrowed(session), active: Some(active), last: 1 }
+        Slot { session: SlotSession::Borrowed(session), active: Some(active), last: 1, salt: 0 }
     }
 
-    /// The length of the common prefix of a prompt and this slot. At least one token of the prompt must be processed.
-    pub(super) fn shared(&self, prompt: &[u32]) -> usize {
+    /// The length of the common prefix of a prompt and this slot; 0 if their salts differ. At least one token of the prompt
+    /// must be processed.
+    pub(super) fn shared(&self, prompt: &[u32], salt: u64) -> usize {
+        if salt != self.salt {
+            return 0;
+        }
         let exact = self.active.as_ref().map_or(self.session.len(), |a| a.generation.exact(&self.session));
         shared(&self.session.tokens()[..exact], prompt)
     }
@@ -67,10 +73,10 @@ fn shared(tokens: &[u32], prompt: &[u32]) -> usize {
 
 /// Chooses a free slot for a prompt: the one with the longest common prefix, unless that would discard more than it saves; then the
 /// least recently used one, because a prefix can be copied from another slot.
-pub(super) fn choose(slots: &[Slot<'_>], prompt: &[u32]) -> Option<usize> {
+pub(super) fn choose(slots: &[Slot<'_>], prompt: &[u32], salt: u64) -> Option<usize> {
     let free = || slots.iter().enumerate().filter(|(_, slot)| slot.active.is_none());
-    let (best, slot) = free().rev().max_by_key(|(_, slot)| slot.shared(prompt))?;
-    if 2 * slot.shared(prompt) >= slot.session.len() {
+    let (best, slot) = free().rev().max_by_key(|(_, slot)| slot.shared(prompt, salt))?;
+    if 2 * slot.shared(prompt, salt) >= slot.session.len() {
         return Some(best);
     }
     free().min_by_key(|(_, slot)| slot.last).map(|(index, _)| index)
@@ -81,13 +87,13 @@ pub(super) fn awaits_copy(slots: &[Slot<'_>], index: usize) -> bool {
     let Some(active) = slots[index].active.as_ref().filter(|active| !active.is_prepared) else {
         return false;
     };
-    let prompt = active.prompt();
-    let own = slots[index].shared(prompt);
-    let there = slots.iter().map(|slot| slot.shared(prompt)).max().unwrap_or(own);
+    let (prompt, salt) = (active.prompt(), active.salt);
+    let own = slots[index].shared(prompt, salt);
+    let there = slots.iter().map(|slot| slot.shared(prompt, salt)).max().unwrap_or(own);
     let min_shared = (own + MIN_COPY).max(there + 1);
     let others = slots.iter().filter_map(|slot| slot.active.as_ref());
     let reading = others.filter(|other| other.is_prepared && !other.is_running());
-    let mut older = reading.filter(|other| other.number < active.number);
+    let mut older = reading.filter(|other| other.number < active.number && other.salt == salt);
     older.any(|other| shared(other.prompt(), prompt) >= min_shared)
 }
 
@@ -96,13 +102,15 @@ pub(super) fn prepare_slot(
     engine: &mut Engine,
     slots: &mut [Slot<'_>],
     index: usize,
-    prompt: &[u32],
+    active: &Active<'_>,
 ) -> Result<usize, Error> {
-    let own = slots[index].shared(prompt);
-    let others = slots.iter().enumerate().map(|(i, slot)| (slot.shared(prompt), i));
+    let (prompt, salt) = (active.prompt(), active.salt);
+    let own = slots[index].shared(prompt, salt);
+    let others = slots.iter().enumerate().map(|(i, slot)| (slot.shared(prompt, salt), i));
     let (most, from) = others.max_by_key(|(shared, _)| *shared).unwrap_or((own, index));
+    slots[index].session.truncate(own);
+    slots[index].salt = salt;
     if most < own + MIN_COPY {
-        slots[index].session.truncate(own);
         return Ok(own);
     }
     if let Ok([from, to]) = slots.get_disjoint_mut([from, index]) {

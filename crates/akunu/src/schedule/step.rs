@@ -52,7 +52,9 @@ impl Scheduler {
         while self.batch.slots.iter().any(|slot| slot.active.is_none())
             && let Some(job) = self.queue.pop()
         {
-            let Some(index) = choose(&self.batch.slots, &job.request.prompt) else { return };
+            let Some(index) = choose(&self.batch.slots, &job.request.prompt, job.request.salt) else {
+                return;
+            };
             let number = self.batch.stats.started + 1;
             match Active::new(&self.engine, job, number) {
                 Ok(active) => {

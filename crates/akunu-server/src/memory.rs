@@ -1,0 +1,129 @@
+//! Memory that requests take while they are read and tokenized: a limit for each, and one for all in flight.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::refusal::{Reason, Refusal};
+
+/// Bytes that a value of a parsed JSON text takes at most besides its text: an entry of an object, or of a list that has
+/// grown to twice its length.
+const VALUE_BYTES: usize = 64;
+
+/// The memory of all requests in flight.
+#[derive(Debug)]
+pub struct RequestMemory {
+    limit: usize,
+    used: AtomicUsize,
+}
+
+impl RequestMemory {
+    pub fn new(limit: usize) -> RequestMemory {
+        RequestMemory { limit, used: AtomicUsize::new(0) }
+    }
+
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// What one request may take, so that a large one does not keep out all others.
+    pub fn of_one(&self) -> usize {
+        self.limit / 2
+    }
+}
+
+/// The memory of one request. Clones share it; it is released with the last of them.
+#[derive(Clone, Debug)]
+pub struct Charge(Arc<Taken>);
+
+#[derive(Debug)]
+struct Taken {
+    memory: Arc<RequestMemory>,
+    bytes: AtomicUsize,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.memory.used.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
+    }
+}
+
+impl Charge {
+    pub fn new(memory: &Arc<RequestMemory>) -> Charge {
+        Charge(Arc::new(Taken { memory: memory.clone(), bytes: AtomicUsize::new(0) }))
+    }
+
+    /// Takes `bytes` more, or refuses the request.
+    pub fn take(&self, bytes: usize) -> Result<(), Refusal> {
+        let Taken { memory, bytes: own } = &*self.0;
+        let mine = own.load(Ordering::Relaxed).saturating_add(bytes);
+        if mine > memory.of_one() {
+            let message = format!(
+                "the request needs {mine} bytes of memory to be read, and one request may take {}: send less in one request, \
+                 or raise --max-request-memory",
+                memory.of_one()
+            );
+            return Err(Refusal::new(Reason::TooLarge, message).code("request_too_large"));
+        }
+        let take = |used: usize| used.checked_add(bytes).filter(|used| *used <= memory.limit);
+        if memory.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
+            let message =
+                "the requests in flight take all memory that is set aside for them; try again later";
+            return Err(Refusal::new(Reason::Unavailable, message).code("server_busy").retry_after(1));
+        }
+        own.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// An upper bound of the memory that a JSON text takes when it is parsed.
+pub fn json_bytes(text: &[u8]) -> usize {
+    let (mut values, mut in_string, mut escaped) = (1, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b',' | b':' | b'[' | b'{' if !in_string => values += 1,
+            _ => {}
+        }
+    }
+    text.len().saturating_add(VALUE_BYTES.saturating_mul(values))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charges_add_up_and_are_released() {
+        let memory = Arc::new(RequestMemory::new(200));
+        let charges: Vec<Charge> = (0..2).map(|_| Charge::new(&memory)).collect();
+        for charge in &charges {
+            charge.take(60).unwrap();
+            charge.take(40).unwrap();
+        }
+        assert_eq!(charges[0].take(1).unwrap_err().reason, Reason::TooLarge);
+        let more = Charge::new(&memory);
+        assert_eq!((more.take(1).unwrap_err().reason, memory.used()), (Reason::Unavailable, 200));
+        let other = charges[0].clone();
+        drop(charges);
+        assert_eq!(memory.used(), 100);
+        drop(other);
+        assert_eq!(memory.used(), 0);
+        more.take(100).unwrap();
+        assert_eq!(more.take(usize::MAX).unwrap_err().reason, Reason::TooLarge);
+    }
+
+    #[test]
+    fn values_of_json_are_counted_outside_of_strings() {
+        let values = |text: &str| (json_bytes(text.as_bytes()) - text.len()) / VALUE_BYTES;
+        assert_eq!(values("1"), 1);
+        assert_eq!(values("[0,0,0]"), 4);
+        assert_eq!(values(r#"{"a,b:[": "\"{\\", "c": []}"#), 6);
+        assert_eq!(values(r#""\\\"[[[[""#), 1);
+    }
+}
