@@ -1,7 +1,6 @@
 //! Evaluation of statements: output, scopes, loops and macros.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use super::ast::{Args, Expr, Filter, ForLoop, MacroDef, Stmt, StmtKind, Symbol, Target};
 use super::functions::Arguments;
@@ -44,10 +43,15 @@ enum Flow {
     Continue,
 }
 
-pub(super) fn render(parsed: &Parsed, variables: &[Variable<'_>], now: LocalTime) -> JinjaResult<Output> {
+pub(super) fn render(
+    parsed: &Parsed,
+    variables: &[Variable<'_>],
+    now: LocalTime,
+    limits: &mut Limits,
+) -> JinjaResult<Output> {
     let mut interpreter = Interpreter {
         heap: Heap::default(),
-        limits: Limits::default(),
+        limits: std::mem::take(limits),
         names: &parsed.names,
         symbols: parsed.names.iter().map(String::as_str).zip(0..).collect(),
         now,
@@ -56,18 +60,24 @@ pub(super) fn render(parsed: &Parsed, variables: &[Variable<'_>], now: LocalTime
         outputs: vec![TextBuffer::default()],
         recursive: Vec::new(),
     };
-    for variable in variables {
-        if let Some(symbol) = interpreter.symbol(variable.name) {
-            let value = input::value(&mut interpreter, variable.value, variable.untrusted)?;
-            interpreter.store(symbol, value)?;
-        }
-    }
-    interpreter.run(&parsed.body)?;
-    let (text, untrusted) = interpreter.outputs.pop().unwrap_or_default().into_parts();
-    Ok(Output { text, untrusted })
+    let rendered = interpreter.render(parsed, variables);
+    *limits = interpreter.limits;
+    rendered
 }
 
 impl<'t> Interpreter<'t> {
+    fn render(&mut self, parsed: &'t Parsed, variables: &[Variable<'_>]) -> JinjaResult<Output> {
+        for variable in variables {
+            if let Some(symbol) = self.symbol(variable.name) {
+                let value = input::value(self, variable.value, variable.untrusted)?;
+                self.store(symbol, value)?;
+            }
+        }
+        self.run(&parsed.body)?;
+        let (text, untrusted) = self.outputs.pop().unwrap_or_default().into_parts();
+        Ok(Output { text, untrusted })
+    }
+
     pub(super) fn symbol(&self, name: &str) -> Option<Symbol> {
         self.symbols.get(name).copied()
     }
@@ -394,7 +404,7 @@ impl<'t> Interpreter<'t> {
                     self.limits.bytes(entries.len() * 64)?;
                     for (key, value) in entries {
                         if let Value::Str(key) = key {
-                            arguments.named.push((key.as_str().into(), value.clone()));
+                            arguments.named.push((key.clone(), value.clone()));
                         }
                     }
                 }
@@ -416,7 +426,8 @@ impl<'t> Interpreter<'t> {
                 let mut rest = positional.into_iter();
                 for (parameter, default) in &definition.parameters {
                     let wanted = me.name(*parameter);
-                    let by_name = named.iter().position(|(name, _)| &**name == wanted);
+                    me.limits.spend(named.len() / 16)?;
+                    let by_name = named.iter().position(|(name, _)| name.as_str() == wanted);
                     let value = match (rest.next(), by_name) {
                         (Some(_), Some(_)) => {
                             let message =
@@ -444,9 +455,9 @@ impl<'t> Interpreter<'t> {
         &mut self,
         name: &str,
         positional: Vec<Value>,
-        mut named: Vec<(Arc<str>, Value)>,
+        mut named: Vec<(Text, Value)>,
     ) -> JinjaResult<()> {
-        let caller = named.iter().position(|(name, _)| &**name == "caller");
+        let caller = named.iter().position(|(name, _)| name.as_str() == "caller");
         if let (Some(at), Some(symbol)) = (caller, self.symbol("caller")) {
             let (_, value) = named.swap_remove(at);
             self.store(symbol, value)?;
@@ -464,13 +475,13 @@ impl<'t> Interpreter<'t> {
         }
         match (self.symbol("kwargs"), named.first()) {
             (Some(symbol), _) => {
-                let entries = named.into_iter().map(|(name, value)| (Value::str(&name), value));
+                let entries = named.into_iter().map(|(name, value)| (Value::Str(name), value));
                 let value = self.make_dict(entries.collect())?;
                 self.store(symbol, value)
             }
             (None, None) => Ok(()),
             (None, Some((extra, _))) => {
-                let message = format!("macro '{name}' takes no keyword argument '{extra}'");
+                let message = format!("macro '{name}' takes no keyword argument '{}'", extra.shown());
                 Err(JinjaError::type_error(message))
             }
         }

@@ -6,11 +6,63 @@ use std::sync::Arc;
 use super::ast::Args;
 use super::eval::Interpreter;
 use super::functions::Arguments;
-use super::methods::{capitalized, lines, stripped};
+use super::methods::{PART, capitalized, count_of, ends_line, lines, stripped};
 use super::operators::html_escaped;
-use super::text::{Text, TextBuffer};
+use super::text::{Text, TextBuffer, shown};
 use super::value::{Dict, Value};
 use super::{JinjaError, JinjaResult, input, json};
+
+pub(super) const NAMES: [&str; 49] = [
+    "abs",
+    "attr",
+    "batch",
+    "capitalize",
+    "center",
+    "count",
+    "d",
+    "default",
+    "dictsort",
+    "e",
+    "escape",
+    "first",
+    "float",
+    "forceescape",
+    "format",
+    "from_json",
+    "fromjson",
+    "groupby",
+    "indent",
+    "int",
+    "items",
+    "join",
+    "last",
+    "length",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "reject",
+    "rejectattr",
+    "replace",
+    "reverse",
+    "round",
+    "safe",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "string",
+    "sum",
+    "title",
+    "tojson",
+    "trim",
+    "truncate",
+    "unique",
+    "upper",
+    "urlencode",
+    "wordcount",
+];
 
 impl<'t> Interpreter<'t> {
     pub(super) fn filter(&mut self, name: &str, value: Value, args: &'t Args) -> JinjaResult<Value> {
@@ -22,6 +74,9 @@ impl<'t> Interpreter<'t> {
     }
 
     fn apply(&mut self, name: &str, value: Value, arguments: Arguments) -> JinjaResult<Value> {
+        if !NAMES.contains(&name) {
+            return Err(JinjaError::type_error(format!("no filter named '{}'", shown(name))));
+        }
         match name {
             "map" => self.map(&value, arguments),
             "select" | "reject" | "selectattr" | "rejectattr" => self.select(name, &value, arguments),
@@ -67,7 +122,8 @@ impl<'t> Interpreter<'t> {
             }
             "from_json" | "fromjson" => {
                 let text = self.text_of(&value)?;
-                self.limits.bytes(4 * text.len())?;
+                // A value of one character takes 32 bytes in a list, which may be twice as long as its items.
+                self.limits.bytes(32 * text.len())?;
                 let parsed = json::parse(text.as_str())?;
                 input::value(self, &parsed, !text.untrusted().is_empty())
             }
@@ -77,7 +133,8 @@ impl<'t> Interpreter<'t> {
 
     fn text_filter(&mut self, name: &str, value: &Value, arguments: Arguments) -> JinjaResult<Value> {
         let text = self.text_of(value)?;
-        self.limits.bytes(2 * text.len())?;
+        // The result, and a copy before it is shared. Methods with longer results count them separately.
+        self.limits.bytes(4 * text.len())?;
         let done = match name {
             "trim" => {
                 let [chars] = arguments.take(name, ["chars"])?;
@@ -111,7 +168,7 @@ impl<'t> Interpreter<'t> {
                 let values = match named.is_empty() {
                     true => self.heap.tuple(positional, &mut self.limits)?,
                     false => {
-                        let entries = named.into_iter().map(|(name, value)| (Value::str(&name), value));
+                        let entries = named.into_iter().map(|(name, value)| (Value::Str(name), value));
                         self.make_dict(entries.collect())?
                     }
                 };
@@ -123,11 +180,10 @@ impl<'t> Interpreter<'t> {
             }
             "truncate" => self.truncate(&text, arguments)?,
             "urlencode" => {
-                let safe = |b: &u8| b.is_ascii_alphanumeric() || b"_.-~/".contains(b);
-                let one = |b: u8| if safe(&b) { (b as char).to_string() } else { format!("%{b:02X}") };
-                text.map_runs(|run| run.bytes().map(one).collect())
+                self.limits.bytes(8 * text.len())?;
+                text.map_runs(url_encoded)
             }
-            _ => return Err(JinjaError::type_error(format!("no filter named '{name}'"))),
+            _ => text,
         };
         Ok(Value::Str(done))
     }
@@ -144,6 +200,7 @@ impl<'t> Interpreter<'t> {
         let mut out = TextBuffer::default();
         // Jinja2 appends a newline before splitting into lines, so that an empty last line counts.
         let with_newline = format!("{}\n", text.as_str());
+        self.limits.bytes(PART * count_of(&with_newline, ends_line))?;
         for (index, line) in lines(&with_newline, false).into_iter().enumerate() {
             self.limits.bytes(indent.len() + 1)?;
             out.push_trusted(if index > 0 { "\n" } else { "" });
@@ -226,7 +283,9 @@ impl<'t> Interpreter<'t> {
         if let Value::Str(text) = value {
             self.limits.bytes(text.len() * 16)?;
             let mut out = TextBuffer::default();
-            self.characters(text).iter().rev().for_each(|c| out.push_text(c));
+            for (at, c) in text.as_str().char_indices().rev() {
+                out.push_text(&text.slice(at..at + c.len_utf8()));
+            }
             return Ok(Value::Str(out.finish()));
         }
         let items = self.iterate(value)?;
@@ -312,6 +371,7 @@ impl<'t> Interpreter<'t> {
         } else {
             let name = self.text_of(&arguments.positional.remove(0))?;
             for item in items.iter() {
+                self.limits.spend(arguments.positional.len() + arguments.named.len())?;
                 let given =
                     Arguments { positional: arguments.positional.clone(), named: arguments.named.clone() };
                 out.push(self.apply(name.as_str(), item.clone(), given)?);
@@ -343,6 +403,7 @@ impl<'t> Interpreter<'t> {
             };
             let holds = match &test {
                 Some(test) => {
+                    self.limits.spend(rest.len())?;
                     let arguments = Arguments { positional: rest.clone(), named: Vec::new() };
                     self.check(test.as_str(), &subject, arguments)?
                 }
@@ -375,6 +436,7 @@ impl<'t> Interpreter<'t> {
     fn merge_sort(&mut self, keyed: &mut Vec<(Value, Value)>, len: usize, reverse: bool) -> JinjaResult<()> {
         let mut width = 1;
         while width < len {
+            self.limits.spend(len / 4)?;
             let mut merged = Vec::with_capacity(len);
             for start in (0..len).step_by(2 * width) {
                 let (middle, end) = ((start + width).min(len), (start + 2 * width).min(len));
@@ -398,10 +460,13 @@ impl<'t> Interpreter<'t> {
     }
 
     /// Lower-cases strings unless the sort is case-sensitive.
-    fn folded(&mut self, value: Value, case_sensitive: bool) -> Value {
+    fn folded(&mut self, value: Value, case_sensitive: bool) -> JinjaResult<Value> {
         match value {
-            Value::Str(text) if !case_sensitive => Value::str(&text.as_str().to_lowercase()),
-            other => other,
+            Value::Str(text) if !case_sensitive => {
+                self.limits.bytes(4 * text.len())?;
+                Ok(Value::str(&text.as_str().to_lowercase()))
+            }
+            other => Ok(other),
         }
     }
 
@@ -435,12 +500,21 @@ impl<'t> Interpreter<'t> {
                 None => item.clone(),
             };
             let found = if found.is_undefined() { extra.clone().unwrap_or(found) } else { found };
-            Ok(me.folded(found, case_sensitive || name == "sum"))
+            me.folded(found, case_sensitive || name == "sum")
         };
         let items = self.iterate(value)?.to_vec();
         match name {
             "sort" => {
-                let sorted = self.sorted(items, key, reverse)?;
+                let paths = attribute_list(attribute.as_ref());
+                let keys = |me: &mut Self, item: &Value| {
+                    let mut keys = Vec::with_capacity(paths.len());
+                    for path in &paths {
+                        let found = if let Some(path) = path { me.path(item, path)? } else { item.clone() };
+                        keys.push(me.folded(found, case_sensitive)?);
+                    }
+                    me.heap.tuple(keys, &mut me.limits)
+                };
+                let sorted = self.sorted(items, keys, reverse)?;
                 self.heap.list(sorted, &mut self.limits)
             }
             "sum" => {
@@ -452,9 +526,20 @@ impl<'t> Interpreter<'t> {
                 Ok(sum)
             }
             "min" | "max" => {
-                let sorted = self.sorted(items, key, name == "max")?;
+                let wanted = if name == "max" { Ordering::Greater } else { Ordering::Less };
+                let mut best: Option<(Value, Value)> = None;
+                for item in items {
+                    let key = key(self, &item)?;
+                    let is_better = match &best {
+                        Some((best, _)) => self.order(&key, best)? == Some(wanted),
+                        None => true,
+                    };
+                    if is_better {
+                        best = Some((key, item));
+                    }
+                }
                 let none = || Value::Undefined("No aggregated item, sequence was empty.".into());
-                Ok(sorted.into_iter().next().unwrap_or_else(none))
+                Ok(best.map_or_else(none, |(_, item)| item))
             }
             "unique" => {
                 let mut seen = std::collections::HashSet::new();
@@ -508,11 +593,34 @@ impl<'t> Interpreter<'t> {
         }
         let key = |me: &mut Self, pair: &Value| {
             let found = me.item(pair, &Value::Int(place))?;
-            Ok(me.folded(found, case_sensitive))
+            me.folded(found, case_sensitive)
         };
         let sorted = self.sorted(pairs, key, reverse)?;
         self.heap.list(sorted, &mut self.limits)
     }
+}
+
+/// The attributes by which `sort` sorts, such as `a.b,c`; `None` is the item itself. Equal keys have no order, so they need not
+/// have an operator for it.
+fn attribute_list(attribute: Option<&Value>) -> Vec<Option<Value>> {
+    match attribute {
+        Some(Value::Str(text)) => text.as_str().split(',').map(|path| Some(Value::str(path))).collect(),
+        other => vec![other.cloned()],
+    }
+}
+
+fn url_encoded(text: &str) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"_.-~/".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push('%');
+            out.extend([byte >> 4, byte & 15].map(|digit| char::from(DIGITS[usize::from(digit)])));
+        }
+    }
+    out
 }
 
 /// The `title` filter: words begin after whitespace, hyphens and opening brackets.

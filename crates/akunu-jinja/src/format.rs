@@ -2,12 +2,15 @@
 
 use super::eval::Interpreter;
 use super::functions::Arguments;
-use super::text::{Text, TextBuffer};
+use super::text::{Text, TextBuffer, shown};
 use super::value::{Key, Value};
 use super::{JinjaError, JinjaResult, python};
 
 /// Maximum width of padding.
 const MAX_WIDTH: usize = 1 << 12;
+
+/// Maximum bytes of a specification.
+const MAX_SPEC: usize = 64;
 
 /// A format specification.
 #[derive(Debug, Default)]
@@ -42,7 +45,8 @@ impl Interpreter<'_> {
             let mut key = None;
             if string[at..].starts_with('(') {
                 let Some(end) = string[at..].find(')') else { return Err(incomplete()) };
-                key = Some(string[at + 1..at + end].to_string());
+                self.limits.bytes(2 * end)?;
+                key = Some(&string[at + 1..at + end]);
                 at += end + 1;
             }
             let (spec, len) = percent_spec(&string[at..])?;
@@ -54,7 +58,7 @@ impl Interpreter<'_> {
             let value = match (key, values) {
                 (Some(key), Value::Dict(id)) => {
                     named = true;
-                    self.heap.entries(*id).get(&Key::Str(key.as_str().into())).cloned()
+                    self.heap.entries(*id).get(&Key::Str(key.into())).cloned()
                 }
                 (Some(_), _) => return Err(JinjaError::type_error("format requires a mapping")),
                 (None, _) => next.next().cloned(),
@@ -181,6 +185,7 @@ impl Interpreter<'_> {
             let Some(end) = string[at..].find('}').filter(|&end| end > 0) else { return Err(incomplete()) };
             let field = &string[at + 1..at + end];
             at += end + 1;
+            self.limits.spend(1 + arguments.named.len() / 16)?;
             let (field, spec) = field.split_once(':').unwrap_or((field, ""));
             let (field, conversion) = field.split_once('!').unwrap_or((field, ""));
             let value = if field.is_empty() || field.bytes().all(|b| b.is_ascii_digit()) {
@@ -188,10 +193,17 @@ impl Interpreter<'_> {
                 automatic += 1;
                 arguments.positional.get(index).cloned()
             } else {
-                arguments.named.iter().find(|(name, _)| &**name == field).map(|(_, value)| value.clone())
+                arguments
+                    .named
+                    .iter()
+                    .find(|(name, _)| name.as_str() == field)
+                    .map(|(_, value)| value.clone())
             };
             let Some(value) = value else {
-                return Err(JinjaError::type_error(format!("format(): no argument for '{{{field}}}'")));
+                return Err(JinjaError::type_error(format!(
+                    "format(): no argument for '{{{}}}'",
+                    shown(field)
+                )));
             };
             let mut spec = brace_spec(spec)?;
             if conversion == "r" {
@@ -258,6 +270,10 @@ fn percent_spec(text: &str) -> JinjaResult<(Spec, usize)> {
 
 /// `[[fill]align][sign][#][0][width][,][.precision][type]`.
 fn brace_spec(text: &str) -> JinjaResult<Spec> {
+    let invalid = || JinjaError::type_error(format!("invalid format specifier '{}'", shown(text)));
+    if text.len() > MAX_SPEC {
+        return Err(invalid());
+    }
     let mut spec = Spec { kind: 's', ..Spec::default() };
     let mut chars: Vec<char> = text.chars().collect();
     let is_align = |c: Option<&char>| c.is_some_and(|c| "<>^=".contains(*c));
@@ -304,7 +320,7 @@ fn brace_spec(text: &str) -> JinjaResult<Spec> {
         spec.kind = kind;
     }
     if kinds.next().is_some() || !"sdxXobeEfFgGc%n".contains(spec.kind) {
-        return Err(JinjaError::type_error(format!("invalid format specifier '{text}'")));
+        return Err(invalid());
     }
     Ok(spec)
 }

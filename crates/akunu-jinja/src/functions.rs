@@ -1,10 +1,9 @@
 //! Global functions, and argument handling.
 
-use std::sync::Arc;
-
 use super::eval::Interpreter;
+use super::text::Text;
 use super::value::{Dict, Value};
-use super::{JinjaError, JinjaResult};
+use super::{JinjaError, JinjaResult, printable};
 
 pub(super) const NAMES: [&str; 5] = ["range", "dict", "namespace", "raise_exception", "strftime_now"];
 
@@ -15,7 +14,7 @@ const MAX_RANGE: i128 = 100_000;
 #[derive(Debug, Default)]
 pub(super) struct Arguments {
     pub(super) positional: Vec<Value>,
-    pub(super) named: Vec<(Arc<str>, Value)>,
+    pub(super) named: Vec<(Text, Value)>,
 }
 
 impl Arguments {
@@ -35,10 +34,11 @@ impl Arguments {
             *place = Some(value);
         }
         for (name, value) in self.named {
-            match parameters.iter().position(|known| **known == *name) {
+            match parameters.iter().position(|known| *known == name.as_str()) {
                 Some(at) if found[at].is_none() => found[at] = Some(value),
                 _ => {
-                    let message = format!("{function}() got an unexpected keyword argument '{name}'");
+                    let message =
+                        format!("{function}() got an unexpected keyword argument '{}'", name.shown());
                     return Err(JinjaError::type_error(message));
                 }
             }
@@ -81,7 +81,7 @@ impl Interpreter<'_> {
             "raise_exception" => {
                 let [message] = arguments.take(name, ["message"])?;
                 let text = self.text_of(&message.unwrap_or(Value::None))?;
-                Err(JinjaError::Raised(text.as_str().to_string()))
+                Err(JinjaError::Raised(printable(text.as_str())))
             }
             "strftime_now" => {
                 let [format] = arguments.take(name, ["format"])?;
@@ -112,7 +112,7 @@ impl Interpreter<'_> {
                 }
             }
         }
-        entries.extend(arguments.named.into_iter().map(|(name, value)| (Value::str(&name), value)));
+        entries.extend(arguments.named.into_iter().map(|(name, value)| (Value::Str(name), value)));
         if name == "dict" {
             return self.make_dict(entries);
         }

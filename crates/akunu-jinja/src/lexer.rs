@@ -268,7 +268,9 @@ impl<'s> Lexer<'s> {
         let mut float = false;
         let byte = |at: usize| rest.as_bytes().get(at).copied().unwrap_or(0);
         if radix == 10 {
-            if byte(len) == b'.' && byte(len + 1).is_ascii_digit() {
+            // `m.0.1` has two indices.
+            let is_index = matches!(self.tokens.last(), Some((Token::Op("."), _)));
+            if !is_index && byte(len) == b'.' && byte(len + 1).is_ascii_digit() {
                 float = true;
                 len += 1 + digits(len + 1, u8::is_ascii_digit);
             }

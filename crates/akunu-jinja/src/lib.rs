@@ -15,6 +15,8 @@ mod expressions;
 mod filters;
 mod format;
 mod functions;
+#[cfg(test)]
+mod growth;
 mod input;
 mod json;
 mod lexer;
@@ -35,6 +37,16 @@ pub use time::LocalTime;
 
 pub type JinjaResult<T> = Result<T, JinjaError>;
 
+/// Maximum bytes of a message.
+const MAX_MESSAGE: usize = 4096;
+
+/// A message that a terminal shows as it is: a template's strings may have control characters, and any length.
+fn printable(message: &str) -> String {
+    let is_safe = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    let message = &message[..message.floor_char_boundary(MAX_MESSAGE)];
+    message.chars().map(|c| if is_safe(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
+}
+
 /// The reason why a template could not be parsed or rendered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JinjaError {
@@ -50,7 +62,7 @@ pub enum JinjaError {
 
 impl JinjaError {
     fn type_error(message: impl Into<String>) -> JinjaError {
-        JinjaError::Runtime { line: 0, message: message.into() }
+        JinjaError::Runtime { line: 0, message: printable(&message.into()) }
     }
 
     /// Sets the line of the innermost statement.
@@ -95,6 +107,6 @@ impl Template {
     }
 
     pub fn render(&self, variables: &[Variable<'_>], now: LocalTime) -> JinjaResult<Output> {
-        eval::render(&self.parsed, variables, now)
+        eval::render(&self.parsed, variables, now, &mut limits::Limits::default())
     }
 }

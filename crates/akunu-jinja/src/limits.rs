@@ -1,12 +1,14 @@
 //! Resource limits of a rendering: templates come with models from untrusted sources.
 
+use std::time::{Duration, Instant};
+
 use super::{JinjaError, JinjaResult};
 
 /// Evaluation steps; takes about a second.
 const STEPS: u64 = 20_000_000;
 
 /// Total bytes of strings and lists created while rendering.
-const BYTES: usize = 512 << 20;
+const BYTES: usize = 256 << 20;
 
 /// Nesting of evaluation: macro calls, expressions, nested data. Fits into half a megabyte of stack.
 const DEPTH: usize = 640;
@@ -14,28 +16,49 @@ const DEPTH: usize = 640;
 /// Maximum size of the output in bytes.
 pub(super) const OUTPUT: usize = 64 << 20;
 
+/// Steps are counted, so that a template fails everywhere or nowhere; this is for what they do not count well enough.
+const TIME: Duration = Duration::from_secs(3);
+
+/// Steps between two looks at the clock.
+const CLOCK: u64 = 1 << 14;
+
 #[derive(Debug)]
 pub(super) struct Limits {
     steps: u64,
+    /// The clock is read when this many steps are left.
+    next_look: u64,
+    started: Instant,
     bytes: usize,
     depth: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { steps: STEPS, bytes: BYTES, depth: DEPTH }
+        Limits { steps: STEPS, next_look: STEPS - CLOCK, started: Instant::now(), bytes: BYTES, depth: DEPTH }
     }
 }
 
 impl Limits {
     pub(super) fn spend(&mut self, steps: usize) -> JinjaResult<()> {
         self.steps = self.steps.checked_sub(steps as u64).ok_or(JinjaError::Limit("takes too many steps"))?;
+        if self.steps < self.next_look {
+            self.next_look = self.steps.saturating_sub(CLOCK);
+            if self.started.elapsed() > TIME {
+                return Err(JinjaError::Limit("takes too long"));
+            }
+        }
         Ok(())
     }
 
     pub(super) fn bytes(&mut self, bytes: usize) -> JinjaResult<()> {
         self.bytes = self.bytes.checked_sub(bytes).ok_or(JinjaError::Limit("uses too much memory"))?;
         self.spend(bytes / 256)
+    }
+
+    /// Steps and bytes that were spent.
+    #[cfg(test)]
+    pub(super) fn spent(&self) -> [u64; 2] {
+        [STEPS - self.steps, (BYTES - self.bytes) as u64]
     }
 
     /// Enters a nesting level. An error ends the whole rendering, so the level need not be restored then.

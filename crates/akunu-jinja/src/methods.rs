@@ -7,7 +7,7 @@ use super::text::{Text, TextBuffer};
 use super::value::{Id, Value};
 use super::{JinjaError, JinjaResult};
 
-const STR_METHODS: [&str; 41] = [
+pub(super) const STR_METHODS: [&str; 41] = [
     "capitalize",
     "casefold",
     "center",
@@ -50,9 +50,9 @@ const STR_METHODS: [&str; 41] = [
     "upper",
     "zfill",
 ];
-const DICT_METHODS: [&str; 9] =
+pub(super) const DICT_METHODS: [&str; 9] =
     ["clear", "copy", "get", "items", "keys", "pop", "setdefault", "update", "values"];
-const LIST_METHODS: [&str; 11] =
+pub(super) const LIST_METHODS: [&str; 11] =
     ["append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"];
 const TUPLE_METHODS: [&str; 2] = ["count", "index"];
 const LOOP_METHODS: [&str; 2] = ["changed", "cycle"];
@@ -102,7 +102,8 @@ impl Interpreter<'_> {
 
     fn dict_method(&mut self, id: Id, name: &str, arguments: Arguments) -> JinjaResult<Value> {
         let (count, limits) = (self.heap.entries(id).entries.len(), &mut self.limits);
-        limits.spend(count / 16)?;
+        // A key that is removed moves those after it.
+        limits.spend(if name == "pop" { count / 4 } else { count / 16 })?;
         let entries = |me: &Self| me.heap.entries(id).entries.clone();
         match name {
             "get" | "pop" | "setdefault" => {
@@ -115,7 +116,7 @@ impl Interpreter<'_> {
                     ("pop", Some(_)) => Ok(self.heap.entries_mut(id).remove(&key).unwrap_or(Value::None)),
                     ("pop", None) if given < 2 => {
                         let shown = self.text_of(&key_value)?;
-                        Err(JinjaError::type_error(format!("there is no key '{}' to pop", shown.as_str())))
+                        Err(JinjaError::type_error(format!("there is no key '{}' to pop", shown.shown())))
                     }
                     ("setdefault", None) => {
                         let value = default.unwrap_or(Value::None);
@@ -149,7 +150,7 @@ impl Interpreter<'_> {
                     [Value::Dict(other)] => self.heap.entries(*other).entries.clone(),
                     _ => return Err(JinjaError::type_error("update() takes a dictionary")),
                 };
-                added.extend(arguments.named.into_iter().map(|(name, value)| (Value::str(&name), value)));
+                added.extend(arguments.named.into_iter().map(|(name, value)| (Value::Str(name), value)));
                 for (name, value) in added {
                     self.limits.bytes(4 * size_of::<Value>())?;
                     let key = self.heap.key(&name, &mut self.limits)?;
@@ -234,6 +235,7 @@ impl Interpreter<'_> {
             "splitlines" => {
                 let [keep] = arguments.take(name, ["keepends"])?;
                 let keep = keep.is_some_and(|keep| self.heap.truth(&keep));
+                self.limits.bytes(PART * count_of(string, ends_line))?;
                 let lines =
                     lines(string, keep).into_iter().map(|range| Value::Str(text.slice(range))).collect();
                 self.heap.list(lines, &mut self.limits)
@@ -297,12 +299,16 @@ impl Interpreter<'_> {
         let most = most.unwrap_or(usize::MAX);
         let string = text.as_str();
         let ranges = match separator {
-            None | Some(Value::None) => words(string, most, from_end),
+            None | Some(Value::None) => {
+                self.limits.bytes(PART * count_of(string, is_space))?;
+                words(string, most, from_end)
+            }
             Some(separator) => {
                 let separator = expect_str("split", Some(&separator))?;
                 if separator.is_empty() {
                     return Err(JinjaError::type_error("empty separator"));
                 }
+                self.limits.bytes(PART * string.matches(separator.as_str()).count())?;
                 let found = |range: (usize, &str)| range.0..range.0 + range.1.len();
                 let mut places: Vec<_> = match from_end {
                     true => string.rmatch_indices(separator.as_str()).take(most).map(found).collect(),
@@ -316,7 +322,6 @@ impl Interpreter<'_> {
                 starts.zip(ends).map(|(start, end)| start..end).collect()
             }
         };
-        self.limits.bytes(ranges.len() * 64)?;
         let parts = ranges.into_iter().map(|range| Value::Str(text.slice(range))).collect();
         self.heap.list(parts, &mut self.limits)
     }
@@ -368,6 +373,7 @@ impl Interpreter<'_> {
         match affix {
             Some(Value::Str(affix)) => Ok(Value::Bool(has(affix.as_str()))),
             Some(Value::Tuple(id)) => {
+                self.limits.spend(self.heap.items(id).len() * (1 + string.len() / 64))?;
                 let any = |item: &Value| matches!(item, Value::Str(affix) if has(affix.as_str()));
                 Ok(Value::Bool(self.heap.items(id).iter().any(any)))
             }
@@ -434,9 +440,13 @@ fn expect_str(function: &str, value: Option<&Value>) -> JinjaResult<Text> {
 pub(super) fn stripped(text: &Text, name: &str, chars: Option<&Value>) -> JinjaResult<Text> {
     let set: Option<Vec<char>> = match chars {
         None | Some(Value::None) => None,
-        given => Some(expect_str(name, given)?.as_str().chars().take(256).collect()),
+        given => {
+            let mut set: Vec<char> = expect_str(name, given)?.as_str().chars().take(256).collect();
+            set.sort_unstable();
+            Some(set)
+        }
     };
-    let strip = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(&c));
+    let strip = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.binary_search(&c).is_ok());
     let text = if name == "rstrip" { text.clone() } else { text.trim_start(strip) };
     Ok(if name == "lstrip" { text } else { text.trim_end(strip) })
 }
@@ -452,6 +462,13 @@ fn search(text: &Text, name: &str, part: &Text) -> JinjaResult<Value> {
         None if name.ends_with("index") => Err(JinjaError::type_error("substring not found")),
         None => Ok(Value::Int(-1)),
     }
+}
+
+/// Bytes of a part of a string: its range, and the string with its header.
+pub(super) const PART: usize = 96;
+
+pub(super) fn count_of(string: &str, is_end: impl Fn(char) -> bool) -> usize {
+    1 + string.chars().filter(|&c| is_end(c)).count()
 }
 
 /// Splits at runs of whitespace; the rest after the last split is kept whole.
@@ -492,15 +509,17 @@ fn words(string: &str, most: usize, from_end: bool) -> Vec<std::ops::Range<usize
     found
 }
 
-/// Python's `splitlines`, which knows more line separators than `\n` and `\r`.
+/// Python knows more line separators than `\n` and `\r`.
+pub(super) fn ends_line(c: char) -> bool {
+    matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+/// Python's `splitlines`.
 pub(super) fn lines(string: &str, keep: bool) -> Vec<std::ops::Range<usize>> {
-    let ends = |c: char| {
-        matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
-    };
     let mut found = Vec::new();
     let mut start = 0;
     while start < string.len() {
-        let (end, next) = match string[start..].find(ends) {
+        let (end, next) = match string[start..].find(ends_line) {
             None => (string.len(), string.len()),
             Some(at) => {
                 let end = start + at;

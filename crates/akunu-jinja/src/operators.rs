@@ -14,8 +14,18 @@ const MAX_REPEATED: usize = 16 << 20;
 /// Escapes a string as MarkupSafe does.
 pub(super) fn html_escaped(text: &Text) -> Text {
     let escape = |run: &str| {
-        let run = run.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-        run.replace('\'', "&#39;").replace('"', "&#34;")
+        let mut out = String::with_capacity(run.len());
+        for c in run.chars() {
+            match c {
+                '&' => out.push_str("&amp;"),
+                '<' => out.push_str("&lt;"),
+                '>' => out.push_str("&gt;"),
+                '\'' => out.push_str("&#39;"),
+                '"' => out.push_str("&#34;"),
+                other => out.push(other),
+            }
+        }
+        out
     };
     text.map_runs(escape).marked_safe(true)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::ast::{CompareOp, Expr, Postfix, Symbol};
 use super::eval::Interpreter;
-use super::text::TextBuffer;
+use super::text::{TextBuffer, shown};
 use super::value::{Key, Value};
 use super::{JinjaError, JinjaResult, methods, python};
 
@@ -245,5 +245,5 @@ fn missing(value: &Value, name: &str) -> JinjaResult<Value> {
     if let Value::Undefined(what) = value {
         return Err(JinjaError::type_error(what.to_string()));
     }
-    Ok(Value::Undefined(format!("'{} object' has no attribute '{name}'", value.kind()).into()))
+    Ok(Value::Undefined(format!("'{} object' has no attribute '{}'", value.kind(), shown(name)).into()))
 }

@@ -16,6 +16,11 @@ pub(super) struct Text {
     pub(super) safe: bool,
 }
 
+/// The beginning of a string, for error messages.
+pub(super) fn shown(text: &str) -> &str {
+    &text[..text.floor_char_boundary(100)]
+}
+
 impl From<&str> for Text {
     fn from(text: &str) -> Text {
         Text { text: text.into(), untrusted: None, safe: false }
@@ -28,6 +33,12 @@ impl From<String> for Text {
     }
 }
 
+impl From<Arc<str>> for Text {
+    fn from(text: Arc<str>) -> Text {
+        Text { text, untrusted: None, safe: false }
+    }
+}
+
 impl Text {
     /// A string from untrusted input.
     pub(super) fn from_untrusted(text: &str) -> Text {
@@ -36,8 +47,18 @@ impl Text {
         buffer.finish()
     }
 
+    /// The string without a copy.
+    pub(super) fn shared(&self) -> Arc<str> {
+        self.text.clone()
+    }
+
     pub(super) fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// For error messages, which must not grow with a template's strings.
+    pub(super) fn shown(&self) -> &str {
+        shown(&self.text)
     }
 
     pub(super) fn len(&self) -> usize {

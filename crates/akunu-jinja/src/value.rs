@@ -254,7 +254,11 @@ impl<'t> Heap<'t> {
         Ok(match value {
             Value::Undefined(_) => Key::Undefined,
             Value::None => Key::None,
-            Value::Str(s) => Key::Str(s.as_str().into()),
+            Value::Str(s) => {
+                // For its hash.
+                limits.spend(s.len() / 64)?;
+                Key::Str(s.shared())
+            }
             Value::Float(f) if f.fract() == 0.0 && f.abs() < 1e18 => Key::Int(*f as i128),
             Value::Float(f) => Key::Float(f.to_bits()),
             Value::Tuple(id) => {

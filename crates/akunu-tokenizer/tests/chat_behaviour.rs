@@ -200,6 +200,20 @@ fn untrusted_ranges_are_tracked() {
 
 /// A vocabulary of bytes and a few special tokens, for byte-level BPE or SentencePiece.
 #[test]
+fn indices_after_a_dot_and_sorts_of_equal_keys_are_those_of_jinja2() {
+    shows("{{ [[1, [2, 3]]].0.1 }} {{ [[1, [2, 3]]].0.1.0 }} {{ 0.5 + [1].0 }}", "[2, 3] 2 1.5");
+    shows("{{ [none, none] | sort }}{{ [u, u] | sort | length }}", "[None, None]2");
+    shows("{{ [{'a': none}, {'a': none}] | sort(attribute='a') }}", "[{'a': None}, {'a': None}]");
+    shows("{{ [[none, 1], [none, 0]] | sort }}", "[[None, 0], [None, 1]]");
+    let pairs = "[{'a': 'B', 'b': 2}, {'a': 'b', 'b': 1}, {'a': 'A', 'b': 3}]";
+    shows(&format!("{{{{ {pairs} | sort(attribute='a,b') | map(attribute='b') | join }}}}"), "312");
+    shows("{{ ['b', 'A', 'a'] | min }}{{ ['b', 'A', 'B'] | max }}{{ [] | max }}", "Ab");
+    for source in ["{{ [none, 1] | sort }}", "{{ [none, none] | min }}", "{{ [u, u] | max }}"] {
+        assert!(show(source, &json!({})).is_err(), "{source}");
+    }
+}
+
+#[test]
 fn arguments_of_calls_are_objects_or_text_as_the_template_expects() {
     let calls = json!([{ "id": "akunu0001", "type": "function", "function": {
         "name": "add", "arguments": { "a": 1, "b": "x" } } }]);
