@@ -262,6 +262,8 @@ extern "C" int emulated_launch(const Call* call) {
 }
 
 #define INLINE static inline
+#define EXP2 exp2f
+#define RECIPROCAL(v) (1.0f / (v))
 #define UNROLL
 #define ROLLED
 #define BARRIER() emulated::give_way(emulated::AT_BARRIER, __LINE__)

@@ -116,7 +116,6 @@ static Floats multiply_tf32(Quad a, u32 b0, u32 b1, Floats sums, int line) {
 }  // namespace emulated
 
 typedef emulated::Quad Quad;
-#define EXP2 exp2f
 #define load_lines(line) emulated::load_lines(line, __LINE__)
 typedef emulated::Floats Floats;
 #define load_lines_transposed(line) emulated::load_lines_transposed(line, __LINE__)

@@ -72,7 +72,6 @@ typedef emulated::TileOf<f32> Tile;
 typedef emulated::TileOf<emulated::Half> HalfTile;
 typedef emulated::TileOf<emulated::Bf16> Bf16Tile;
 static Tile filled_tile(f32 value) { return {{value, value}}; }
-#define EXP2 exp2f
 #define load_tile(tile, from, stride) emulated::read_tile(tile, from, stride, false, __LINE__)
 #define load_tile_transposed(tile, from, stride) emulated::read_tile(tile, from, stride, true, __LINE__)
 #define store_tile(tile, to, stride) emulated::store_tile(tile, to, stride, __LINE__)

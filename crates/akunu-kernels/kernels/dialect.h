@@ -65,6 +65,8 @@ INLINE f32 times(f32 a, f32 b) { return fma(a, b, -0.0f); }
 INLINE f32 plus(f32 a, f32 b) { return fma(a, 1.0f, b); }
 INLINE f32 over(f32 a, f32 b) { return precise::divide(a, b); }
 #define EXP precise::exp
+#define EXP2 precise::exp2
+#define RECIPROCAL(v) (1.0f / (v))
 #define TANH precise::tanh
 #define SIN precise::sin
 #define COS precise::cos
@@ -120,6 +122,10 @@ INLINE f32 fused(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
 INLINE f32 times(f32 a, f32 b) { return __fmul_rn(a, b); }
 INLINE f32 plus(f32 a, f32 b) { return __fadd_rn(a, b); }
 INLINE f32 over(f32 a, f32 b) { return __fdiv_rn(a, b); }
+INLINE f32 exp2_of(f32 v) { f32 r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v)); return r; }
+INLINE f32 reciprocal(f32 v) { f32 r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v)); return r; }
+#define EXP2 exp2_of
+#define RECIPROCAL reciprocal
 #if defined(STREAMED)
 // Streaming kernels have copied their weights to threadgroup memory before they read them.
 INLINE u32x4 weights16(const u8* p) { return *(const u32x4*)p; }

@@ -96,7 +96,7 @@ INLINE Scores score(const THREAD_PTR Query* q, const THREADGROUP u8* keys, Place
 // Turns scores into softmax weights, updates the running maximum and sum, and rescales what was accumulated before.
 // `whole`: all positions of the span are visible to all lines, so no mask is needed.
 INLINE void online_softmax(THREAD_PTR Scores* scores, THREAD_PTR Line* lines, THREAD_PTR Output* out, u32 base, bool whole, f32 cap, Place at) {
-    if (cap != 0) {
+    if (CAPPED) {
         UNROLL for (u32 n = 0; n < SPAN / 8; n++) {
             UNROLL for (u32 e = 0; e < 4; e++) scores->v[n].v[e] = cap * TANH(scores->v[n].v[e] / cap);
         }

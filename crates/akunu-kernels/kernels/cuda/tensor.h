@@ -5,14 +5,6 @@ struct Quad {
     u32 v[4];
 };
 
-INLINE f32 exp2_of(f32 v) {
-    f32 r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
-    return r;
-}
-// 2^x
-#define EXP2 exp2_of
-
 struct Floats {
     f32 v[4];
 };

@@ -4,9 +4,6 @@
 // Tiles of f32, f16 or bf16 can be mixed in a product; sums are f32.
 
 #if defined(__METAL_VERSION__)
-// 2^x
-#define EXP2 precise::exp2
-
 typedef simdgroup_matrix<f32, 8, 8> Tile;
 typedef simdgroup_matrix<half, 8, 8> HalfTile;
 

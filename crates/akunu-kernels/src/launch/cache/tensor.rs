@@ -42,7 +42,7 @@ impl Shape<'_> {
             self.launch("attention_mma", vec![&KV, &RUNS, &COPIES, &TENSOR, &ATTENTION_MMA], &suffix)
                 .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("SPAN", span)])
                 .variant([("SPLIT", u32::from(out.f32() || out.q8()))])
-                .variant([("FACTORS", u32::from(query_factors))])
+                .variant([("FACTORS", u32::from(query_factors)), ("CAPPED", u32::from(p.soft_cap != 0.0))])
                 .constants([("HEADS", p.heads), ("POSITIONS", p.positions)])
                 .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
                 .constants([("TILE_ROWS", tile_rows), ("TILES_DOWN", down), ("SHARERS", SHARERS)])
