@@ -8,7 +8,7 @@ INLINE f32 error_function(f32 x) {
 
 // ACTIVATION is 0 for SiLU, 1 for GELU by tanh, 2 for GELU by erf, 3 for tanh, 4 for ReLU, which leaves a NaN as it is.
 INLINE f32 activate(f32 x) {
-    if (ACTIVATION == 0) return x * RECIPROCAL(1.0f + EXP(-x));
+    if (ACTIVATION == 0) return x / (1.0f + EXP(-x));
     if (ACTIVATION == 1) return 0.5f * x * (1.0f + TANH(0.7978845608f * (x + 0.044715f * x * x * x)));
     if (ACTIVATION == 2) return 0.5f * x * (1.0f + error_function(x * 0.7071067812f));
     if (ACTIVATION == 3) return TANH(x);
