@@ -34,11 +34,13 @@ impl FromRequest<App> for JsonBody {
         }
         let charge = request.extensions().get().cloned().unwrap_or_else(|| Charge::new(app.memory()));
         let bytes = read(request.into_body(), app.limits(), &charge).await?;
-        charge.take(json_bytes(&bytes))?;
         let is_long = bytes.len() >= LONG;
-        let parse = move || serde_json::from_slice(&bytes).map(JsonBody);
-        let parsed = if is_long { blocking(parse).await? } else { parse() };
-        parsed.map_err(|error| Refusal::invalid(format!("the request's body is not JSON: {error}")))
+        let parse = move || {
+            charge.take(json_bytes(&bytes))?;
+            let invalid = |error| Refusal::invalid(format!("the request's body is not JSON: {error}"));
+            serde_json::from_slice(&bytes).map(JsonBody).map_err(invalid)
+        };
+        if is_long { blocking(parse).await? } else { parse() }
     }
 }
 
