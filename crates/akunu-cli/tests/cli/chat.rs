@@ -143,7 +143,10 @@ fn files_that_are_not_conversations_are_errors() {
     let bad = scene.file("bad.json");
     for (bytes, words) in [
         (&b"{\"messages\": [{\"role\": \"user\"}]}"[..], "'messages[0].content' must be a string"),
-        (b"[{\"role\": \"king\", \"content\": \"a\"}]", "role \"king\""),
+        (
+            b"[{\"role\": \"king\", \"content\": \"a\"}]",
+            "'messages[0].role' must be one of system, developer, user, assistant, tool",
+        ),
         (b"{}", "no \"messages\""),
         (b"hello", "not JSON"),
         (b"", "not JSON"),
