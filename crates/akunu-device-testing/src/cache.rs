@@ -11,11 +11,13 @@ pub fn rope() -> Vec<Spec> {
     let mut specs = vec![];
     for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
         for kv in kv_types(dim) {
-            for (style, qk_norm, rotates) in [
-                (RopeStyle::HalfSplit, i % 2 == 0, true),
-                (RopeStyle::Interleaved, i % 2 == 1, true),
-                (RopeStyle::HalfSplit, false, false),
+            for (style, qk_norm, rotates, queries) in [
+                (RopeStyle::HalfSplit, i % 2 == 0, true, true),
+                (RopeStyle::Interleaved, i % 2 == 1, true, true),
+                (RopeStyle::HalfSplit, false, false, true),
+                (RopeStyle::HalfSplit, false, false, false),
             ] {
+                let heads = if queries { heads } else { 0 };
                 let rows = [1, 5][i % 2];
                 specs.push(spec(
                     format!("rope {heads}/{kv_heads}x{dim} {kv:?} {style:?} rotates {rotates}"),
@@ -44,10 +46,11 @@ pub fn rope() -> Vec<Spec> {
                         let mut data = vec![
                             pick(&f32s(&values(40, rows * cols)), rows, &part),
                             pick(&f32s(&angles), rows, &part),
-                            poison(part.len() * (heads * dim) as usize * 4),
-                            poison(bytes),
-                            poison(bytes),
                         ];
+                        if queries {
+                            data.push(poison(part.len() * (heads * dim) as usize * 4));
+                        }
+                        data.extend([poison(bytes), poison(bytes)]);
                         if qk_norm {
                             data.extend([f32s(&values(42, dim as usize)), f32s(&values(43, dim as usize))]);
                         }
@@ -57,7 +60,12 @@ pub fn rope() -> Vec<Spec> {
                             positions,
                             16,
                         );
-                        Case::new(Kernel::RopeKv(ops::RopeKv { style, qk_norm, kv }), params, shape, data)
+                        Case::new(
+                            Kernel::RopeKv(ops::RopeKv { style, qk_norm, kv, queries }),
+                            params,
+                            shape,
+                            data,
+                        )
                     },
                 ));
             }

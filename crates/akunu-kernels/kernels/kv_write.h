@@ -1,4 +1,4 @@
-// Writes Q to `q` and K and V to the cache, as they are: for models without rotation. A thread takes four consecutive
+// Writes Q, if HEADS is not 0, to `q` and K and V to the cache, as they are: for models without rotation. A thread takes four consecutive
 // numbers of ROWS_EACH rows, whose loads are all in flight at once.
 
 #define NUMBERS ((HEADS + 2 * KV_HEADS) * HEAD_DIM)
@@ -25,10 +25,10 @@ BODY(kv_write) {
         places[r] = ((const DEVICE Row*)in.rows)[row];
     }
     const u32 h = n / HEAD_DIM, i = n % HEAD_DIM;
-    const bool key = h < HEADS + KV_HEADS;
+    const bool query = h + 1 <= HEADS, key = h < HEADS + KV_HEADS;
     UNROLL for (u32 r = 0; r < ROWS_EACH; r++) {
         if (first + r >= live) break;
-        if (h < HEADS) {
+        if (query) {
             *(DEVICE u32x4*)(in.q + (((u64)(first + r) * HEADS + h) * HEAD_DIM + i) * 4) = fours[r];
         } else {
             DEVICE u8* to = kv_row(key ? in.k_cache : in.v_cache, places[r].start, h - HEADS - (key ? 0 : KV_HEADS), places[r].position);

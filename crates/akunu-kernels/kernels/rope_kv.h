@@ -1,5 +1,5 @@
-// One SIMD group per head of Q, K or V. Q and K are normalised (with QK_NORM) and rotated. Q is written to `q`, K and
-// V to the cache.
+// One SIMD group per head of Q, K or V. Q and K are normalised (with QK_NORM) and rotated. Q is written to `q`, if
+// HEADS is not 0, K and V to the cache.
 BODY(rope_kv) {
     const u32 h = at.group_x * SIMDS + SIMD;
     const u32 row = at.group_y, live = live_rows(pass, false);
@@ -7,7 +7,7 @@ BODY(rope_kv) {
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (row >= live || h >= HEADS + 2 * KV_HEADS) return;
-    const u32 part = h < HEADS ? 0 : h < HEADS + KV_HEADS ? 1 : 2;
+    const u32 part = h + 1 <= HEADS ? 0 : h < HEADS + KV_HEADS ? 1 : 2;
     TG_ARRAY(f32, all, 0);
     THREADGROUP f32* const head = all + SIMD * HEAD_DIM;
     const DEVICE f32* from = (const DEVICE f32*)in.qkv + ((u64)row * (HEADS + 2 * KV_HEADS) + h) * HEAD_DIM;

@@ -83,6 +83,31 @@ fn every_golden_has_a_snapshot_and_every_family_a_golden() {
     }
 }
 
+#[test]
+fn queries_that_are_not_rotated_are_written_by_their_product_where_attention_reads_them() {
+    let (_, model) = goldens("encoders").into_iter().find(|(name, _)| name == "bert-mean").unwrap();
+    let output = EncodeOutput::Vectors(Pooling::Mean);
+    let options = EncodeOptions { longest: 20, rows: 30, texts: 4, kv: KvType::F16, output, fuse: true };
+    let capabilities = Capabilities { half_products: Some(16), ..capabilities() };
+    let table = plan_encoder(&*model, &capabilities, &options).unwrap().table;
+    let mut layers = 0;
+    for (commands, labels) in table.commands.windows(5).zip(table.labels.windows(5)) {
+        let [q, .., writes, attends] = commands else { panic!("five commands") };
+        if !matches!(attends.kernel, Kernel::Attention(_)) {
+            continue;
+        }
+        let Kernel::RopeKv(op) = writes.kernel else { panic!("{labels:?}") };
+        assert!(!op.queries && labels[0].ends_with(".q"), "{labels:?}");
+        let place = |command: &DispatchCommand, name: &str| {
+            let slot = command.kernel.bindings().iter().position(|slot| slot.name == name).unwrap();
+            command.bindings[slot]
+        };
+        assert_eq!(place(q, "out"), place(attends, "q"), "{labels:?}");
+        layers += 1;
+    }
+    assert_eq!(layers, model.config().layer_count);
+}
+
 /// Norms are folded into products and RoPE into attention, except Gemma's norms before the residual, and without
 /// fusion.
 #[test]

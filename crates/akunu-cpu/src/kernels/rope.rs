@@ -141,9 +141,9 @@ unsafe fn one_head<V: Lanes>(
             return;
         }
         let is_q = head < heads;
-        let to = match is_q {
-            true => f32s(o.q).add((r * heads + head) * dim),
-            false => (&raw mut (*context.scratch).head).cast::<f32>(),
+        let to = match o.q {
+            Some(q) if is_q => f32s(q).add((r * heads + head) * dim),
+            _ => (&raw mut (*context.scratch).head).cast::<f32>(),
         };
         if let Some(weight) = if is_q { o.q_norm } else { o.k_norm } {
             let scale = inverse_rms::<V>(x, dim, p.epsilon);

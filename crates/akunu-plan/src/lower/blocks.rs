@@ -182,7 +182,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             norms,
         };
         let q = self.graph.value("q", q_size, RowSet::All);
-        self.graph.push(label("rope_kv"), Action::RopeKv { layer, heads, rotation, qkv, q });
+        self.graph.push(label("rope_kv"), Action::RopeKv { layer, heads, rotation, qkv, q: Some(q) });
         let attended = self.graph.value("attn", q_size, RowSet::All);
         let attend = Attend {
             layer,

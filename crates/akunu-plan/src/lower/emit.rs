@@ -149,7 +149,7 @@ impl Emitter<'_> {
                 self.push(label, NormAdd.command(operands, self.norm_params(norm, *x)));
             }
             Action::RopeKv { layer, heads, rotation, qkv, q } => {
-                self.rope_kv(label, (*layer, *heads), rotation, [*qkv, *q]);
+                self.rope_kv(label, (*layer, *heads), rotation, (*qkv, *q));
             }
             Action::Attend(attend) => self.attend(label, attend),
             Action::Argmax { logits, vocab } => {
@@ -354,7 +354,7 @@ impl Emitter<'_> {
         label: &str,
         (layer, heads): (usize, Heads),
         rotation: &HeadRotation,
-        [qkv, q]: [Value; 2],
+        (qkv, q): (Value, Option<Value>),
     ) {
         let context = self.shape.context;
         let (k_cache, v_cache) = context.kv.layer(layer);
@@ -363,21 +363,26 @@ impl Emitter<'_> {
             qkv: self.f32s(qkv),
             angles: self.f32s(rotation.angles),
             rows: self.rows(),
-            q: self.f32s(q),
+            q: q.map(|q| self.f32s(q)),
             k_cache,
             v_cache,
             q_norm: norm(0),
             k_norm: norm(1),
         };
         let params = RopeKvParams {
-            heads: heads.count as u32,
+            heads: if q.is_some() { heads.count as u32 } else { 0 },
             kv_heads: heads.kv as u32,
             head_dim: heads.dim as u32,
             rope_dims: self.rope_dims(rotation),
             positions: context.kv.positions,
             epsilon: context.config.norm_epsilon,
         };
-        let op = RopeKv { style: rotation.style, qk_norm: rotation.norms.is_some(), kv: context.options.kv };
+        let op = RopeKv {
+            style: rotation.style,
+            qk_norm: rotation.norms.is_some(),
+            kv: context.options.kv,
+            queries: q.is_some(),
+        };
         self.push(label, op.command(operands, params));
     }
 

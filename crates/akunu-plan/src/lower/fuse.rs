@@ -1,7 +1,7 @@
 //! Rewrites a graph to fewer operations with more work each, depending on the device's capabilities. One function per
 //! rewrite; each looks for a pattern of consecutive steps, so the order of the remaining steps does not change.
 
-use super::graph::{Action, Attend, DeferredNorm, Graph, Product, Step, Value};
+use super::graph::{Action, Attend, Columns, DeferredNorm, Graph, Product, Step, Value};
 use crate::ops::RowSet;
 use crate::{DType, q8};
 use akunu_arch::NormKind;
@@ -28,6 +28,7 @@ pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
         defer_norms(&mut graph);
         rotate_in_attention(&mut graph);
     }
+    leave_queries(&mut graph);
     graph
 }
 
@@ -201,10 +202,45 @@ fn rotate_in_attention(graph: &mut Graph) {
         };
         let (rotation, qkv, q) = (*rotation, *qkv, *q);
         let Some(Step { action: Action::Attend(attend), label }) = graph.steps.get(at + 1) else { continue };
-        if attend.q == q {
+        if q == Some(attend.q) {
             let action = Action::Attend(Attend { q: qkv, rotation: Some(rotation), ..attend.clone() });
             let step = Step { label: label.clone(), action };
             replace(graph, at, 2, step);
+        }
+    }
+}
+
+/// Without rotation and norms of heads nothing changes Q, so it need not be copied: its product writes it to where
+/// attention reads it, and those of K and V write to a value of their own.
+fn leave_queries(graph: &mut Graph) {
+    for at in 0..graph.steps.len() {
+        let Action::RopeKv { rotation, qkv, q: Some(q), heads, .. } = &graph.steps[at].action else {
+            continue;
+        };
+        if rotation.frequencies.is_some() || rotation.norms.is_some() {
+            continue;
+        }
+        let (qkv, q, q_size, kv_size) = (*qkv, *q, heads.q_size(), heads.kv_size());
+        let writers = || graph.steps.iter().filter(|step| step.action.writes().contains(&qkv));
+        let apart =
+            |step: &Step| matches!(&step.action, Action::Product(product) if product.parts.len() == 1);
+        if !writers().all(apart) {
+            continue;
+        }
+        let kv = graph.value("kv", 2 * kv_size, RowSet::All);
+        for step in &mut graph.steps {
+            match &mut step.action {
+                Action::Product(Product { out, .. }) if out.of == qkv && out.first < q_size => out.of = q,
+                Action::Product(Product { out, .. }) if out.of == qkv => {
+                    *out = Columns { of: kv, first: out.first - q_size };
+                }
+                _ => {}
+            }
+        }
+        if let Action::RopeKv { rotation, qkv, q, .. } = &mut graph.steps[at].action {
+            // No angles are read without rotation, but the place of some is bound.
+            rotation.angles = kv;
+            (*qkv, *q) = (kv, None);
         }
     }
 }

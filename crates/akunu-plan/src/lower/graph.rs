@@ -231,13 +231,13 @@ pub(super) enum Action {
         residual: Value,
         out: Value,
     },
-    /// Prepares the heads of `qkv`, and writes K and V to the cache and Q to `q`.
+    /// Prepares the heads of `qkv`, and writes K and V to the cache and Q to `q`. Without `q`, `qkv` is K and V alone.
     RopeKv {
         layer: usize,
         heads: Heads,
         rotation: HeadRotation,
         qkv: Value,
-        q: Value,
+        q: Option<Value>,
     },
     Attend(Attend),
     Argmax {
@@ -340,7 +340,7 @@ impl Action {
                 [product.out.of].into_iter().chain(deferred).collect()
             }
             Action::HeadNorm { out, .. } => vec![out.of],
-            Action::RopeKv { q, .. } => vec![*q],
+            Action::RopeKv { q, .. } => q.iter().copied().collect(),
             Action::Attend(attend) => vec![attend.out],
             Action::Argmax { .. } => vec![],
         }

@@ -11,6 +11,8 @@ pub struct RopeKv {
     pub style: RopeStyle,
     pub qk_norm: bool,
     pub kv: KvType,
+    /// Whether `qkv` contains Q as well. Without, `heads` is 0: attention reads Q where the product wrote it.
+    pub queries: bool,
 }
 
 params! {
@@ -32,7 +34,7 @@ operands! {
         qkv: read F32,
         angles: read F32,
         rows: read Rows(&[RowField::Position, RowField::Start]),
-        q: write F32,
+        q: write F32 if op.queries,
         k_cache: update Keys(op.kv),
         v_cache: update Values(op.kv),
         q_norm: read F32 if op.qk_norm,
@@ -46,11 +48,15 @@ impl Op for RopeKv {
 
     fn name(self) -> String {
         let rope = Rope { style: self.style, qk_norm: self.qk_norm };
-        format!("{}_kv_write_{}", rope.name(), self.kv.name())
+        let queries = if self.queries { "" } else { "_without_q" };
+        format!("{}_kv_write_{}{queries}", rope.name(), self.kv.name())
     }
 
     fn extents(self, p: &RopeKvParams, counts: &Counts) -> Result<RopeKvOperands<Extent>, String> {
         check_head(p.head_dim, p.rope_dims)?;
+        if self.queries != (p.heads > 0) {
+            return Err(format!("{} heads of queries", p.heads));
+        }
         let dim = u64::from(p.head_dim);
         let (k_cache, v_cache) = counts.cache(self.kv, p.kv_heads, p.head_dim, p.positions)?;
         let norm = self.qk_norm.then(|| f32s(1, dim));
@@ -58,7 +64,7 @@ impl Op for RopeKv {
             qkv: f32s(counts.rows, (u64::from(p.heads) + 2 * u64::from(p.kv_heads)) * dim),
             angles: f32s(counts.rows, p.rope_dims),
             rows: counts.rows(),
-            q: f32s(counts.rows, u64::from(p.heads) * dim),
+            q: self.queries.then(|| f32s(counts.rows, u64::from(p.heads) * dim)),
             k_cache,
             v_cache,
             q_norm: norm,
@@ -77,10 +83,12 @@ impl Op for RopeKv {
             norms: o.q_norm.zip(o.k_norm).map(|(q, k)| [q, k]),
         };
         let rows = bound.rows(o.rows).to_vec();
-        bound.write_f32s(o.q, |bound, q| {
-            let queries = rotation.queries(bound, rows.len());
-            q[..queries.len()].copy_from_slice(&queries);
-        });
+        if let Some(q) = o.q {
+            bound.write_f32s(q, |bound, q| {
+                let queries = rotation.queries(bound, rows.len());
+                q[..queries.len()].copy_from_slice(&queries);
+            });
+        }
         rotation.store(&mut bound, &rows, (o.k_cache, o.v_cache));
     }
 }
