@@ -1,5 +1,5 @@
-// Writes Q, if HEADS is not 0, to `q` and K and V to the cache, as they are: for models without rotation. A thread takes four consecutive
-// numbers of ROWS_EACH rows, whose loads are all in flight at once.
+// Writes Q, if HEADS is not 0, to `q` and K and V to the cache, as they are: for models without rotation. A thread takes
+// four consecutive numbers of ROWS_EACH rows, whose loads are all in flight at once.
 
 #define NUMBERS ((HEADS + 2 * KV_HEADS) * HEAD_DIM)
 
@@ -25,6 +25,7 @@ BODY(kv_write) {
         places[r] = ((const DEVICE Row*)in.rows)[row];
     }
     const u32 h = n / HEAD_DIM, i = n % HEAD_DIM;
+    // Compilers warn of `h < HEADS` where HEADS is 0.
     const bool query = h + 1 <= HEADS, key = h < HEADS + KV_HEADS;
     UNROLL for (u32 r = 0; r < ROWS_EACH; r++) {
         if (first + r >= live) break;

@@ -7,6 +7,7 @@ BODY(rope_kv) {
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (row >= live || h >= HEADS + 2 * KV_HEADS) return;
+    // Compilers warn of `h < HEADS` where HEADS is 0.
     const u32 part = h + 1 <= HEADS ? 0 : h < HEADS + KV_HEADS ? 1 : 2;
     TG_ARRAY(f32, all, 0);
     THREADGROUP f32* const head = all + SIMD * HEAD_DIM;

@@ -1,5 +1,5 @@
 //! Rewrites a graph to fewer operations with more work each, depending on the device's capabilities. One function per
-//! rewrite; each looks for a pattern of consecutive steps, so the order of the remaining steps does not change.
+//! rewrite; each looks for a pattern of steps, and none changes the order of the remaining ones.
 
 use super::graph::{Action, Attend, Columns, DeferredNorm, Graph, Product, Step, Value};
 use crate::ops::RowSet;
@@ -229,12 +229,13 @@ fn leave_queries(graph: &mut Graph) {
         }
         let kv = graph.value("kv", 2 * kv_size, RowSet::All);
         for step in &mut graph.steps {
-            match &mut step.action {
-                Action::Product(Product { out, .. }) if out.of == qkv && out.first < q_size => out.of = q,
-                Action::Product(Product { out, .. }) if out.of == qkv => {
-                    *out = Columns { of: kv, first: out.first - q_size };
-                }
-                _ => {}
+            if let Action::Product(Product { out, .. }) = &mut step.action
+                && out.of == qkv
+            {
+                *out = match out.first.checked_sub(q_size) {
+                    None => Columns { of: q, ..*out },
+                    Some(first) => Columns { of: kv, first },
+                };
             }
         }
         if let Action::RopeKv { rotation, qkv, q, .. } = &mut graph.steps[at].action {
