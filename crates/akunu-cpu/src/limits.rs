@@ -12,9 +12,9 @@ pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<
         Kernel::Norm(ops::Norm { out, .. })
         | Kernel::GluMatmul(ops::GluMatmul { out, .. })
         | Kernel::Glu(ops::Glu { out, .. })
-        | Kernel::Activate(ops::Activate { out, .. })
         | Kernel::Round(ops::Round { out })
         | Kernel::Attention(ops::Attention { out, .. }) => out.f16(),
+        Kernel::Activate(ops::Activate { input, out, .. }) => input.f16() || out.f16(),
         Kernel::Unpack(_) | Kernel::HalfMatmul(_) => true,
         _ => false,
     };

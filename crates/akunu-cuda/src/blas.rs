@@ -177,6 +177,7 @@ struct Shape {
     out_stride: u32,
     bias: bool,
     residual: bool,
+    out_f16: bool,
     alignments: [u32; 4],
 }
 
@@ -239,7 +240,7 @@ struct Layouts {
 
 impl Layouts {
     fn new(functions: &Functions, shape: &Shape) -> Result<Layouts, CudaError> {
-        let Shape { rows, inputs, outputs, out_stride, .. } = *shape;
+        let Shape { rows, inputs, outputs, out_stride, out_f16, .. } = *shape;
         let layout = |kind, down: u32, across: u32, stride: u32| {
             Owned::new("cublasLtMatrixLayoutCreate", functions.destroy_layout, |to| {
                 // SAFETY: `to` is a place for the handle that the function writes.
@@ -249,7 +250,7 @@ impl Layouts {
         Ok(Layouts {
             weight: layout(TYPE_F16, inputs, outputs, inputs)?,
             x: layout(TYPE_F16, inputs, rows, inputs)?,
-            out: layout(TYPE_F32, outputs, rows, out_stride)?,
+            out: layout(if out_f16 { TYPE_F16 } else { TYPE_F32 }, outputs, rows, out_stride)?,
         })
     }
 
@@ -403,6 +404,7 @@ impl Blas {
             out_stride: product.out_stride,
             bias: bias.is_some(),
             residual: residual.is_some(),
+            out_f16: product.out_f16,
             alignments: [weight, x, residual.unwrap_or(out), out].map(alignment),
         };
         let functions = &self.shared.library.functions;
@@ -428,7 +430,7 @@ impl Blas {
         // Buffers are empty before the first pass, as on every device.
         let written =
             u64::from(shape.rows.saturating_sub(1)) * u64::from(shape.out_stride) + u64::from(shape.outputs);
-        stream.zero(out, 4 * written)?;
+        stream.zero(out, written * if shape.out_f16 { 2 } else { 4 })?;
         stream.synchronise()?;
         self.chosen.insert(shape, bound.chosen.clone());
         Ok(bound)
@@ -482,7 +484,7 @@ mod tests {
         let Some(library) = installed() else { return };
         assert!(library.version[0] >= 12, "{:?}", library.version);
         let alignments = [256, 16, 4, 4];
-        for bias in [None, Some(0x1000)] {
+        for (bias, out_f16) in [(None, false), (Some(0x1000), false), (None, true)] {
             let shape = Shape {
                 rows: 77,
                 inputs: 576,
@@ -490,6 +492,7 @@ mod tests {
                 out_stride: 1540,
                 bias: bias.is_some(),
                 residual: false,
+                out_f16,
                 alignments,
             };
             let product = describe(&library.functions, bias).unwrap();

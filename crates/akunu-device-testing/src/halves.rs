@@ -1,13 +1,16 @@
 //! Rows of f16, with scales and without; weights of f16; their products.
 
-use akunu_plan::ops::{self, MatmulParams, UnpackParams};
-use akunu_plan::{DType, Kernel, KvType, OutputForms, halves};
+use akunu_plan::ops::{self, ActivateInput, ElementParams, MatmulParams, UnpackParams};
+use akunu_plan::{Activation, DType, Kernel, KvType, OutputForms, RowSet, halves};
 
 use crate::attention::{Seen, attend};
 use crate::case::{Case, Shape, Spec, spec};
-use crate::data::{dtypes, f32s, pick, poison, values, weights};
+use crate::data::{dtypes, f32s, outputs, pick, poison, values, weights};
 use crate::matrices::shapes;
 use crate::rows;
+
+/// As f16.
+const INFINITY: u16 = 0x7c00;
 
 /// f16 rows of ordinary values, with scales of every kind, and the scales.
 fn half_rows(seed: u64, rows: usize, cols: usize) -> [Vec<u8>; 2] {
@@ -25,6 +28,45 @@ fn unpack(weight: DType, inputs: usize, outs: usize) -> Spec {
         data.push(poison(outs * inputs * 2));
         let params = UnpackParams { inputs: inputs as u32, outputs: outs as u32 };
         Case::new(Kernel::Unpack(ops::Unpack { weight }), params, Shape::rows(1), data)
+    })
+}
+
+/// The sums as f16, for a reader that scales them and adds the bias.
+fn half_matmul_to_f16(rows: usize, inputs: usize, outs: usize) -> Spec {
+    spec(format!("half_matmul {rows}x{inputs}x{outs} to f16"), rows, move |part| {
+        let params = MatmulParams {
+            inputs: inputs as u32,
+            outputs: outs as u32,
+            out_stride: outs as u32,
+            ..MatmulParams::default()
+        };
+        let [numbers, scales] = half_rows(61, rows, inputs);
+        let [weights, _] = half_rows(62, outs, inputs);
+        let data = vec![
+            pick(&numbers, rows, &part),
+            pick(&scales, rows, &part),
+            weights,
+            poison(part.len() * outs * 2),
+        ];
+        let op = ops::HalfMatmul { bias: false, residual: false, f16: true };
+        Case::new(Kernel::HalfMatmul(op), params, Shape::rows(part.len()), data)
+    })
+}
+
+/// An activation of what a product has left in f16.
+fn activate_unfinished(activation: Activation, (rows, cols): (usize, usize), bias: bool) -> Spec {
+    spec(format!("{activation:?} of f16 {rows}x{cols}, bias {bias}"), rows, move |part| {
+        let input = ActivateInput::F16 { bias };
+        let out = [OutputForms::F16, OutputForms::F32AndF16][usize::from(bias)];
+        let [mut numbers, scales] = half_rows(65, rows, cols);
+        if rows == 7 {
+            numbers[cols * 2 - 2..cols * 2].copy_from_slice(&INFINITY.to_le_bytes());
+        }
+        let mut data = vec![pick(&numbers, rows, &part), pick(&scales, rows, &part)];
+        data.extend(bias.then(|| f32s(&values(66, cols))));
+        data.extend(outputs(out, part.len(), cols));
+        let op = ops::Activate { activation, input, out, rows: RowSet::All };
+        Case::new(Kernel::Activate(op), ElementParams { cols: cols as u32 }, Shape::rows(part.len()), data)
     })
 }
 
@@ -48,7 +90,7 @@ fn half_matmul(rows: usize, inputs: usize, outs: usize, bias: bool, residual: bo
             data.push(pick(&f32s(&values(64, rows * stride)), rows, &part));
         }
         Case::new(
-            Kernel::HalfMatmul(ops::HalfMatmul { bias, residual }),
+            Kernel::HalfMatmul(ops::HalfMatmul { bias, residual, f16: false }),
             params,
             Shape::rows(part.len()),
             data,
@@ -72,6 +114,11 @@ pub fn halves() -> Vec<Spec> {
         for turn in 0..4 {
             specs.push(half_matmul(rows, inputs, outs, (turn + i) % 2 == 0, turn >= 2));
         }
+        specs.push(half_matmul_to_f16(rows, inputs, outs.next_multiple_of(halves::WHOLE)));
+    }
+    for (i, shape) in [(5, 32), (7, 96), (6, 1064), (3, 14344)].into_iter().enumerate() {
+        let activation = rows::ACTIVATIONS[(i + 1) % 5];
+        specs.extend([false, true].map(|bias| activate_unfinished(activation, shape, bias)));
     }
     specs
 }

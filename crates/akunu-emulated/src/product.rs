@@ -17,17 +17,21 @@ pub(crate) fn multiply(product: &HalfProduct, bound: &[(Shared, usize)]) -> Resu
     };
     let x = halves::load(&bytes(product.x, rows * inputs * 2)?);
     let weights = halves::load(&bytes(product.weight, outputs * inputs * 2)?);
-    let out_bytes = ((rows - 1) * stride + outputs) * 4;
+    let size = if product.out_f16 { 2 } else { 4 };
+    let out_bytes = ((rows - 1) * stride + outputs) * size;
     let bias = product.bias.map(|binding| bytes(binding, outputs * 4)).transpose()?;
     let residual = product.residual.map(|binding| bytes(binding, out_bytes)).transpose()?;
     let mut out = bytes(product.out, out_bytes)?;
     for (row, x) in x.chunks_exact(inputs).enumerate() {
         for (o, w) in weights.chunks_exact(inputs).enumerate() {
-            let at = (row * stride + o) * 4;
+            let at = (row * stride + o) * size;
             let added = residual.as_ref().map_or(0.0, |bytes| float(&bytes[at..]))
                 + bias.as_ref().map_or(0.0, |bytes| float(&bytes[o * 4..]));
             let sum = x.iter().zip(w).fold(0.0, |sum, (x, w)| sum + x * w) + added;
-            out[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+            match product.out_f16 {
+                true => halves::store(&[sum], 1.0, &mut out[at..at + size]),
+                false => out[at..at + size].copy_from_slice(&sum.to_le_bytes()),
+            }
         }
     }
     let (memory, offset) = &bound[product.out];

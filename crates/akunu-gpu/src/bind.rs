@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn tables_with_products_of_a_fixed_number_of_rows_have_more_of_them() {
-        let product = Kernel::HalfMatmul(ops::HalfMatmul { bias: false, residual: false });
+        let product = Kernel::HalfMatmul(ops::HalfMatmul { bias: false, residual: false, f16: false });
         assert_eq!(counts(product, 4, 70), [70]);
         assert_eq!(counts(product, 4, 2048), [128, 256, 384, 512, 768, 1024, 1536, 2048]);
     }

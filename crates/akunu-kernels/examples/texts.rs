@@ -165,7 +165,8 @@ fn add_type(texts: &mut Texts, weight: DType) {
 
 /// Row kernels that the test models' tables may lack.
 fn add_rows(texts: &mut Texts) {
-    let op = ops::Activate { activation: Activation::GeluErf, out: OutputForms::Both, rows: RowSet::All };
+    let (activation, input) = (Activation::GeluErf, ops::ActivateInput::F32);
+    let op = ops::Activate { activation, input, out: OutputForms::Both, rows: RowSet::All };
     add_table(texts, &table(Kernel::Activate(op), ElementParams { cols: 4096 }, 512));
     add_table(texts, &table(Kernel::Add(ops::Add), AddParams { cols: 4096, scale: 1.0 }, 512));
     for (kind, bias) in [(NormKind::Rms, false), (NormKind::Layer, false), (NormKind::Layer, true)] {
@@ -182,19 +183,21 @@ fn add_rows(texts: &mut Texts) {
 
 /// f16 rows and products of them, in the same shapes.
 fn add_halves(texts: &mut Texts) {
-    let out = OutputForms::F16;
-    let op = ops::Activate { activation: Activation::GeluErf, out, rows: RowSet::All };
-    add_table(texts, &table(Kernel::Activate(op), ElementParams { cols: 14336 }, 512));
+    let (activation, out, rows) = (Activation::GeluErf, OutputForms::F16, RowSet::All);
+    for input in [ops::ActivateInput::F32, ops::ActivateInput::F16 { bias: true }] {
+        let op = ops::Activate { activation, input, out, rows };
+        add_table(texts, &table(Kernel::Activate(op), ElementParams { cols: 14336 }, 512));
+    }
     let glu = Kernel::Glu(ops::Glu { activation: Activation::Silu, out });
     add_table(texts, &table(glu, ElementParams { cols: 14336 }, 512));
     add_table(
         texts,
         &table(Kernel::Round(ops::Round { out: OutputForms::F16 }), ElementParams { cols: 4096 }, 512),
     );
-    for (bias, residual) in [(false, true), (true, false)] {
+    for (bias, residual, f16) in [(false, true, false), (true, false, false), (false, false, true)] {
         let params =
             MatmulParams { inputs: 4096, outputs: 4096, out_stride: 4096, ..MatmulParams::default() };
-        add_table(texts, &table(Kernel::HalfMatmul(ops::HalfMatmul { bias, residual }), params, 512));
+        add_table(texts, &table(Kernel::HalfMatmul(ops::HalfMatmul { bias, residual, f16 }), params, 512));
     }
 }
 

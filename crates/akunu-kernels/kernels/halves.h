@@ -20,6 +20,23 @@ INLINE RowPart load_part(const DEVICE u8* from, u64 row, Place at) {
     return x;
 }
 
+#ifdef X_F16
+// Rows of f16 with their scales, which a product has left without its bias.
+INLINE RowPart load_unfinished(Bindings in, u64 row, const THREAD_PTR RowPart* bias, Place at) {
+    const f32 scale = ((const DEVICE f32*)in.x_scales)[row];
+    RowPart x;
+    EACH_FOUR(k, col) {
+        const u32x2 four = read8(in.x_f16 + (row * COLS + col) * 2);
+        const u32 number[2] = {four.x, four.y};
+        EACH_OF_FOUR(i) {
+            const f32 scaled = scale * f16_to_f32((u16)(number[i / 2] >> (i % 2 * 16)));
+            x.v[k + i] = BIAS ? scaled + bias->v[k + i] : scaled;
+        }
+    }
+    return x;
+}
+#endif
+
 // The bits of the row's largest magnitude, returned to all threads.
 INLINE u32 largest_of_row(const THREAD_PTR RowPart* x, Place at) {
     u32 most = 0;
@@ -38,16 +55,17 @@ INLINE void store_row(Bindings in, u32 row, const THREAD_PTR RowPart* x, Place a
     const u32 most = largest_of_row(x, at), exponent = most >> 23;
     const u32 kept = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
     const bool finite = exponent < 255, plain = most == 0 || (exponent >= 127 - 8 && exponent < 127 + 15);
-    const f32 inverse = plain ? 1.0f : as_f32((254 - kept) << 23);
     if (at.in_group == 0) ((DEVICE f32*)in.out_scales)[row] = !finite ? as_f32(0x7fc00000u) : plain ? 1.0f : as_f32(kept << 23);
+    RowPart numbers = *x;
+    if (!plain) {
+        const f32 inverse = as_f32((254 - kept) << 23);
+        EACH_FOUR(k, col) EACH_OF_FOUR(i) numbers.v[k + i] = finite ? x->v[k + i] * inverse : 0.0f;
+    }
     EACH_FOUR(k, col) {
-        f32 number[4];
-        EACH_OF_FOUR(i) {
-            number[i] = finite ? x->v[k + i] * inverse : 0.0f;
-            if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * COLS + col + i] = x->v[k + i];
-        }
-        const u32x2 four = {two_halves(number[0], number[1]), two_halves(number[2], number[3])};
-        *(DEVICE u32x2*)(in.out_f16 + ((u64)row * COLS + col) * 2) = four;
+        const THREAD_PTR f32* four = numbers.v + k;
+        if (OUT_F32) EACH_OF_FOUR(i) ((DEVICE f32*)in.out)[(u64)row * COLS + col + i] = x->v[k + i];
+        const u32x2 halves = {two_halves(four[0], four[1]), two_halves(four[2], four[3])};
+        *(DEVICE u32x2*)(in.out_f16 + ((u64)row * COLS + col) * 2) = halves;
     }
 }
 
@@ -97,13 +115,15 @@ BODY(glu_halves) {
     store_row(in, at.group_y, &gate, at);
 }
 
-// activation(x)
+// activation(x), or with X_F16 of what a product has left.
 BODY(activate_halves) {
+    RowPart bias;
+    if (BIAS) bias = load_part(in.bias, 0, at);
     const bool live = at.group_y < live_rows(pass, LOGITS);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (!live) return;
-    RowPart x = load_part(in.x, at.group_y, at);
+    RowPart x = X_F16 ? load_unfinished(in, at.group_y, &bias, at) : load_part(in.x, at.group_y, at);
     EACH_FOUR(k, col) EACH_OF_FOUR(i) x.v[k + i] = activate(x.v[k + i]);
     store_row(in, at.group_y, &x, at);
 }

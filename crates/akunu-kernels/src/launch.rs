@@ -68,7 +68,7 @@ pub struct Launch {
 }
 
 /// `out = x · Wᵀ (+ bias) (+ residual)` over f16 rows of `inputs` numbers, always for the table's maximum number of `rows`;
-/// sums are f32. Done by the device's library (cuBLAS).
+/// sums are f32, and so is `out`, or f16. Done by the device's library (cuBLAS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HalfProduct {
     /// Indices of the command's bindings.
@@ -80,8 +80,9 @@ pub struct HalfProduct {
     pub rows: u32,
     pub inputs: u32,
     pub outputs: u32,
-    /// The row stride of `out` and `residual`, in f32.
+    /// The row stride of `out` and `residual`, in numbers.
     pub out_stride: u32,
+    pub out_f16: bool,
 }
 
 /// A part of a command.
@@ -156,13 +157,14 @@ impl Shape<'_> {
             Kernel::Glu(op) if op.out.f16() => self.glu_halves(op)?,
             Kernel::Glu(op) => self.glu(op),
             Kernel::Activate(op) if op.out.f16() => self.activate_halves(op)?,
+            Kernel::Activate(op) if op.input.f16() => {
+                return Err(self.missing("it reads f16 only where it writes f16".into()));
+            }
             Kernel::Activate(op) => self.activate(op),
             Kernel::Round(ops::Round { out }) if out.f16() => self.halve()?,
             Kernel::Round(_) => self.quantise(),
             Kernel::Unpack(ops::Unpack { weight }) => self.unpack(weight)?,
-            Kernel::HalfMatmul(ops::HalfMatmul { bias, residual }) => {
-                return Ok(self.half_matmul(bias, residual));
-            }
+            Kernel::HalfMatmul(op) => return Ok(self.half_matmul(op)),
             Kernel::RopeKv(ops::RopeKv { style, qk_norm, kv, .. }) => self.rope_kv(style, qk_norm, kv),
             Kernel::Attention(op) => self.attention(op)?,
             Kernel::Argmax(ops::Argmax) => self.argmax(),

@@ -212,6 +212,27 @@ fn half_precision_prompts_convert_weights_except_f32_and_logits() {
 }
 
 #[test]
+fn an_activation_finishes_what_the_product_before_it_leaves_in_f16() {
+    let all = goldens("models");
+    let capabilities = Capabilities { half_products: Some(16), ..capabilities() };
+    let options = PlanOptions { prefill_rows: 20, ..options() };
+    for (name, leaves) in
+        [("starcoder2-window", true), ("gpt-neox-pythia", true), ("qwen3-hd128-gqa2", false)]
+    {
+        let (_, model) = all.iter().find(|(other, _)| other == name).unwrap();
+        let plan = plan(&**model, &capabilities, &options).unwrap();
+        let table = plan.tables.prefill();
+        if name == "starcoder2-window" {
+            insta::assert_snapshot!("starcoder2_halves_prefill", table.render(&plan.buffers));
+        }
+        let kernels = table.commands.iter().map(|command| command.kernel);
+        let products = kernels.clone().filter(|k| matches!(k, Kernel::HalfMatmul(op) if op.f16)).count();
+        let activations = kernels.filter(|k| matches!(k, Kernel::Activate(op) if op.input.f16())).count();
+        assert!(products == activations && (products > 0) == leaves, "{name}: {products}, {activations}");
+    }
+}
+
+#[test]
 fn few_rows_have_a_table_without_conversion() {
     let of = |half_products, prefill_rows| {
         let capabilities = Capabilities { half_products, ..capabilities() };

@@ -123,12 +123,14 @@ impl OpKernel for ops::Activate {
         let p: ElementParams = command.params();
         let Kernel::Activate(op) = command.kernel else { return };
         let o = command.operands(op);
+        // `limits` has refused f16.
+        let Some(x) = o.x else { return };
         let cols = p.cols as usize;
         let total = if op.rows == RowSet::Logits { context.logit_rows } else { context.rows };
         // SAFETY: rows are within the table's; q8 rows are whole blocks.
         unsafe {
             for (r, part) in parts_of_rows(context, total, cols) {
-                let row = Activated { activation: op.activation, x: f32s(o.x).add(r * cols) };
+                let row = Activated { activation: op.activation, x: f32s(x).add(r * cols) };
                 write_forms::<V>(&row, &o.out, (r, cols), part);
             }
         }

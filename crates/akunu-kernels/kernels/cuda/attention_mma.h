@@ -152,6 +152,32 @@ INLINE void add_values(THREAD_PTR Output* out, const THREAD_PTR Scores* weights,
     }
 }
 
+// f16 alone: 8 elements of a line a lane and step. Lines are 16 bytes further apart than they are long, so that all lanes
+// write to different banks.
+INLINE void store_lines_f16(Bindings in, THREAD_PTR Line* lines, const THREAD_PTR Output* out, u32 first_head, u32 start, u32 end, Place at) {
+    const u32 words = HEAD_DIM / 2 + 4, chunks = HEAD_DIM / 8, cols = HEADS * HEAD_DIM;
+    TG_ARRAY(u32, together, 0);
+    THREADGROUP u32* const mine = together + SIMD * 16 * words;
+    UNROLL for (u32 r = 0; r < 2; r++) {
+        f32 total = lines[r].total;
+        total += SIMD_XOR(total, 1);
+        total += SIMD_XOR(total, 2);
+        const f32 inverse = 1.0f / total;
+        UNROLL for (u32 d = 0; d < HEAD_DIM / 8; d++) {
+            const f32 a = out->sums[d].v[r * 2] * inverse, b = out->sums[d].v[r * 2 + 1] * inverse;
+            mine[(r * 8 + LANE / 4) * words + d * 4 + LANE % 4] = two_halves(a, b);
+        }
+    }
+    SIMD_SYNC();
+    for (u32 i = LANE; i < 16 * chunks; i += 32) {
+        const u32 line = SIMD * 16 + i / chunks, row = start + line / HEADS_HERE, head = first_head + line % HEADS_HERE;
+        if (row >= end || line >= TILE_ROWS * HEADS_HERE || head / GROUP != first_head / GROUP) continue;
+        const u32 col = head * HEAD_DIM + i % chunks * 8;
+        *(DEVICE u32x4*)(in.out_f16 + ((u64)row * cols + col) * 2) = *(const THREADGROUP u32x4*)(mine + i / chunks * words + i % chunks * 4);
+        if (col == 0) ((DEVICE f32*)in.out_scales)[row] = 1.0f;
+    }
+}
+
 // The lines of a SIMD group go through its own part of threadgroup memory, so that it writes 32 consecutive elements.
 INLINE void store_lines(Bindings in, THREAD_PTR Line* lines, const THREAD_PTR Output* out, u32 first_head, u32 start, u32 end, Place at) {
     TG_ARRAY(f32, together, 0);
@@ -233,7 +259,11 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
         stage = other;
         other = done;
     }
-    store_lines(in, lines, &out, first_head, start, end, at);
+    if (OUT_F16 && !OUT_F32 && !OUT_Q8) {
+        store_lines_f16(in, lines, &out, first_head, start, end, at);
+    } else {
+        store_lines(in, lines, &out, first_head, start, end, at);
+    }
     BARRIER();
 }
 

@@ -1,6 +1,8 @@
 //! Rows of f16, weights unpacked to f16, and their products.
 
-use akunu_plan::ops::{Activate, ElementParams, Glu, MatmulParams, Norm, NormParams, UnpackParams};
+use akunu_plan::ops::{
+    Activate, ActivateInput, ElementParams, Glu, HalfMatmul, MatmulParams, Norm, NormParams, UnpackParams,
+};
 use akunu_plan::{Activation, DType, OutputForms, RowSet};
 
 use crate::function::source;
@@ -52,23 +54,24 @@ impl Shape<'_> {
     }
 
     pub(super) fn glu_halves(&self, Glu { activation, out }: Glu) -> Result<Launch, MissingKernel> {
-        self.activated_halves("glu_halves", activation, out, RowSet::All)
+        self.activated_halves("glu_halves", (activation, RowSet::All), ActivateInput::F32, out)
     }
 
     pub(super) fn activate_halves(&self, op: Activate) -> Result<Launch, MissingKernel> {
-        self.activated_halves("activate_halves", op.activation, op.out, op.rows)
+        self.activated_halves("activate_halves", (op.activation, op.rows), op.input, op.out)
     }
 
     fn activated_halves(
         &self,
         entry: &'static str,
-        activation: Activation,
+        (activation, set): (Activation, RowSet),
+        input: ActivateInput,
         out: OutputForms,
-        set: RowSet,
     ) -> Result<Launch, MissingKernel> {
         let cols = self.command.params::<ElementParams>().cols;
         self.along_row(entry, vec![&ACTIVATION, &HALVES], [self.count(set), cols], |builder| {
-            builder.of_activation(activation, set).out(out)
+            let builder = builder.of_activation(activation, set).out(out);
+            builder.constants([("X_F16", u32::from(input.f16())), ("BIAS", u32::from(input.bias()))])
         })
     }
 
@@ -94,8 +97,8 @@ impl Shape<'_> {
             .over([(blocks as u32).div_ceil(THREADS), 1, 1], THREADS))
     }
 
-    /// The library's product, then the scales of the rows.
-    pub(super) fn half_matmul(&self, bias: bool, residual: bool) -> Vec<Work> {
+    /// The library's product, then the scales of the rows, unless the reader applies them.
+    pub(super) fn half_matmul(&self, HalfMatmul { bias, residual, f16 }: HalfMatmul) -> Vec<Work> {
         let p: MatmulParams = self.command.params();
         let product = HalfProduct {
             x: 0,
@@ -107,7 +110,11 @@ impl Shape<'_> {
             inputs: p.inputs,
             outputs: p.outputs,
             out_stride: p.out_stride,
+            out_f16: f16,
         };
+        if f16 {
+            return vec![Work::Product(product)];
+        }
         let finish = self
             .launch("half_finish", vec![&HALF_FINISH], &format!("_finish_{}_{}", p.outputs, p.out_stride))
             .constants([("OUTPUTS", p.outputs), ("OUT_STRIDE", p.out_stride)])

@@ -115,7 +115,7 @@ impl Shape<'_> {
         self.activated("glu", activation, out, RowSet::All)
     }
 
-    pub(super) fn activate(&self, Activate { activation, out, rows }: Activate) -> Launch {
+    pub(super) fn activate(&self, Activate { activation, out, rows, .. }: Activate) -> Launch {
         self.activated("activate_rows", activation, out, rows)
     }
 

@@ -270,7 +270,8 @@ impl<'a, 'w> Blocks<'a, 'w> {
             FeedForwardKind::Plain => {
                 let up = half("up")?;
                 let out = self.graph.value("act", ffn, RowSet::All);
-                let activate = Action::Activate { activation, x: up, rows: RowSet::All, out };
+                let activate =
+                    Action::Activate { activation, x: up, unfinished: None, rows: RowSet::All, out };
                 self.graph.push(format!("layer.{layer}.ffn_act"), activate);
                 out
             }

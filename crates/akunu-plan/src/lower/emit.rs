@@ -10,14 +10,14 @@ use super::pass::needs_unpacking;
 use super::place::{Placed, Places};
 use super::weights::{Matrix, Norm, RopeTable};
 use crate::ops::{
-    self, Activate, ActivateOperands, Add, AddOperands, AddParams, AddPositions, AddPositionsOperands,
-    AddPositionsParams, AnglesOperands, AnglesParams, Argmax, ArgmaxOperands, ArgmaxParams, Attention,
-    AttentionOperands, AttentionParams, ElementParams, Embed, EmbedOperands, EmbedParams, F16, F32, Forms,
-    Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands, HalfMatmul, HalfMatmulOperands,
-    HeadNorm, HeadNormOperands, HeadNormParams, Input, Matmul, MatmulOperands, MatmulParams, NormAdd,
-    NormAddOperands, NormOperands, NormParams, Op, Pool, PoolKind, PoolOperands, Q8, Qkv, QkvOperands,
-    QkvParams, Queries, RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands, RowSet, Rows,
-    U32, Unpack, UnpackOperands, UnpackParams, Weight,
+    self, Activate, ActivateInput, ActivateOperands, Add, AddOperands, AddParams, AddPositions,
+    AddPositionsOperands, AddPositionsParams, AnglesOperands, AnglesParams, Argmax, ArgmaxOperands,
+    ArgmaxParams, Attention, AttentionOperands, AttentionParams, ElementParams, Embed, EmbedOperands,
+    EmbedParams, F16, F32, Forms, Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands,
+    HalfMatmul, HalfMatmulOperands, HeadNorm, HeadNormOperands, HeadNormParams, Input, Matmul,
+    MatmulOperands, MatmulParams, NormAdd, NormAddOperands, NormOperands, NormParams, Op, Pool, PoolKind,
+    PoolOperands, Q8, Qkv, QkvOperands, QkvParams, Queries, RopeAngles, RopeKv, RopeKvOperands, RopeKvParams,
+    Round, RoundOperands, RowSet, Rows, U32, Unpack, UnpackOperands, UnpackParams, Weight,
 };
 use crate::table::Binding;
 use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, TableIo};
@@ -119,10 +119,20 @@ impl Emitter<'_> {
                 let op = HeadNorm { kind: norm.kind, bias: norm.bias.is_some() };
                 self.push(label, op.command(operands, params));
             }
-            Action::Activate { activation, x, rows, out } => {
+            Action::Activate { activation, x, unfinished, rows, out } => {
                 let forms = self.forms.written(*out);
-                let op = Activate { activation: *activation, out: forms, rows: *rows };
-                let operands = ActivateOperands { x: self.f32s(*x), out: self.bind_forms(forms, *out) };
+                let input = match unfinished {
+                    None => ActivateInput::F32,
+                    Some(left) => ActivateInput::F16 { bias: left.bias.is_some() },
+                };
+                let op = Activate { activation: *activation, input, out: forms, rows: *rows };
+                let operands = ActivateOperands {
+                    x: unfinished.is_none().then(|| self.f32s(*x)),
+                    x_f16: unfinished.map(|_| self.f16s(*x)),
+                    x_scales: unfinished.map(|left| self.scales(left.scales_of)),
+                    bias: unfinished.and_then(|left| left.bias).map(|bias| F32(bias.into())),
+                    out: self.bind_forms(forms, *out),
+                };
                 self.push(label, op.command(operands, self.elements(*out)));
             }
             Action::Pool { kind, x, out } => {
@@ -304,13 +314,14 @@ impl Emitter<'_> {
             parts => self.unpack(label, product.x, parts),
         };
         let bias = product.parts[0].bias;
-        let op = HalfMatmul { bias: bias.is_some(), residual: product.residual.is_some() };
-        let [numbers, scales] = need(self.places[&product.x].f16, "f16", product.x);
+        let f16 = product.leaves_f16;
+        let op = HalfMatmul { bias: bias.is_some(), residual: product.residual.is_some(), f16 };
         let operands = HalfMatmulOperands {
-            x: F16(numbers.into()),
-            x_scales: F32(scales.into()),
+            x: self.f16s(product.x),
+            x_scales: self.scales(product.x),
             weight: F16(weight.into()),
-            out: self.columns(product.out),
+            out: (!f16).then(|| self.columns(product.out)),
+            out_f16: f16.then(|| self.f16s(product.out.of)),
             bias: bias.map(|bias| F32(bias.into())),
             residual: product.residual.map(|residual| self.f32s(residual)),
         };
@@ -503,16 +514,22 @@ impl Emitter<'_> {
         Q8(need(self.places[&value].q8, "q8", value).into())
     }
 
+    fn f16s(&self, value: Value) -> F16<Binding> {
+        F16(need(self.places[&value].f16, "f16", value).into())
+    }
+
+    /// The scales of its f16 rows.
+    fn scales(&self, value: Value) -> F32<Binding> {
+        F32(need(self.places[&value].scales, "scaled", value).into())
+    }
+
     /// The bindings of these forms.
     fn bind_forms(&self, forms: OutputForms, value: Value) -> Forms<Binding> {
-        let Placed { f32, q8, f16 } = self.places[&value];
+        let Placed { f32, q8, .. } = self.places[&value];
         Forms {
             f32: forms.f32().then(|| F32(need(f32, "f32", value).into())),
             q8: forms.q8().then(|| Q8(need(q8, "q8", value).into())),
-            f16: forms.f16().then(|| {
-                let [numbers, scales] = need(f16, "f16", value);
-                (F16(numbers.into()), F32(scales.into()))
-            }),
+            f16: forms.f16().then(|| (self.f16s(value), self.scales(value))),
         }
     }
 }

@@ -186,7 +186,10 @@ impl End {
                     let dense_out = product(graph, x, &dense.matrix);
                     x = graph.value("cls_act", graph.cols(dense_out), rows);
                     let activation = dense.activation;
-                    graph.push("cls_act", Action::Activate { activation, x: dense_out, rows, out: x });
+                    graph.push(
+                        "cls_act",
+                        Action::Activate { activation, x: dense_out, unfinished: None, rows, out: x },
+                    );
                     if let Some(norm) = dense.norm {
                         let out = graph.value("cls_norm", graph.cols(x), rows);
                         graph.push("cls_norm", Action::Norm { norm, x, rows, out });

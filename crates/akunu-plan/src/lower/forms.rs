@@ -2,7 +2,7 @@
 //! them.
 
 use super::Context;
-use super::graph::{Action, Form, Graph, Heads, Value};
+use super::graph::{Action, Form, Graph, Heads, Read, Value};
 use crate::ops::RowSet;
 use crate::{DType, KvType, OutputForms, halves, q8};
 
@@ -34,6 +34,7 @@ impl Shape<'_> {
             | Action::Activate { .. }
             | Action::Glu { .. }
             | Action::GluProduct { .. } => wanted,
+            Action::Product(product) if product.leaves_f16 => OutputForms::F16,
             Action::Product(product) if product.defers.is_some_and(|defers| defers.normed == value) => wanted,
             Action::Attend(attend) if self.attention_writes(attend.heads, wanted) => wanted,
             _ => OutputForms::F32,
@@ -60,8 +61,12 @@ pub(super) struct ValueForms {
 impl ValueForms {
     pub fn new(graph: &Graph, shape: &Shape<'_>) -> ValueForms {
         let mut read: Vec<Vec<Form>> = vec![vec![]; graph.values.len()];
-        for (value, weights) in graph.steps.iter().flat_map(|step| step.action.reads()) {
-            read[value.0].push(weights.map_or(Form::F32, |(dtype, rows)| shape.form_of(dtype, rows)));
+        for (value, how) in graph.steps.iter().flat_map(|step| step.action.reads()) {
+            read[value.0].push(match how {
+                Read::F32 => Form::F32,
+                Read::F16 => Form::F16,
+                Read::Input(dtype, rows) => shape.form_of(dtype, rows),
+            });
         }
         let wanted: Vec<OutputForms> = read.into_iter().map(union).collect();
         let mut written = vec![OutputForms::F32; graph.values.len()];

@@ -1,7 +1,7 @@
 //! Rewrites a graph to fewer operations with more work each, depending on the device's capabilities. One function per
 //! rewrite; each looks for a pattern of steps, and none changes the order of the remaining ones.
 
-use super::graph::{Action, Attend, Columns, DeferredNorm, Graph, Product, Step, Value};
+use super::graph::{Action, Attend, Columns, DeferredNorm, Graph, Product, Read, Step, Unfinished, Value};
 use crate::ops::RowSet;
 use crate::{DType, q8};
 use akunu_arch::NormKind;
@@ -29,6 +29,9 @@ pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
         rotate_in_attention(&mut graph);
     }
     leave_queries(&mut graph);
+    if rules.halves {
+        leave_f16(&mut graph);
+    }
     graph
 }
 
@@ -242,6 +245,40 @@ fn leave_queries(graph: &mut Graph) {
             // No angles are read without rotation, but the place of some is bound.
             rotation.angles = kv;
             (*qkv, *q) = (kv, None);
+        }
+    }
+}
+
+/// An activation reads the f16 output of the product before it, applies its scales and adds its bias, if its own output
+/// is f16 too. The input has to be a norm's output: its size is known, so that the product of usable weights stays far
+/// below 65504. A larger one becomes an infinity, and that a NaN in the results, which is reported.
+fn leave_f16(graph: &mut Graph) {
+    for at in 0..graph.steps.len().saturating_sub(1) {
+        let Some(product) = plain_product(&graph.steps[at]) else { continue };
+        let Action::Activate { x, out, .. } = graph.steps[at + 1].action else { continue };
+        let part = &product.parts[0];
+        let is_normed = graph.steps.iter().any(
+            |step| matches!(&step.action, Action::Norm { out, rows: RowSet::All, .. } if *out == product.x),
+        );
+        let in_f16 = |how: Read| matches!(how, Read::Input(dtype, RowSet::All) if dtype != DType::F32);
+        let mut reads = graph.steps.iter().flat_map(|step| step.action.reads());
+        let fits = product.out == Columns { of: x, first: 0 }
+            && part.matrix.dtype != DType::F32
+            && part.matrix.rows == graph.cols(x)
+            && product.soft_cap == 0.0
+            && graph.uses(x) == 1
+            && is_normed
+            && reads.all(|(value, how)| value != out || in_f16(how));
+        if !fits {
+            continue;
+        }
+        let (scales_of, bias) = (product.x, part.bias);
+        if let Action::Product(product) = &mut graph.steps[at].action {
+            product.leaves_f16 = true;
+            product.parts[0].bias = None;
+        }
+        if let Action::Activate { unfinished, .. } = &mut graph.steps[at + 1].action {
+            *unfinished = Some(Unfinished { scales_of, bias });
         }
     }
 }

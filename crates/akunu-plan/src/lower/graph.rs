@@ -29,6 +29,15 @@ pub(super) enum Form {
     F16,
 }
 
+/// How an operation reads a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    F32,
+    F16,
+    /// As the input of a product with weights of this type, which determines the form.
+    Input(DType, RowSet),
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     /// The label in the printed table: `layer.3.attention`.
@@ -65,6 +74,8 @@ pub(super) struct Product {
     pub deferred: Option<Value>,
     /// The norm of the output that this product defers to the consumers.
     pub defers: Option<DeferredNorm>,
+    /// Writes f16 with the scales of `x`, which the reader applies.
+    pub leaves_f16: bool,
 }
 
 impl Product {
@@ -79,8 +90,16 @@ impl Product {
             soft_cap: 0.0,
             deferred: None,
             defers: None,
+            leaves_f16: false,
         }
     }
+}
+
+/// What a product that writes f16 leaves to its reader: the scales of the rows of its input, and its bias.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unfinished {
+    pub scales_of: Value,
+    pub bias: Option<BufferId>,
 }
 
 /// A deferred norm of a product's output: the product writes `normed`, not yet divided, and the sums of squares for the
@@ -184,6 +203,8 @@ pub(super) enum Action {
     Activate {
         activation: Activation,
         x: Value,
+        /// How a product left `x`, if not finished.
+        unfinished: Option<Unfinished>,
         rows: RowSet,
         out: Value,
     },
@@ -287,39 +308,39 @@ impl Graph {
 }
 
 impl Action {
-    /// The values that it reads, with the type of the weights that they are multiplied by, which determines the form.
-    /// Without such a type they are read as f32.
-    pub fn reads(&self) -> Vec<(Value, Option<(DType, RowSet)>)> {
+    pub fn reads(&self) -> Vec<(Value, Read)> {
+        let f32 = |value: Value| (value, Read::F32);
         match self {
             Action::Embed { .. } | Action::Angles { .. } => vec![],
-            Action::AddPositions { x, .. }
-            | Action::Norm { x, .. }
-            | Action::Activate { x, .. }
-            | Action::Pool { x, .. } => vec![(*x, None)],
-            Action::HeadNorm { x, .. } => vec![(x.of, None)],
+            Action::AddPositions { x, .. } | Action::Norm { x, .. } | Action::Pool { x, .. } => vec![f32(*x)],
+            Action::Activate { x, unfinished: None, .. } => vec![f32(*x)],
+            Action::Activate { x, unfinished: Some(Unfinished { scales_of, .. }), .. } => {
+                vec![(*x, Read::F16), (*scales_of, Read::F16)]
+            }
+            Action::HeadNorm { x, .. } => vec![f32(x.of)],
             Action::Product(product) => {
                 let mut all: Vec<_> = product
                     .parts
                     .iter()
-                    .map(|part| (product.x, Some((part.matrix.dtype, product.rows))))
+                    .map(|part| (product.x, Read::Input(part.matrix.dtype, product.rows)))
                     .collect();
-                all.extend(product.residual.into_iter().chain(product.deferred).map(|value| (value, None)));
+                all.extend(product.residual.into_iter().chain(product.deferred).map(f32));
                 all
             }
-            Action::Glu { gate, up, .. } => vec![(*gate, None), (*up, None)],
+            Action::Glu { gate, up, .. } => vec![f32(*gate), f32(*up)],
             Action::GluProduct { x, gate, up, deferred, .. } => {
-                let weights = [gate, up].map(|matrix| (*x, Some((matrix.dtype, RowSet::All))));
-                weights.into_iter().chain(deferred.map(|value| (value, None))).collect()
+                let weights = [gate, up].map(|matrix| (*x, Read::Input(matrix.dtype, RowSet::All)));
+                weights.into_iter().chain(deferred.map(f32)).collect()
             }
             Action::Add { x, residual, .. } | Action::NormAdd { x, residual, .. } => {
-                vec![(*x, None), (*residual, None)]
+                vec![f32(*x), f32(*residual)]
             }
-            Action::RopeKv { rotation, qkv, .. } => vec![(*qkv, None), (rotation.angles, None)],
+            Action::RopeKv { rotation, qkv, .. } => vec![f32(*qkv), f32(rotation.angles)],
             Action::Attend(attend) => {
-                let angles = attend.rotation.map(|rotation| (rotation.angles, None));
-                [(attend.q, None)].into_iter().chain(angles).collect()
+                let angles = attend.rotation.map(|rotation| rotation.angles);
+                [attend.q].into_iter().chain(angles).map(f32).collect()
             }
-            Action::Argmax { logits, .. } => vec![(*logits, None)],
+            Action::Argmax { logits, .. } => vec![f32(*logits)],
         }
     }
 

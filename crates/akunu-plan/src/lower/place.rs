@@ -15,8 +15,9 @@ use crate::{BufferId, BufferKind, OutputForms, q8};
 pub(super) struct Placed {
     pub f32: Option<BufferId>,
     pub q8: Option<BufferId>,
-    /// Numbers and scales.
-    pub f16: Option<[BufferId; 2]>,
+    pub f16: Option<BufferId>,
+    /// The scales of its f16 rows.
+    pub scales: Option<BufferId>,
 }
 
 /// Buffers that are shared by the values of one role and form.
@@ -78,8 +79,8 @@ pub(super) fn place(
         match suffix {
             "" => place.f32 = Some(id),
             "_q8" => place.q8 = Some(id),
-            "_f16" => place.f16 = Some([id, place.f16.map_or(id, |[_, scales]| scales)]),
-            _ => place.f16 = Some([place.f16.map_or(id, |[numbers, _]| numbers), id]),
+            "_f16" => place.f16 = Some(id),
+            _ => place.scales = Some(id),
         }
     }
     Ok(places)
@@ -113,7 +114,10 @@ fn kinds(
     }
     if forms.f16() {
         kinds.push(("_f16", size(&[rows, info.cols, 2])?));
-        kinds.push(("_scales", size(&[rows, 4])?));
+        // What a product leaves in f16 has the scales of its input.
+        if !graph.products().any(|product| product.leaves_f16 && product.out.of == value) {
+            kinds.push(("_scales", size(&[rows, 4])?));
+        }
     }
     Ok(kinds)
 }

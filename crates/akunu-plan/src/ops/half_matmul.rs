@@ -1,4 +1,6 @@
 //! `scale · (x · Wᵀ) (+ bias) (+ residual)` of f16 rows and f16 weights; exact products, f32 sums; no soft cap.
+//!
+//! With `f16`, the output is `x · Wᵀ` rounded to f16: it has the scales of `x`, and whoever reads it multiplies by them.
 
 use super::extent::{Counts, Extent, f16s, f32s, strided};
 use super::{F16, F32, MatmulParams, Op, operands};
@@ -9,6 +11,8 @@ use crate::{Cost, Row, halves};
 pub struct HalfMatmul {
     pub bias: bool,
     pub residual: bool,
+    /// Writes f16, and then adds nothing.
+    pub f16: bool,
 }
 
 operands! {
@@ -16,7 +20,8 @@ operands! {
         x: read F16,
         x_scales: read F32,
         weight: read F16,
-        out: write F32,
+        out: write F32 if !op.f16,
+        out_f16: write F16 if op.f16,
         bias: read F32 if op.bias,
         residual: read F32 if op.residual,
     }
@@ -28,23 +33,29 @@ impl Op for HalfMatmul {
 
     fn name(self) -> String {
         let bias = if self.bias { "_bias" } else { "" };
-        format!("half_gemm{bias}{}", if self.residual { "_add" } else { "" })
+        let residual = if self.residual { "_add" } else { "" };
+        format!("half_gemm{bias}{residual}{}", if self.f16 { "_f16" } else { "" })
     }
 
     fn dead_rows(self, p: &MatmulParams, live: usize) -> Option<u64> {
-        Some(live as u64 * u64::from(p.out_stride) * 4)
+        Some(live as u64 * u64::from(p.out_stride) * if self.f16 { 2 } else { 4 })
     }
 
     fn extents(self, p: &MatmulParams, counts: &Counts) -> Result<HalfMatmulOperands<Extent>, String> {
         if p.out_stride < p.outputs || p.inputs == 0 || p.soft_cap != 0.0 {
             return Err(format!("{} by {} in f16, {} apart", p.inputs, p.outputs, p.out_stride));
         }
+        if self.f16 && (self.bias || self.residual || p.out_stride != p.outputs) {
+            return Err("outputs of f16 with something added, or not next to each other".into());
+        }
         let out = strided(counts.rows, p.outputs, p.out_stride)?;
+        let out_f16 = || f16s(counts.rows as u64, p.outputs);
         Ok(HalfMatmulOperands {
             x: f16s(counts.rows as u64, p.inputs)?,
             x_scales: f32s(counts.rows, 1_u64),
             weight: f16s(p.outputs.into(), p.inputs)?,
-            out,
+            out: (!self.f16).then_some(out),
+            out_f16: self.f16.then(out_f16).transpose()?,
             bias: self.bias.then(|| f32s(1, p.outputs)),
             residual: self.residual.then_some(out),
         })
@@ -64,7 +75,18 @@ impl Op for HalfMatmul {
         };
         let weights: Vec<Vec<f64>> = (0..outputs).map(|i| numbers(&bound, o.weight, i)).collect();
         let rows = bound.live.rows;
-        bound.write_f32s(o.out, |bound, out| {
+        if let Some(out_f16) = o.out_f16 {
+            bound.write(out_f16.0, |bound, out| {
+                for (row, out) in out.chunks_exact_mut(outputs * 2).take(rows).enumerate() {
+                    let x = numbers(bound, o.x, row);
+                    let sums: Vec<f32> =
+                        weights.iter().map(|w| x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>() as f32).collect();
+                    halves::store(&sums, 1.0, out);
+                }
+            });
+        }
+        let Some(out) = o.out else { return };
+        bound.write_f32s(out, |bound, out| {
             for row in 0..rows {
                 let (x, scale) = (numbers(bound, o.x, row), f64::from(bound.f32s(o.x_scales)[row]));
                 for (i, w) in weights.iter().enumerate() {
