@@ -105,7 +105,7 @@ fn tables(rows: usize, cols: u32) -> Vec<Result<Made, DeviceError>> {
     for activation in activations {
         for out in [OutputForms::F32, OutputForms::Q8] {
             all.push(table(ops::Glu { activation, out }.into(), ElementParams { cols }, rows));
-            let op = ops::Activate { activation, input: ops::ActivateInput::F32, out, rows: RowSet::All };
+            let op = ops::Activate { activation, input: ops::InputForm::F32, out, rows: RowSet::All };
             all.push(table(op.into(), ElementParams { cols }, rows));
         }
     }

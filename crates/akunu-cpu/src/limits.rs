@@ -15,6 +15,7 @@ pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<
         | Kernel::Round(ops::Round { out })
         | Kernel::Attention(ops::Attention { out, .. }) => out.f16(),
         Kernel::Activate(ops::Activate { input, out, .. }) => input.f16() || out.f16(),
+        Kernel::RopeKv(ops::RopeKv { input, .. }) => input.f16(),
         Kernel::Unpack(_) | Kernel::HalfMatmul(_) => true,
         _ => false,
     };

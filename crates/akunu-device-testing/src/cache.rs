@@ -1,32 +1,35 @@
 //! What writes the cache: rotated heads, and moves.
 
-use akunu_plan::ops::{self, KvMoveParams, RopeKvParams};
-use akunu_plan::{Kernel, Move, MoveKind, RopeStyle};
+use akunu_plan::ops::{self, InputForm, KvMoveParams, RopeKvParams};
+use akunu_plan::{Kernel, KvType, Move, MoveKind, RopeStyle};
 
 use crate::attention::{HEADS, cache, kv_types, mixed_rows};
 use crate::case::{Case, Shape, Spec, spec};
 use crate::data::{f32s, pick, poison, values};
+use crate::halves::half_rows;
 
 pub fn rope() -> Vec<Spec> {
     let mut specs = vec![];
     for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
         for kv in kv_types(dim) {
-            for (style, qk_norm, rotates, queries) in [
-                (RopeStyle::HalfSplit, i % 2 == 0, true, true),
-                (RopeStyle::Interleaved, i % 2 == 1, true, true),
-                (RopeStyle::HalfSplit, false, false, true),
-                (RopeStyle::HalfSplit, false, false, false),
+            for (style, qk_norm, queries) in [
+                (Some(RopeStyle::HalfSplit), i % 2 == 0, true),
+                (Some(RopeStyle::Interleaved), i % 2 == 1, true),
+                (None, i % 2 == 0, true),
+                (None, i % 2 == 1, true),
+                (None, i % 2 == 0, false),
+                (None, i % 2 == 1, false),
             ] {
                 let heads = if queries { heads } else { 0 };
                 let rows = [1, 5][i % 2];
                 specs.push(spec(
-                    format!("rope {heads}/{kv_heads}x{dim} {kv:?} {style:?} rotates {rotates}"),
+                    format!("rope {heads}/{kv_heads}x{dim} {kv:?} {style:?} norm {qk_norm}"),
                     rows,
                     move |part| {
-                        let dims = match rotates {
-                            true if dim >= 80 => dim / 2,
-                            true => dim,
-                            false => 0,
+                        let dims = match style {
+                            Some(_) if dim >= 80 => dim / 2,
+                            Some(_) => dim,
+                            None => 0,
                         };
                         let (context, positions) = (16, 32);
                         let params = RopeKvParams {
@@ -43,10 +46,8 @@ pub fn rope() -> Vec<Spec> {
                             .flat_map(|a| [(a * 9.0).cos(), (a * 9.0).sin()])
                             .collect();
                         let bytes = (kv_heads * positions) as usize * kv.row_bytes(dim as usize).unwrap();
-                        let mut data = vec![
-                            pick(&f32s(&values(40, rows * cols)), rows, &part),
-                            pick(&f32s(&angles), rows, &part),
-                        ];
+                        let mut data = vec![pick(&f32s(&values(40, rows * cols)), rows, &part)];
+                        data.extend(style.map(|_| pick(&f32s(&angles), rows, &part)));
                         if queries {
                             data.push(poison(part.len() * (heads * dim) as usize * 4));
                         }
@@ -61,7 +62,13 @@ pub fn rope() -> Vec<Spec> {
                             16,
                         );
                         Case::new(
-                            Kernel::RopeKv(ops::RopeKv { style, qk_norm, kv, queries }),
+                            Kernel::RopeKv(ops::RopeKv {
+                                style,
+                                qk_norm,
+                                kv,
+                                input: InputForm::F32,
+                                queries,
+                            }),
                             params,
                             shape,
                             data,
@@ -72,6 +79,26 @@ pub fn rope() -> Vec<Spec> {
         }
     }
     specs
+}
+
+/// K and V as their products leave them in f16, whose rows have scales.
+pub(crate) fn unfinished(kv: KvType, bias: bool, (rows, kv_heads, dim): (usize, u32, u32)) -> Spec {
+    spec(format!("{kv:?} cache from f16 of {kv_heads} heads of {dim}, bias {bias}"), rows, move |part| {
+        let (context, positions) = (16, 32);
+        let params = RopeKvParams { kv_heads, head_dim: dim, positions, ..RopeKvParams::default() };
+        let size = (kv_heads * dim) as usize;
+        let [numbers, scales] = half_rows(44, rows, 2 * size);
+        let mut data = vec![pick(&numbers, rows, &part), pick(&scales, rows, &part)];
+        if bias {
+            data.extend([45, 46].map(|seed| f32s(&values(seed, size))));
+        }
+        let bytes = kv_heads as usize * positions as usize * kv.row_bytes(dim as usize).unwrap();
+        data.extend([poison(bytes), poison(bytes)]);
+        let shape = Shape::sequences(mixed_rows(rows, 7, context)[part].to_vec(), context, positions, 16);
+        let input = InputForm::F16 { bias };
+        let op = ops::RopeKv { style: None, qk_norm: false, kv, input, queries: false };
+        Case::new(Kernel::RopeKv(op), params, shape, data)
+    })
 }
 
 pub fn moves() -> Vec<Case> {

@@ -1,19 +1,19 @@
 //! Rows of f16, with scales and without; weights of f16; their products.
 
-use akunu_plan::ops::{self, ActivateInput, ElementParams, MatmulParams, UnpackParams};
+use akunu_plan::ops::{self, ElementParams, InputForm, MatmulParams, UnpackParams};
 use akunu_plan::{Activation, DType, Kernel, KvType, OutputForms, RowSet, halves};
 
 use crate::attention::{Seen, attend};
 use crate::case::{Case, Shape, Spec, spec};
 use crate::data::{dtypes, f32s, outputs, pick, poison, values, weights};
 use crate::matrices::shapes;
-use crate::rows;
+use crate::{cache, rows};
 
 /// As f16.
 const INFINITY: u16 = 0x7c00;
 
 /// f16 rows of ordinary values, with scales of every kind, and the scales.
-fn half_rows(seed: u64, rows: usize, cols: usize) -> [Vec<u8>; 2] {
+pub(crate) fn half_rows(seed: u64, rows: usize, cols: usize) -> [Vec<u8>; 2] {
     let mut numbers = vec![0; rows * cols * 2];
     for (row, to) in values(seed, rows * cols).chunks(cols).zip(numbers.chunks_mut(cols * 2)) {
         halves::store(row, 1.0, to);
@@ -56,7 +56,7 @@ fn half_matmul_to_f16(rows: usize, inputs: usize, outs: usize) -> Spec {
 /// An activation of what a product has left in f16.
 fn activate_unfinished(activation: Activation, (rows, cols): (usize, usize), bias: bool) -> Spec {
     spec(format!("{activation:?} of f16 {rows}x{cols}, bias {bias}"), rows, move |part| {
-        let input = ActivateInput::F16 { bias };
+        let input = InputForm::F16 { bias };
         let out = [OutputForms::F16, OutputForms::F32AndF16][usize::from(bias)];
         let [mut numbers, scales] = half_rows(65, rows, cols);
         if rows == 7 {
@@ -105,6 +105,9 @@ pub fn halves() -> Vec<Spec> {
         specs.push(attend(shape, KvType::F16, seen, out));
     }
     specs.extend(rows::in_halves());
+    for (kv, shape) in [(KvType::F16, (9, 4, 64)), (KvType::F32, (6, 2, 20)), (KvType::F16, (5, 3, 12))] {
+        specs.extend([false, true].map(|bias| cache::unfinished(kv, bias, shape)));
+    }
     for dtype in dtypes().into_iter().filter(|dtype| *dtype != DType::F32) {
         for (inputs, outs) in shapes(dtype).into_iter().filter(|(inputs, _)| inputs.is_multiple_of(8)) {
             specs.push(unpack(dtype, inputs, outs));

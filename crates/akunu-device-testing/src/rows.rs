@@ -149,7 +149,7 @@ fn head_norm((kind, bias): (NormKind, bool), rows: usize, (heads, dim): (usize, 
 fn activate(activation: Activation, (rows, cols): (usize, usize), out: OutputForms) -> Spec {
     spec(format!("{activation:?} {rows}x{cols} {out:?}"), rows, move |part| {
         let kernel =
-            Kernel::Activate(ops::Activate { activation, input: ActivateInput::F32, out, rows: RowSet::All });
+            Kernel::Activate(ops::Activate { activation, input: InputForm::F32, out, rows: RowSet::All });
         let mut x: Vec<f32> = values(38, rows * cols).iter().map(|v| v * 6.0).collect();
         let end = x.len();
         x[end - 6..].copy_from_slice(&[20.0, -20.0, -100.0, 0.0, -0.0, 1e-30]);
@@ -213,7 +213,7 @@ pub fn in_halves() -> Vec<Spec> {
             specs.push(spec(format!("{activation:?} {rows}x{cols} {out:?}"), rows, move |part| {
                 let kernel = Kernel::Activate(ops::Activate {
                     activation,
-                    input: ActivateInput::F32,
+                    input: InputForm::F32,
                     out,
                     rows: RowSet::All,
                 });
@@ -256,7 +256,7 @@ fn norm_of_packed((kind, bias): (NormKind, bool), out: OutputForms) -> Case {
 /// On rows that were gathered before.
 fn activate_asking(activation: Activation, out: OutputForms) -> Case {
     let kernel =
-        Kernel::Activate(ops::Activate { activation, input: ActivateInput::F32, out, rows: RowSet::Logits });
+        Kernel::Activate(ops::Activate { activation, input: InputForm::F32, out, rows: RowSet::Logits });
     let mut data = vec![f32s(&values(39, 3 * 64))];
     data.extend(outputs(out, 3, 64));
     Case::new(kernel, ElementParams { cols: 64 }, Shape::rows(7).asking(vec![1, 2, 6]), data)

@@ -165,7 +165,7 @@ fn add_type(texts: &mut Texts, weight: DType) {
 
 /// Row kernels that the test models' tables may lack.
 fn add_rows(texts: &mut Texts) {
-    let (activation, input) = (Activation::GeluErf, ops::ActivateInput::F32);
+    let (activation, input) = (Activation::GeluErf, ops::InputForm::F32);
     let op = ops::Activate { activation, input, out: OutputForms::Both, rows: RowSet::All };
     add_table(texts, &table(Kernel::Activate(op), ElementParams { cols: 4096 }, 512));
     add_table(texts, &table(Kernel::Add(ops::Add), AddParams { cols: 4096, scale: 1.0 }, 512));
@@ -184,7 +184,7 @@ fn add_rows(texts: &mut Texts) {
 /// f16 rows and products of them, in the same shapes.
 fn add_halves(texts: &mut Texts) {
     let (activation, out, rows) = (Activation::GeluErf, OutputForms::F16, RowSet::All);
-    for input in [ops::ActivateInput::F32, ops::ActivateInput::F16 { bias: true }] {
+    for input in [ops::InputForm::F32, ops::InputForm::F16 { bias: true }] {
         let op = ops::Activate { activation, input, out, rows };
         add_table(texts, &table(Kernel::Activate(op), ElementParams { cols: 14336 }, 512));
     }
@@ -213,7 +213,7 @@ fn add_attention(texts: &mut Texts, head_dim: u32) {
         epsilon: 1e-5,
         ..AttentionParams::default()
     };
-    let rope = Some(Rope { style: RopeStyle::Interleaved, qk_norm: false });
+    let rope = Some(Rope { style: Some(RopeStyle::Interleaved), qk_norm: false });
     for (rows, rope) in [(1, None), (512, None), (1, rope)] {
         let kernel =
             Kernel::Attention(ops::Attention { rope, ..ops::Attention::plain(KvType::F16, OutputForms::Q8) });

@@ -20,7 +20,7 @@ INLINE RowPart load_part(const DEVICE u8* from, u64 row, Place at) {
     return x;
 }
 
-#ifdef X_F16
+#if X_F16
 // Rows of f16 with their scales, which a product has left without its bias.
 INLINE RowPart load_unfinished(Bindings in, u64 row, const THREAD_PTR RowPart* bias, Place at) {
     const f32 scale = ((const DEVICE f32*)in.x_scales)[row];
@@ -117,13 +117,19 @@ BODY(glu_halves) {
 
 // activation(x), or with X_F16 of what a product has left.
 BODY(activate_halves) {
+#if X_F16
     RowPart bias;
     if (BIAS) bias = load_part(in.bias, 0, at);
+#endif
     const bool live = at.group_y < live_rows(pass, LOGITS);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (!live) return;
-    RowPart x = X_F16 ? load_unfinished(in, at.group_y, &bias, at) : load_part(in.x, at.group_y, at);
+#if X_F16
+    RowPart x = load_unfinished(in, at.group_y, &bias, at);
+#else
+    RowPart x = load_part(in.x, at.group_y, at);
+#endif
     EACH_FOUR(k, col) EACH_OF_FOUR(i) x.v[k + i] = activate(x.v[k + i]);
     store_row(in, at.group_y, &x, at);
 }

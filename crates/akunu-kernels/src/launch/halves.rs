@@ -1,7 +1,7 @@
 //! Rows of f16, weights unpacked to f16, and their products.
 
 use akunu_plan::ops::{
-    Activate, ActivateInput, ElementParams, Glu, HalfMatmul, MatmulParams, Norm, NormParams, UnpackParams,
+    Activate, ElementParams, Glu, HalfMatmul, InputForm, MatmulParams, Norm, NormParams, UnpackParams,
 };
 use akunu_plan::{Activation, DType, OutputForms, RowSet};
 
@@ -54,7 +54,7 @@ impl Shape<'_> {
     }
 
     pub(super) fn glu_halves(&self, Glu { activation, out }: Glu) -> Result<Launch, MissingKernel> {
-        self.activated_halves("glu_halves", (activation, RowSet::All), ActivateInput::F32, out)
+        self.activated_halves("glu_halves", (activation, RowSet::All), InputForm::F32, out)
     }
 
     pub(super) fn activate_halves(&self, op: Activate) -> Result<Launch, MissingKernel> {
@@ -65,13 +65,15 @@ impl Shape<'_> {
         &self,
         entry: &'static str,
         (activation, set): (Activation, RowSet),
-        input: ActivateInput,
+        input: InputForm,
         out: OutputForms,
     ) -> Result<Launch, MissingKernel> {
         let cols = self.command.params::<ElementParams>().cols;
         self.along_row(entry, vec![&ACTIVATION, &HALVES], [self.count(set), cols], |builder| {
             let builder = builder.of_activation(activation, set).out(out);
-            builder.constants([("X_F16", u32::from(input.f16())), ("BIAS", u32::from(input.bias()))])
+            builder
+                .variant([("X_F16", u32::from(input.f16()))])
+                .constants([("BIAS", u32::from(input.bias()))])
         })
     }
 

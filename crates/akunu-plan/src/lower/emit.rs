@@ -4,20 +4,20 @@ use akunu_arch::tower::Rotation;
 
 use super::forms::{Shape, ValueForms};
 use super::graph::{
-    Action, Attend, Columns, Form, Graph, HeadRotation, Heads, Part, Product, TokenTypes, Value,
+    Action, Attend, Columns, Form, Graph, HeadRotation, Heads, Part, Product, TokenTypes, Unfinished, Value,
 };
 use super::pass::needs_unpacking;
 use super::place::{Placed, Places};
 use super::weights::{Matrix, Norm, RopeTable};
 use crate::ops::{
-    self, Activate, ActivateInput, ActivateOperands, Add, AddOperands, AddParams, AddPositions,
-    AddPositionsOperands, AddPositionsParams, AnglesOperands, AnglesParams, Argmax, ArgmaxOperands,
-    ArgmaxParams, Attention, AttentionOperands, AttentionParams, ElementParams, Embed, EmbedOperands,
-    EmbedParams, F16, F32, Forms, Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands,
-    HalfMatmul, HalfMatmulOperands, HeadNorm, HeadNormOperands, HeadNormParams, Input, Matmul,
-    MatmulOperands, MatmulParams, NormAdd, NormAddOperands, NormOperands, NormParams, Op, Pool, PoolKind,
-    PoolOperands, Q8, Qkv, QkvOperands, QkvParams, Queries, RopeAngles, RopeKv, RopeKvOperands, RopeKvParams,
-    Round, RoundOperands, RowSet, Rows, U32, Unpack, UnpackOperands, UnpackParams, Weight,
+    self, Activate, ActivateOperands, Add, AddOperands, AddParams, AddPositions, AddPositionsOperands,
+    AddPositionsParams, AnglesOperands, AnglesParams, Argmax, ArgmaxOperands, ArgmaxParams, Attention,
+    AttentionOperands, AttentionParams, ElementParams, Embed, EmbedOperands, EmbedParams, F16, F32, Forms,
+    Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands, HalfMatmul, HalfMatmulOperands,
+    HeadNorm, HeadNormOperands, HeadNormParams, Input, InputForm, Matmul, MatmulOperands, MatmulParams,
+    NormAdd, NormAddOperands, NormOperands, NormParams, Op, Pool, PoolKind, PoolOperands, Q8, Qkv,
+    QkvOperands, QkvParams, Queries, RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands,
+    RowSet, Rows, U32, Unpack, UnpackOperands, UnpackParams, Weight,
 };
 use crate::table::Binding;
 use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, TableIo};
@@ -121,16 +121,14 @@ impl Emitter<'_> {
             }
             Action::Activate { activation, x, unfinished, rows, out } => {
                 let forms = self.forms.written(*out);
-                let input = match unfinished {
-                    None => ActivateInput::F32,
-                    Some(left) => ActivateInput::F16 { bias: left.bias.is_some() },
-                };
+                let unfinished = unfinished.as_ref();
+                let input = unfinished.map_or(InputForm::F32, Unfinished::form);
                 let op = Activate { activation: *activation, input, out: forms, rows: *rows };
                 let operands = ActivateOperands {
                     x: unfinished.is_none().then(|| self.f32s(*x)),
                     x_f16: unfinished.map(|_| self.f16s(*x)),
                     x_scales: unfinished.map(|left| self.scales(left.scales_of)),
-                    bias: unfinished.and_then(|left| left.bias).map(|bias| F32(bias.into())),
+                    bias: unfinished.and_then(|left| left.biases.first()).map(|bias| F32((*bias).into())),
                     out: self.bind_forms(forms, *out),
                 };
                 self.push(label, op.command(operands, self.elements(*out)));
@@ -158,8 +156,8 @@ impl Emitter<'_> {
                 };
                 self.push(label, NormAdd.command(operands, self.norm_params(norm, *x)));
             }
-            Action::RopeKv { layer, heads, rotation, qkv, q } => {
-                self.rope_kv(label, (*layer, *heads), rotation, (*qkv, *q));
+            Action::RopeKv { layer, heads, rotation, qkv, unfinished, q } => {
+                self.rope_kv(label, (*layer, *heads), rotation, (*qkv, unfinished.as_ref(), *q));
             }
             Action::Attend(attend) => self.attend(label, attend),
             Action::Argmax { logits, vocab } => {
@@ -365,14 +363,20 @@ impl Emitter<'_> {
         label: &str,
         (layer, heads): (usize, Heads),
         rotation: &HeadRotation,
-        (qkv, q): (Value, Option<Value>),
+        (qkv, unfinished, q): (Value, Option<&Unfinished>, Option<Value>),
     ) {
         let context = self.shape.context;
         let (k_cache, v_cache) = context.kv.layer(layer);
         let norm = |part: usize| rotation.norms.map(|norms| F32(norms[part].into()));
+        let bias =
+            |part: usize| unfinished.and_then(|left| left.biases.get(part)).map(|bias| F32((*bias).into()));
         let operands = RopeKvOperands {
-            qkv: self.f32s(qkv),
-            angles: self.f32s(rotation.angles),
+            qkv: unfinished.is_none().then(|| self.f32s(qkv)),
+            x_f16: unfinished.map(|_| self.f16s(qkv)),
+            x_scales: unfinished.map(|left| self.scales(left.scales_of)),
+            k_bias: bias(0),
+            v_bias: bias(1),
+            angles: rotation.angles().map(|angles| self.f32s(angles)),
             rows: self.rows(),
             q: q.map(|q| self.f32s(q)),
             k_cache,
@@ -389,9 +393,10 @@ impl Emitter<'_> {
             epsilon: context.config.norm_epsilon,
         };
         let op = RopeKv {
-            style: rotation.style,
+            style: rotation.rope.map(|(style, _)| style),
             qk_norm: rotation.norms.is_some(),
             kv: context.options.kv,
+            input: unfinished.map_or(InputForm::F32, Unfinished::form),
             queries: q.is_some(),
         };
         self.push(label, op.command(operands, params));
@@ -410,7 +415,7 @@ impl Emitter<'_> {
             v_cache,
             rows: self.rows(),
             out: self.bind_forms(forms, attend.out),
-            angles: rotation.map(|rotation| self.f32s(rotation.angles)),
+            angles: rotation.and_then(HeadRotation::angles).map(|angles| self.f32s(angles)),
             q_norm: norm(0),
             k_norm: norm(1),
             position_bias: attend.position_bias.map(|bias| F32(bias.buffer.into())),
@@ -432,7 +437,8 @@ impl Emitter<'_> {
             factor_step: attend.query_factors.map_or(0, |factors| factors.step as u32),
             factors: attend.query_factors.map_or(0, |factors| factors.count as u32),
         };
-        let rope = rotation.map(|r| Rope { style: r.style, qk_norm: r.norms.is_some() });
+        let rope =
+            rotation.map(|r| Rope { style: r.rope.map(|(style, _)| style), qk_norm: r.norms.is_some() });
         let op = Attention {
             kv: context.options.kv,
             out: forms,
@@ -480,7 +486,7 @@ impl Emitter<'_> {
     }
 
     fn rope_dims(&self, rotation: &HeadRotation) -> u32 {
-        if rotation.frequencies.is_some() { self.shape.context.config.rope.dims as u32 } else { 0 }
+        if rotation.rope.is_some() { self.shape.context.config.rope.dims as u32 } else { 0 }
     }
 
     fn rows(&self) -> Rows<Binding> {

@@ -3,7 +3,7 @@
 
 use super::graph::{Action, Attend, Columns, DeferredNorm, Graph, Product, Read, Step, Unfinished, Value};
 use crate::ops::RowSet;
-use crate::{DType, q8};
+use crate::{BufferId, DType, KvType, q8};
 use akunu_arch::NormKind;
 
 /// The conditions of the rewrites.
@@ -15,6 +15,7 @@ pub(super) struct Rules {
     pub folds: bool,
     /// Products multiply in half precision ([`crate::halves`]).
     pub halves: bool,
+    pub kv: KvType,
 }
 
 pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
@@ -30,7 +31,10 @@ pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
     }
     leave_queries(&mut graph);
     if rules.halves {
-        leave_f16(&mut graph);
+        finish_in_activation(&mut graph);
+        if rules.kv != KvType::Q8_0 {
+            finish_in_cache(&mut graph);
+        }
     }
     graph
 }
@@ -220,7 +224,7 @@ fn leave_queries(graph: &mut Graph) {
         let Action::RopeKv { rotation, qkv, q: Some(q), heads, .. } = &graph.steps[at].action else {
             continue;
         };
-        if rotation.frequencies.is_some() || rotation.norms.is_some() {
+        if rotation.rope.is_some() || rotation.norms.is_some() {
             continue;
         }
         let (qkv, q, q_size, kv_size) = (*qkv, *q, heads.q_size(), heads.kv_size());
@@ -241,44 +245,80 @@ fn leave_queries(graph: &mut Graph) {
                 };
             }
         }
-        if let Action::RopeKv { rotation, qkv, q, .. } = &mut graph.steps[at].action {
-            // No angles are read without rotation, but the place of some is bound.
-            rotation.angles = kv;
+        if let Action::RopeKv { qkv, q, .. } = &mut graph.steps[at].action {
             (*qkv, *q) = (kv, None);
         }
     }
 }
 
+/// What the reader of a product that leaves f16 has to know.
+struct LeftInF16 {
+    scales_of: Value,
+    bias: Option<BufferId>,
+}
+
+/// Whether the product of a step may leave its output in f16. Its input has to be a norm's output: its size is known, so
+/// that the product of usable weights stays far below 65504. A larger one becomes an infinity, and that a NaN in the
+/// results, which is reported.
+fn can_leave_f16(graph: &Graph, step: &Step) -> Option<LeftInF16> {
+    let product = plain_product(step)?;
+    let is_normed = |step: &Step| matches!(&step.action, Action::Norm { out, rows: RowSet::All, .. } if *out == product.x);
+    let part = &product.parts[0];
+    let can = part.matrix.dtype != DType::F32 && product.soft_cap == 0.0 && graph.steps.iter().any(is_normed);
+    can.then_some(LeftInF16 { scales_of: product.x, bias: part.bias })
+}
+
+/// The product of a step leaves its output in f16, without its bias.
+fn leave_f16(step: &mut Step) {
+    if let Action::Product(product) = &mut step.action {
+        product.leaves_f16 = true;
+        product.parts[0].bias = None;
+    }
+}
+
 /// An activation reads the f16 output of the product before it, applies its scales and adds its bias, if its own output
-/// is f16 too. The input has to be a norm's output: its size is known, so that the product of usable weights stays far
-/// below 65504. A larger one becomes an infinity, and that a NaN in the results, which is reported.
-fn leave_f16(graph: &mut Graph) {
+/// is f16 too.
+fn finish_in_activation(graph: &mut Graph) {
     for at in 0..graph.steps.len().saturating_sub(1) {
-        let Some(product) = plain_product(&graph.steps[at]) else { continue };
+        let Some(left) = can_leave_f16(graph, &graph.steps[at]) else { continue };
         let Action::Activate { x, out, .. } = graph.steps[at + 1].action else { continue };
-        let part = &product.parts[0];
-        let is_normed = graph.steps.iter().any(
-            |step| matches!(&step.action, Action::Norm { out, rows: RowSet::All, .. } if *out == product.x),
-        );
+        let written = graph.steps[at].action.writes();
         let in_f16 = |how: Read| matches!(how, Read::Input(dtype, RowSet::All) if dtype != DType::F32);
         let mut reads = graph.steps.iter().flat_map(|step| step.action.reads());
-        let fits = product.out == Columns { of: x, first: 0 }
-            && part.matrix.dtype != DType::F32
-            && part.matrix.rows == graph.cols(x)
-            && product.soft_cap == 0.0
-            && graph.uses(x) == 1
-            && is_normed
-            && reads.all(|(value, how)| value != out || in_f16(how));
-        if !fits {
+        if written != [x] || graph.uses(x) != 1 || !reads.all(|(value, how)| value != out || in_f16(how)) {
             continue;
         }
-        let (scales_of, bias) = (product.x, part.bias);
-        if let Action::Product(product) = &mut graph.steps[at].action {
-            product.leaves_f16 = true;
-            product.parts[0].bias = None;
-        }
+        leave_f16(&mut graph.steps[at]);
         if let Action::Activate { unfinished, .. } = &mut graph.steps[at + 1].action {
-            *unfinished = Some(Unfinished { scales_of, bias });
+            let biases = left.bias.into_iter().collect();
+            *unfinished = Some(Unfinished { scales_of: left.scales_of, biases });
+        }
+    }
+}
+
+/// Whoever writes K and V to the cache as they are reads the f16 outputs of their products, and adds the biases. Caches of
+/// int8 are written from f32.
+fn finish_in_cache(graph: &mut Graph) {
+    for at in 0..graph.steps.len() {
+        let Action::RopeKv { qkv, q: None, rotation, heads, .. } = &graph.steps[at].action else { continue };
+        let plain = rotation.rope.is_none() && rotation.norms.is_none() && heads.dim.is_multiple_of(4);
+        let qkv = *qkv;
+        let writers: Vec<usize> =
+            (0..graph.steps.len()).filter(|i| graph.steps[*i].action.writes().contains(&qkv)).collect();
+        let left: Vec<LeftInF16> =
+            writers.iter().filter_map(|i| can_leave_f16(graph, &graph.steps[*i])).collect();
+        let [k, v] = &left[..] else { continue };
+        let alike = k.scales_of == v.scales_of && k.bias.is_some() == v.bias.is_some();
+        if !plain || writers.len() != 2 || !alike {
+            continue;
+        }
+        let unfinished_kv =
+            Unfinished { scales_of: k.scales_of, biases: [k.bias, v.bias].into_iter().flatten().collect() };
+        for i in writers {
+            leave_f16(&mut graph.steps[i]);
+        }
+        if let Action::RopeKv { unfinished, .. } = &mut graph.steps[at].action {
+            *unfinished = Some(unfinished_kv);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! a device, `place` assigns buffers to its values, and `emit` converts it to commands.
 
 use super::weights::{Matrix, Norm};
-use crate::ops::{PoolKind, RowSet};
+use crate::ops::{InputForm, PoolKind, RowSet};
 use crate::{Activation, BufferId, DType, RopeStyle};
 use akunu_arch::tower::{Rotation, Span};
 
@@ -95,11 +95,18 @@ impl Product {
     }
 }
 
-/// What a product that writes f16 leaves to its reader: the scales of the rows of its input, and its bias.
-#[derive(Clone, Copy, Debug)]
+/// What products that write f16 leave to the reader: the scales of the rows of their input, and their biases, of all or of
+/// none.
+#[derive(Clone, Debug)]
 pub(super) struct Unfinished {
     pub scales_of: Value,
-    pub bias: Option<BufferId>,
+    pub biases: Vec<BufferId>,
+}
+
+impl Unfinished {
+    pub fn form(&self) -> InputForm {
+        InputForm::F16 { bias: !self.biases.is_empty() }
+    }
 }
 
 /// A deferred norm of a product's output: the product writes `normed`, not yet divided, and the sums of squares for the
@@ -154,13 +161,16 @@ pub(super) struct TokenTypes {
 /// How the heads of Q and K are prepared for attention.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadRotation {
-    pub style: RopeStyle,
-    /// The RoPE frequencies; `None` without RoPE.
-    pub frequencies: Option<Rotation>,
-    /// cos and sin of each row; unused without RoPE.
-    pub angles: Value,
+    /// The style of RoPE, and cos and sin of each row; `None` without RoPE.
+    pub rope: Option<(RopeStyle, Value)>,
     /// Norms of each head of Q and K.
     pub norms: Option<[BufferId; 2]>,
+}
+
+impl HeadRotation {
+    pub fn angles(&self) -> Option<Value> {
+        self.rope.map(|(_, angles)| angles)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -258,6 +268,8 @@ pub(super) enum Action {
         heads: Heads,
         rotation: HeadRotation,
         qkv: Value,
+        /// How the products left K and V, if not finished.
+        unfinished: Option<Unfinished>,
         q: Option<Value>,
     },
     Attend(Attend),
@@ -335,9 +347,14 @@ impl Action {
             Action::Add { x, residual, .. } | Action::NormAdd { x, residual, .. } => {
                 vec![f32(*x), f32(*residual)]
             }
-            Action::RopeKv { rotation, qkv, .. } => vec![f32(*qkv), f32(rotation.angles)],
+            Action::RopeKv { unfinished: Some(Unfinished { scales_of, .. }), qkv, .. } => {
+                vec![(*qkv, Read::F16), (*scales_of, Read::F16)]
+            }
+            Action::RopeKv { rotation, qkv, .. } => {
+                [*qkv].into_iter().chain(rotation.angles()).map(f32).collect()
+            }
             Action::Attend(attend) => {
-                let angles = attend.rotation.map(|rotation| rotation.angles);
+                let angles = attend.rotation.and_then(|rotation| rotation.angles());
                 [attend.q].into_iter().chain(angles).map(f32).collect()
             }
             Action::Argmax { logits, .. } => vec![f32(*logits)],

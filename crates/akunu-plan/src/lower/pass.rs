@@ -135,7 +135,7 @@ pub(super) fn build(
         && context.half_products.is_some_and(|most| spec.rows > most)
         && fits_halves(&graph);
     let folds = context.folds && spec.rows == 1;
-    let graph = fuse(graph, Rules { joins: context.options.fuse, folds, halves });
+    let graph = fuse(graph, Rules { joins: context.options.fuse, folds, halves, kv: context.options.kv });
     let shape = Shape { context, name: spec.name, rows: spec.rows, logit_rows, halves };
     let forms = ValueForms::new(&graph, &shape);
     let outputs = HashMap::from([(output, io.logits)]);

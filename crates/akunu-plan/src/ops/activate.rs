@@ -4,32 +4,14 @@
 
 use super::extent::{Counts, Extent, f16s, f32s, forms};
 use super::norm::OUT;
-use super::{ElementParams, F16, F32, Forms, Op, RowSet, operands};
+use super::{ElementParams, F16, F32, Forms, InputForm, Op, RowSet, operands};
 use crate::reference::{Bound, activate};
 use crate::{Activation, OutputForms, activation_name, halves};
-
-/// The form of what is activated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ActivateInput {
-    F32,
-    /// Rows as a product of f16 leaves them ([`super::HalfMatmul`]): not scaled yet, and without the bias.
-    F16 { bias: bool },
-}
-
-impl ActivateInput {
-    pub fn f16(self) -> bool {
-        self != ActivateInput::F32
-    }
-
-    pub fn bias(self) -> bool {
-        self == ActivateInput::F16 { bias: true }
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Activate {
     pub activation: Activation,
-    pub input: ActivateInput,
+    pub input: InputForm,
     pub out: OutputForms,
     pub rows: RowSet,
 }
@@ -50,12 +32,8 @@ impl Op for Activate {
 
     fn name(self) -> String {
         let picked = if self.rows == RowSet::Logits { "_picked" } else { "" };
-        let input = match self.input {
-            ActivateInput::F32 => "",
-            ActivateInput::F16 { bias: false } => "_of_f16",
-            ActivateInput::F16 { bias: true } => "_of_f16_bias",
-        };
-        format!("{}{input}{picked}{}", activation_name(self.activation), self.out.suffix())
+        let (name, input) = (activation_name(self.activation), self.input.suffix());
+        format!("{name}{input}{picked}{}", self.out.suffix())
     }
 
     fn row_set(self) -> Option<RowSet> {

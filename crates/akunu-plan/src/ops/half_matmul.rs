@@ -7,6 +7,33 @@ use super::{F16, F32, MatmulParams, Op, operands};
 use crate::reference::Bound;
 use crate::{Cost, Row, halves};
 
+/// The form of rows that an op reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum InputForm {
+    F32,
+    /// As [`HalfMatmul`] leaves them: with the scales of its input, and without its bias.
+    F16 { bias: bool },
+}
+
+impl InputForm {
+    pub fn f16(self) -> bool {
+        self != InputForm::F32
+    }
+
+    pub fn bias(self) -> bool {
+        self == InputForm::F16 { bias: true }
+    }
+
+    /// In names of ops.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            InputForm::F32 => "",
+            InputForm::F16 { bias: false } => "_of_f16",
+            InputForm::F16 { bias: true } => "_of_f16_bias",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HalfMatmul {
     pub bias: bool,
@@ -45,17 +72,18 @@ impl Op for HalfMatmul {
         if p.out_stride < p.outputs || p.inputs == 0 || p.soft_cap != 0.0 {
             return Err(format!("{} by {} in f16, {} apart", p.inputs, p.outputs, p.out_stride));
         }
-        if self.f16 && (self.bias || self.residual || p.out_stride != p.outputs) {
-            return Err("outputs of f16 with something added, or not next to each other".into());
+        if self.f16 && (self.bias || self.residual) {
+            return Err("nothing is added to outputs of f16".into());
         }
         let out = strided(counts.rows, p.outputs, p.out_stride)?;
-        let out_f16 = || f16s(counts.rows as u64, p.outputs);
+        let F32(Extent { bytes, cols }) = out;
+        let out_f16 = F16(Extent { bytes: bytes / 2, cols });
         Ok(HalfMatmulOperands {
             x: f16s(counts.rows as u64, p.inputs)?,
             x_scales: f32s(counts.rows, 1_u64),
             weight: f16s(p.outputs.into(), p.inputs)?,
             out: (!self.f16).then_some(out),
-            out_f16: self.f16.then(out_f16).transpose()?,
+            out_f16: self.f16.then_some(out_f16),
             bias: self.bias.then(|| f32s(1, p.outputs)),
             residual: self.residual.then_some(out),
         })
@@ -77,8 +105,8 @@ impl Op for HalfMatmul {
         let rows = bound.live.rows;
         if let Some(out_f16) = o.out_f16 {
             bound.write(out_f16.0, |bound, out| {
-                for (row, out) in out.chunks_exact_mut(outputs * 2).take(rows).enumerate() {
-                    let x = numbers(bound, o.x, row);
+                for row in 0..rows {
+                    let (x, out) = (numbers(bound, o.x, row), &mut out[row * stride * 2..][..outputs * 2]);
                     let sums: Vec<f32> =
                         weights.iter().map(|w| x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>() as f32).collect();
                     halves::store(&sums, 1.0, out);
