@@ -7,6 +7,7 @@ mod common;
 use std::path::Path;
 
 use akunu_arch::{Pooling, WeightProvider, open_model};
+use akunu_plan::ops::InputForm;
 use akunu_plan::{
     Access, Capabilities, Card, DType, DispatchCommand, EncodeOptions, EncodeOutput, Kernel, KvType,
     ModelPlan, PassKind, PlanOptions, extents, plan, plan_encoder,
@@ -229,6 +230,28 @@ fn an_activation_finishes_what_the_product_before_it_leaves_in_f16() {
         let products = kernels.clone().filter(|k| matches!(k, Kernel::HalfMatmul(op) if op.f16)).count();
         let activations = kernels.filter(|k| matches!(k, Kernel::Activate(op) if op.input.f16())).count();
         assert!(products == activations && (products > 0) == leaves, "{name}: {products}, {activations}");
+    }
+}
+
+#[test]
+fn keys_and_values_that_nothing_changes_stay_in_f16_until_the_cache() {
+    let (_, model) = goldens("encoders").into_iter().find(|(name, _)| name == "bert-cls").unwrap();
+    let output = EncodeOutput::Vectors(Pooling::First);
+    let capabilities = Capabilities { half_products: Some(16), ..capabilities() };
+    for kv in [KvType::F16, KvType::F32, KvType::Q8_0] {
+        let options = EncodeOptions { longest: 20, rows: 30, texts: 4, kv, output, fuse: true };
+        let Ok(plan) = plan_encoder(&*model, &capabilities, &options) else {
+            assert_eq!(kv, KvType::Q8_0, "heads of 12 are not whole blocks");
+            continue;
+        };
+        if kv == KvType::F16 {
+            insta::assert_snapshot!("encoder_halves_bert-cls", plan.table.render(&plan.buffers));
+        }
+        let caches = plan.table.commands.iter().filter_map(|command| match command.kernel {
+            Kernel::RopeKv(op) => Some(op.input),
+            _ => None,
+        });
+        assert!(caches.clone().count() > 0 && caches.eq([InputForm::F16 { bias: true }; 2]), "{kv:?}");
     }
 }
 
