@@ -6,6 +6,7 @@ use crate::bytelevel::ByteLevel;
 use crate::bytes::{append_bytes, byte_of_hex};
 use crate::eog::{self, Candidate};
 use crate::hash::Pieces;
+use crate::hf::{compose, is_composed};
 use crate::pretokenizer::PreTokenizer;
 use crate::scratch::{Pool, Scratch};
 use crate::sentencepiece::{SPACE_MARK, SentencePiece};
@@ -13,8 +14,12 @@ use crate::special::{Fragment, SpecialTexts};
 use crate::template::Template;
 use crate::wordpiece::WordPiece;
 use crate::{
-    EncodeOptions, MAX_TEXT, Model, SpecialTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary,
+    EncodeOptions, LeadingSpaces, MAX_TEXT, Model, SpecialTokens, TokenKind, Tokenizer, TokenizerError,
+    Vocabulary,
 };
+
+/// Maximum size of a token's text in bytes.
+pub(crate) const MAX_TOKEN: usize = 1 << 14;
 
 /// A tokenizer made from a [`Vocabulary`].
 #[derive(Debug)]
@@ -29,6 +34,9 @@ pub struct NativeTokenizer {
     template: Template,
     end_of_generation: Vec<u32>,
     add_space_prefix: bool,
+    leading_spaces: LeadingSpaces,
+    composed: bool,
+    notes: Vec<String>,
     scratch: Pool,
 }
 
@@ -40,12 +48,14 @@ enum Encoder {
 }
 
 impl NativeTokenizer {
-    pub fn new(vocabulary: Vocabulary) -> Result<NativeTokenizer, TokenizerError> {
+    pub fn new(mut vocabulary: Vocabulary) -> Result<NativeTokenizer, TokenizerError> {
         check(&vocabulary)?;
         let mut kinds = vocabulary.kinds.clone();
         kinds.resize(vocabulary.tokens.len(), TokenKind::Normal);
         mark_control_tokens(&vocabulary, &mut kinds);
         let pieces = pieces(&vocabulary, &kinds);
+        let unknown = vocabulary.special.unknown;
+        vocabulary.special.unknown = unknown.filter(|&id| !has_another_role(&vocabulary, id));
         let model = match vocabulary.model {
             Model::SentencePiece | Model::Unigram => {
                 Encoder::SentencePiece(SentencePiece::new(&vocabulary, &kinds, &pieces)?)
@@ -57,7 +67,6 @@ impl NativeTokenizer {
             Model::WordPiece => Encoder::WordPiece(WordPiece::new(&vocabulary, &kinds, &pieces)),
         };
         let with_ids = || (0u32..).zip(vocabulary.tokens.iter()).zip(&kinds);
-        let special_texts = SpecialTexts::new(with_ids().map(|((id, text), &kind)| (id, text, kind)));
         let candidates: Vec<Candidate<'_>> = with_ids()
             .filter(|((_, text), kind)| is_special(**kind) && eog::is_end_text(text))
             .map(|((id, text), _)| Candidate { id, text })
@@ -66,10 +75,13 @@ impl NativeTokenizer {
         Ok(NativeTokenizer {
             model,
             pieces,
-            special_texts,
-            special: SpecialTokens { eot, ..vocabulary.special },
+            special_texts: special_texts(&vocabulary, &kinds),
+            special: SpecialTokens { eot, unknown, ..vocabulary.special },
             template: Template::from_flags(&vocabulary.special, vocabulary.model),
             end_of_generation,
+            leading_spaces: leading_spaces(&vocabulary),
+            composed: vocabulary.composed,
+            notes: vocabulary.notes,
             add_space_prefix: vocabulary.add_space_prefix,
             texts: vocabulary.tokens,
             kinds,
@@ -99,6 +111,9 @@ impl NativeTokenizer {
                 let space = std::mem::take(&mut add_space);
                 match &self.model {
                     Encoder::SentencePiece(model) => model.encode(text, space, &self.pieces, scratch, ids),
+                    Encoder::ByteLevel(model) if self.composed && !is_composed(text) => {
+                        model.encode(&compose(text), &self.pieces, scratch, ids)
+                    }
                     Encoder::ByteLevel(model) => model.encode(text, &self.pieces, scratch, ids),
                     Encoder::WordPiece(model) => model.encode(text, &self.pieces, scratch, ids),
                 }
@@ -173,6 +188,62 @@ impl Tokenizer for NativeTokenizer {
         // WordPiece begins every word with a space, including the first.
         self.add_space_prefix || matches!(self.model, Encoder::WordPiece(_))
     }
+
+    fn leading_spaces(&self) -> LeadingSpaces {
+        self.leading_spaces
+    }
+
+    fn replaces_each_byte(&self) -> bool {
+        matches!(self.model, Encoder::SentencePiece(_))
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}
+
+fn leading_spaces(vocabulary: &Vocabulary) -> LeadingSpaces {
+    match vocabulary.model {
+        Model::WordPiece => LeadingSpaces::RemoveOne,
+        _ if vocabulary.remove_extra_spaces => LeadingSpaces::RemoveOneOfEachToken,
+        _ if vocabulary.add_space_prefix => LeadingSpaces::RemoveOne,
+        _ => LeadingSpaces::Keep,
+    }
+}
+
+/// Whether text without a token must not become this token, because it also begins, ends or separates texts.
+fn has_another_role(vocabulary: &Vocabulary, unknown: u32) -> bool {
+    let special = &vocabulary.special;
+    [special.bos, special.eos, special.eot, special.separator].contains(&Some(unknown))
+        || vocabulary.tokens.get(unknown as usize).is_some_and(eog::is_end_text)
+}
+
+/// The tokens that are matched before the model sees a text.
+fn special_texts(vocabulary: &Vocabulary, kinds: &[TokenKind]) -> SpecialTexts {
+    let mut special = SpecialTexts::new();
+    let spaced = matches!(vocabulary.model, Model::SentencePiece | Model::Unigram);
+    for ((id, text), &kind) in (0u32..).zip(vocabulary.tokens.iter()).zip(kinds) {
+        let strip = vocabulary.strip_after_special && !matches!(text, "<unk>" | "<s>" | "<|endoftext|>");
+        if kind != TokenKind::UserDefined {
+            special.insert(id, text, kind, strip);
+        } else if vocabulary.splits_at_user_defined {
+            special.insert(id, text, kind, strip);
+            // A space mark in a SentencePiece token is a space of the text.
+            if spaced && text.contains(SPACE_MARK) {
+                special.insert(id, &text.replace(SPACE_MARK, " "), kind, strip);
+            }
+        }
+    }
+    special
+}
+
+/// Rejects tokens that are too long. Each position of a text is compared with the tokens that begin there, so the longest
+/// token limits the time per byte of text.
+pub(crate) fn limit_lengths(tokens: &Strings) -> Result<(), TokenizerError> {
+    match tokens.iter().enumerate().find(|(_, text)| text.len() > MAX_TOKEN) {
+        Some((id, text)) => Err(TokenizerError::TokenTooLong { id, len: text.len(), max: MAX_TOKEN }),
+        None => Ok(()),
+    }
 }
 
 fn is_special(kind: TokenKind) -> bool {
@@ -185,6 +256,7 @@ fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
     if tokens == 0 {
         return Err(TokenizerError::Empty);
     }
+    limit_lengths(&vocabulary.tokens)?;
     let lengths = [
         ("tokenizer.ggml.scores", vocabulary.scores.len()),
         ("tokenizer.ggml.token_type", vocabulary.kinds.len()),
@@ -223,33 +295,39 @@ fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
 /// Some files mark `<|im_end|>` and similar tokens as normal. If merges produce such a token, it stays text; if it is a
 /// well-known end-of-generation token that cannot be produced otherwise, it becomes a control token.
 fn mark_control_tokens(vocabulary: &Vocabulary, kinds: &mut [TokenKind]) {
-    let mut suspects: Vec<(usize, &str)> = vocabulary
+    let suspects: Vec<(usize, &str)> = vocabulary
         .tokens
         .iter()
         .enumerate()
         .filter(|&(id, text)| kinds[id] == TokenKind::Normal && eog::is_end_text(text))
         .collect();
-    if suspects.is_empty() {
+    let mut texts: Vec<&str> = suspects.iter().map(|suspect| suspect.1).collect();
+    texts.sort_unstable();
+    texts.dedup();
+    if texts.is_empty() {
         return;
     }
     for merge in vocabulary.merges.iter() {
         if let Some((left, right)) = merge.split_once(' ') {
-            suspects.retain(|(_, text)| text.strip_prefix(left) != Some(right));
+            texts.retain(|text| text.strip_prefix(left) != Some(right));
         }
     }
-    for (id, _) in suspects {
-        kinds[id] = TokenKind::Control;
+    for (id, text) in suspects {
+        if texts.contains(&text) {
+            kinds[id] = TokenKind::Control;
+        }
     }
 }
 
 /// The bytes that each token adds to a text.
 fn pieces(vocabulary: &Vocabulary, kinds: &[TokenKind]) -> Pieces {
     let mut pieces = Pieces::default();
+    let spaced = matches!(vocabulary.model, Model::SentencePiece | Model::Unigram);
     for (text, kind) in vocabulary.tokens.iter().zip(kinds) {
         pieces.push_with(|out| match kind {
             TokenKind::Control => {}
             TokenKind::Unknown => out.extend_from_slice(vocabulary.unknown_surface.as_bytes()),
-            TokenKind::UserDefined => out.extend_from_slice(text.as_bytes()),
+            TokenKind::UserDefined if !spaced => out.extend_from_slice(text.as_bytes()),
             TokenKind::Byte => match byte_of_hex(text) {
                 Some(byte) => out.push(byte),
                 None => out.extend_from_slice(text.as_bytes()),
@@ -257,7 +335,7 @@ fn pieces(vocabulary: &Vocabulary, kinds: &[TokenKind]) -> Pieces {
             TokenKind::Normal | TokenKind::Unused if vocabulary.model == Model::ByteLevel => {
                 append_bytes(text, out);
             }
-            TokenKind::Normal | TokenKind::Unused => {
+            TokenKind::Normal | TokenKind::Unused | TokenKind::UserDefined => {
                 for (at, part) in text.split(SPACE_MARK).enumerate() {
                     if at > 0 {
                         out.push(b' ');

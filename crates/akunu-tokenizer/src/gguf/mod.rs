@@ -11,6 +11,7 @@ use akunu_format::{Array, Metadata, Strings, Value};
 use crate::chat::ChatTemplates;
 use crate::error::printable;
 use crate::hf::{HfTokenizer, Sidecar};
+use crate::sentencepiece::SPACE_MARK;
 use crate::{
     Model, NativeTokenizer, SpecialTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary, from_gguf,
 };
@@ -52,7 +53,7 @@ pub fn gguf_vocabulary(folder: &Path, rows: usize) -> Result<GgufVocabulary, Tok
 struct Found {
     vocabulary: Vocabulary,
     tokenizer: Box<dyn Tokenizer>,
-    /// Text is composed (NFC) first, which GGUF cannot represent.
+    /// Text is composed (NFC) first, which GGUF cannot represent in this case.
     composed: bool,
     /// The keys state the special tokens of text pairs.
     pairs: bool,
@@ -191,6 +192,10 @@ fn keys(found: &Found, rows: usize) -> Metadata {
             Some(rest) => rest.to_string(),
             None => format!("▁{text}"),
         },
+        // As llama.cpp's converter does, because llama.cpp matches these tokens in the text as it is.
+        Model::SentencePiece | Model::Unigram if vocabulary.kinds[id] == TokenKind::UserDefined => {
+            text.replace(SPACE_MARK, " ")
+        }
         _ => text.to_string(),
     };
     let count = vocabulary.tokens.len();

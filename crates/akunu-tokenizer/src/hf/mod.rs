@@ -29,7 +29,7 @@ use check::Description;
 use file::File;
 pub(crate) use native::Export;
 use native::{Native, Recognised};
-pub(crate) use normalize::is_composed;
+pub(crate) use normalize::{compose, is_composed};
 use pieces::Steps;
 pub use sidecar::Sidecar;
 
@@ -116,6 +116,7 @@ impl HfTokenizer {
         sidecar: &Sidecar,
     ) -> Result<HfTokenizer, TokenizerError> {
         let Recognised { native, vocabulary, surfaces, template } = recognised;
+        crate::native::limit_lengths(&vocabulary.tokens)?;
         let steps = Steps::of(&file.decoder)?;
         let (texts, kinds) = (vocabulary.tokens, vocabulary.kinds);
         let surface = |id: u32| {
