@@ -48,7 +48,7 @@ pub use gguf::{GgufVocabulary, gguf_vocabulary};
 pub use hf::{HfTokenizer, Sidecar};
 pub use model_file::from_model_file;
 pub use native::NativeTokenizer;
-pub use stream::{LeadingSpaces, StreamDecoder};
+pub use stream::StreamDecoder;
 pub use template::{Encoding, Template};
 pub use vocabulary::{Model, SpecialTokens, TokenKind, Vocabulary};
 
@@ -158,9 +158,15 @@ pub trait Tokenizer: Debug + Send + Sync {
     /// Whether encoding adds a space at the beginning of a text.
     fn has_space_prefix(&self) -> bool;
 
-    /// The spaces at the beginning of a text that decoding removes.
-    fn leading_spaces(&self) -> LeadingSpaces {
-        if self.has_space_prefix() { LeadingSpaces::RemoveOne } else { LeadingSpaces::Keep }
+    /// The bytes that a token adds at the beginning of a text: usually without the space that encoding adds there.
+    fn first_bytes(&self, id: u32) -> Option<&[u8]> {
+        let bytes = self.token_bytes(id)?;
+        Some(if self.has_space_prefix() { bytes.strip_prefix(b" ").unwrap_or(bytes) } else { bytes })
+    }
+
+    /// Whether a text has not begun while its tokens add nothing but the spaces that [`Tokenizer::first_bytes`] removes.
+    fn skips_leading_spaces(&self) -> bool {
+        false
     }
 
     /// Whether each byte of invalid UTF-8 becomes U+FFFD, as in SentencePiece. Otherwise the bytes of an incomplete

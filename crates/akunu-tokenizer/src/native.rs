@@ -14,8 +14,7 @@ use crate::special::{Fragment, SpecialTexts};
 use crate::template::Template;
 use crate::wordpiece::WordPiece;
 use crate::{
-    EncodeOptions, LeadingSpaces, MAX_TEXT, Model, SpecialTokens, TokenKind, Tokenizer, TokenizerError,
-    Vocabulary,
+    EncodeOptions, MAX_TEXT, Model, SpecialTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary,
 };
 
 /// Maximum size of a token's text in bytes.
@@ -30,11 +29,13 @@ pub struct NativeTokenizer {
     /// The bytes that each token adds to a text.
     pieces: Pieces,
     special_texts: SpecialTexts,
+    marks_are_spaces: bool,
     special: SpecialTokens,
     template: Template,
     end_of_generation: Vec<u32>,
     add_space_prefix: bool,
-    leading_spaces: LeadingSpaces,
+    /// See [`Tokenizer::skips_leading_spaces`].
+    skip_leading_spaces: bool,
     composed: bool,
     notes: Vec<String>,
     scratch: Pool,
@@ -76,10 +77,11 @@ impl NativeTokenizer {
             model,
             pieces,
             special_texts: special_texts(&vocabulary, &kinds),
+            marks_are_spaces: marks_are_spaces(&vocabulary, &kinds),
             special: SpecialTokens { eot, unknown, ..vocabulary.special },
             template: Template::from_flags(&vocabulary.special, vocabulary.model),
             end_of_generation,
-            leading_spaces: leading_spaces(&vocabulary),
+            skip_leading_spaces: vocabulary.remove_extra_spaces,
             composed: vocabulary.composed,
             notes: vocabulary.notes,
             add_space_prefix: vocabulary.add_space_prefix,
@@ -99,6 +101,9 @@ impl NativeTokenizer {
         if options.add_special {
             ids.extend(self.template.before());
         }
+        let spaced = Some(text).filter(|text| self.marks_are_spaces && text.contains(SPACE_MARK));
+        let spaced = spaced.map(|text| text.replace(SPACE_MARK, " "));
+        let text = spaced.as_deref().unwrap_or(text);
         // A space is added to the first word of a text, and to the first word after a special token.
         let mut add_space = self.add_space_prefix;
         self.special_texts.split(text, options.parse_special, |fragment| match fragment {
@@ -189,8 +194,16 @@ impl Tokenizer for NativeTokenizer {
         self.add_space_prefix || matches!(self.model, Encoder::WordPiece(_))
     }
 
-    fn leading_spaces(&self) -> LeadingSpaces {
-        self.leading_spaces
+    fn first_bytes(&self, id: u32) -> Option<&[u8]> {
+        let bytes = self.pieces.get(id)?;
+        // The text of an unknown token and a byte are not what encoding adds.
+        let kept = matches!(self.kinds[id as usize], TokenKind::Byte | TokenKind::Unknown);
+        let removed = (self.has_space_prefix() || self.skip_leading_spaces) && !kept;
+        Some(if removed { bytes.strip_prefix(b" ").unwrap_or(bytes) } else { bytes })
+    }
+
+    fn skips_leading_spaces(&self) -> bool {
+        self.skip_leading_spaces
     }
 
     fn replaces_each_byte(&self) -> bool {
@@ -199,15 +212,6 @@ impl Tokenizer for NativeTokenizer {
 
     fn notes(&self) -> &[String] {
         &self.notes
-    }
-}
-
-fn leading_spaces(vocabulary: &Vocabulary) -> LeadingSpaces {
-    match vocabulary.model {
-        Model::WordPiece => LeadingSpaces::RemoveOne,
-        _ if vocabulary.remove_extra_spaces => LeadingSpaces::RemoveOneOfEachToken,
-        _ if vocabulary.add_space_prefix => LeadingSpaces::RemoveOne,
-        _ => LeadingSpaces::Keep,
     }
 }
 
@@ -221,20 +225,31 @@ fn has_another_role(vocabulary: &Vocabulary, unknown: u32) -> bool {
 /// The tokens that are matched before the model sees a text.
 fn special_texts(vocabulary: &Vocabulary, kinds: &[TokenKind]) -> SpecialTexts {
     let mut special = SpecialTexts::new();
-    let spaced = matches!(vocabulary.model, Model::SentencePiece | Model::Unigram);
+    let marks_are_spaces = marks_are_spaces(vocabulary, kinds);
     for ((id, text), &kind) in (0u32..).zip(vocabulary.tokens.iter()).zip(kinds) {
+        if kind == TokenKind::UserDefined && !vocabulary.splits_at_user_defined {
+            continue;
+        }
         let strip = vocabulary.strip_after_special && !matches!(text, "<unk>" | "<s>" | "<|endoftext|>");
-        if kind != TokenKind::UserDefined {
-            special.insert(id, text, kind, strip);
-        } else if vocabulary.splits_at_user_defined {
-            special.insert(id, text, kind, strip);
-            // A space mark in a SentencePiece token is a space of the text.
-            if spaced && text.contains(SPACE_MARK) {
-                special.insert(id, &text.replace(SPACE_MARK, " "), kind, strip);
-            }
+        match marks_are_spaces {
+            true => special.insert(id, &text.replace(SPACE_MARK, " "), kind, strip),
+            false => special.insert(id, text, kind, strip),
         }
     }
     special
+}
+
+/// Whether tokens are matched in a text whose space marks are spaces, as for SentencePiece, because some of them contain
+/// spaces.
+fn marks_are_spaces(vocabulary: &Vocabulary, kinds: &[TokenKind]) -> bool {
+    let mut texts = vocabulary.tokens.iter().zip(kinds);
+    is_sentence_piece(vocabulary.model)
+        && vocabulary.splits_at_user_defined
+        && texts.any(|(text, kind)| *kind == TokenKind::UserDefined && text.contains([' ', SPACE_MARK]))
+}
+
+fn is_sentence_piece(model: Model) -> bool {
+    matches!(model, Model::SentencePiece | Model::Unigram)
 }
 
 /// Rejects tokens that are too long. Each position of a text is compared with the tokens that begin there, so the longest
@@ -322,7 +337,7 @@ fn mark_control_tokens(vocabulary: &Vocabulary, kinds: &mut [TokenKind]) {
 /// The bytes that each token adds to a text.
 fn pieces(vocabulary: &Vocabulary, kinds: &[TokenKind]) -> Pieces {
     let mut pieces = Pieces::default();
-    let spaced = matches!(vocabulary.model, Model::SentencePiece | Model::Unigram);
+    let spaced = is_sentence_piece(vocabulary.model);
     for (text, kind) in vocabulary.tokens.iter().zip(kinds) {
         pieces.push_with(|out| match kind {
             TokenKind::Control => {}

@@ -109,6 +109,7 @@ impl AdjacentBytes {
             }
             at += 1;
         }
+        crate::work::count(at - start);
         at
     }
 }

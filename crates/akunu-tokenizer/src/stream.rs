@@ -3,17 +3,7 @@
 
 use std::str::from_utf8;
 
-use crate::{TokenKind, Tokenizer};
-
-/// The spaces at the beginning of a text that decoding removes, because encoding adds or ignores them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeadingSpaces {
-    Keep,
-    RemoveOne,
-    /// One of each token, until a token adds something else to the text, as in SentencePiece vocabularies that ignore
-    /// extra spaces.
-    RemoveOneOfEachToken,
-}
+use crate::Tokenizer;
 
 /// Converts tokens to text one at a time. The concatenated output equals that of [`Tokenizer::decode`] for all tokens.
 ///
@@ -45,13 +35,8 @@ impl StreamDecoder {
         self.each_byte = tokenizer.replaces_each_byte();
         let mut bytes = tokenizer.token_bytes(id).unwrap_or_default();
         if self.at_start && !bytes.is_empty() {
-            let removed = tokenizer.leading_spaces();
-            // The text of an unknown token and a byte are not what encoding adds.
-            let is_text = !matches!(tokenizer.token_kind(id), Some(TokenKind::Byte | TokenKind::Unknown));
-            if removed != LeadingSpaces::Keep && is_text {
-                bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
-            }
-            self.at_start = removed == LeadingSpaces::RemoveOneOfEachToken && bytes.is_empty();
+            bytes = tokenizer.first_bytes(id).unwrap_or_default();
+            self.at_start = tokenizer.skips_leading_spaces() && bytes.is_empty();
         }
         self.push_bytes(bytes, out);
     }

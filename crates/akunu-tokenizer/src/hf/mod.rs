@@ -14,6 +14,7 @@ mod recognise;
 mod sidecar;
 mod unigram;
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -42,6 +43,8 @@ pub struct HfTokenizer {
     texts: Strings,
     kinds: Vec<TokenKind>,
     pieces: Pieces,
+    /// Tokens whose bytes at the beginning of a text are others than usual.
+    firsts: HashMap<u32, Vec<u8>>,
     template: Template,
     special: SpecialTokens,
     end_of_generation: Vec<u32>,
@@ -124,11 +127,13 @@ impl HfTokenizer {
             Some(surfaces[at].1.as_str())
         };
         let pieces = steps.pieces(&texts, &kinds, surface);
+        let firsts = steps.firsts(&texts, &kinds, surface, &pieces);
         let mut tokenizer = HfTokenizer {
             engine: Engine::Native(Box::new(native)),
             texts,
             kinds,
             pieces,
+            firsts,
             template,
             special: SpecialTokens::default(),
             end_of_generation: Vec::new(),
@@ -158,7 +163,9 @@ impl HfTokenizer {
         let surfaces = inner.get_added_vocabulary();
         let surfaces: Vec<Option<String>> =
             (0..kinds.len() as u32).map(|id| surfaces.simple_id_to_token(id)).collect();
-        let pieces = steps.pieces(&texts, &kinds, |id| surfaces.get(id as usize)?.as_deref());
+        let surface = |id: u32| surfaces.get(id as usize)?.as_deref();
+        let pieces = steps.pieces(&texts, &kinds, surface);
+        let firsts = steps.firsts(&texts, &kinds, surface, &pieces);
         let engine = Library { inner, plain, unknown, why };
         let template = engine.template(&kinds)?;
         let mut tokenizer = HfTokenizer {
@@ -166,6 +173,7 @@ impl HfTokenizer {
             texts,
             kinds,
             pieces,
+            firsts,
             template,
             special: SpecialTokens::default(),
             end_of_generation: Vec::new(),
@@ -364,6 +372,14 @@ impl Tokenizer for HfTokenizer {
 
     fn has_space_prefix(&self) -> bool {
         self.space_prefix
+    }
+
+    fn first_bytes(&self, id: u32) -> Option<&[u8]> {
+        if let Some(first) = self.firsts.get(&id) {
+            return Some(first);
+        }
+        let bytes = self.pieces.get(id)?;
+        Some(if self.space_prefix { bytes.strip_prefix(b" ").unwrap_or(bytes) } else { bytes })
     }
 }
 

@@ -285,8 +285,8 @@ fn no_special_from_text(file: &File<'_>, pre: &PreTokenizer, ignore_merges: bool
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Export {
     pub(crate) unknown: Option<u32>,
-    /// Text is composed (NFC) first, which the name of the pre-tokenizer does not imply.
-    pub(crate) composed: bool,
+    /// Whether text is composed (NFC) first, if the name of the pre-tokenizer implies the opposite.
+    pub(crate) composed: Option<bool>,
     /// Number of added tokens that consume whitespace around them.
     pub(crate) stripping: usize,
 }
@@ -318,7 +318,8 @@ impl Native {
             }
             _ => return Err(format!("{} of this kind is not supported by GGUF", self.describe())),
         }
-        let composed = matches!(self.normalizer, Normalizer::Nfc) && !pretokenizer::composes(&vocabulary.pre);
+        let composed = matches!(self.normalizer, Normalizer::Nfc);
+        let composed = Some(composed).filter(|&composed| composed != pretokenizer::composes(&vocabulary.pre));
         Ok(Export { unknown: vocabulary.special.unknown, composed, stripping: 0 })
     }
 

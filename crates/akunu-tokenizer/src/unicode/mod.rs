@@ -120,6 +120,11 @@ impl<'t> Reader<'t> {
         &self.text[at..]
     }
 
+    /// The character that ends at `at`.
+    pub(crate) fn before(&self, at: usize) -> Option<char> {
+        self.text[..at].chars().next_back()
+    }
+
     /// The byte at `at`; 0 past the end.
     #[inline(always)]
     pub(crate) fn byte(&self, at: usize) -> u8 {
