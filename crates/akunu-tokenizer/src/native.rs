@@ -43,8 +43,8 @@ pub struct NativeTokenizer {
 
 #[derive(Debug)]
 enum Encoder {
-    SentencePiece(SentencePiece),
-    ByteLevel(ByteLevel),
+    SentencePiece(Box<SentencePiece>),
+    ByteLevel(Box<ByteLevel>),
     WordPiece(WordPiece),
 }
 
@@ -59,11 +59,11 @@ impl NativeTokenizer {
         vocabulary.special.unknown = unknown.filter(|&id| !has_another_role(&vocabulary, id));
         let model = match vocabulary.model {
             Model::SentencePiece | Model::Unigram => {
-                Encoder::SentencePiece(SentencePiece::new(&vocabulary, &kinds, &pieces)?)
+                Encoder::SentencePiece(Box::new(SentencePiece::new(&vocabulary, &kinds, &pieces)?))
             }
             Model::ByteLevel => {
                 let pre = PreTokenizer::named(&vocabulary.pre)?;
-                Encoder::ByteLevel(ByteLevel::new(&vocabulary, pre, &kinds, &pieces)?)
+                Encoder::ByteLevel(Box::new(ByteLevel::new(&vocabulary, pre, &kinds, &pieces)?))
             }
             Model::WordPiece => Encoder::WordPiece(WordPiece::new(&vocabulary, &kinds, &pieces)),
         };

@@ -13,7 +13,7 @@ pub(crate) struct Trie {
     edges: HashMap<u64, u32, Seed>,
     labels: Vec<u8>,
     /// First bytes of all texts, to skip most positions quickly.
-    first: [bool; 256],
+    first: Box<[bool; 256]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ impl Trie {
     pub(crate) fn new() -> Trie {
         let root = Node { start: 0, len: 0, value: NOTHING };
         let edges = HashMap::with_hasher(Seed::random());
-        Trie { nodes: vec![root], edges, labels: Vec::new(), first: [false; 256] }
+        Trie { nodes: vec![root], edges, labels: Vec::new(), first: Box::new([false; 256]) }
     }
 
     /// Returns `false` if the text is empty or was inserted before: then the first value is kept.

@@ -47,6 +47,8 @@ pub struct HfTokenizer {
     firsts: HashMap<u32, Vec<u8>>,
     template: Template,
     special: SpecialTokens,
+    /// The token that the model uses for unknown text.
+    unknown: Option<u32>,
     end_of_generation: Vec<u32>,
     space_prefix: bool,
 }
@@ -121,6 +123,7 @@ impl HfTokenizer {
         let Recognised { native, vocabulary, surfaces, template } = recognised;
         crate::native::limit_lengths(&vocabulary.tokens)?;
         let steps = Steps::of(&file.decoder)?;
+        let unknown = vocabulary.special.unknown;
         let (texts, kinds) = (vocabulary.tokens, vocabulary.kinds);
         let surface = |id: u32| {
             let at = surfaces.binary_search_by_key(&id, |surface| surface.0).ok()?;
@@ -136,6 +139,7 @@ impl HfTokenizer {
             firsts,
             template,
             special: SpecialTokens::default(),
+            unknown,
             end_of_generation: Vec::new(),
             space_prefix: steps.have_space_prefix(),
         };
@@ -176,6 +180,7 @@ impl HfTokenizer {
             firsts,
             template,
             special: SpecialTokens::default(),
+            unknown,
             end_of_generation: Vec::new(),
             space_prefix: steps.have_space_prefix(),
         };
@@ -306,6 +311,7 @@ impl Tokenizer for HfTokenizer {
         if options.add_special {
             ids.extend(self.template.before());
         }
+        let text_start = ids.len();
         let body = match &self.engine {
             Engine::Native(native) => native.encode(text, !options.parse_special, ids),
             Engine::Library(_) if text.is_empty() => Ok(()),
@@ -316,6 +322,13 @@ impl Tokenizer for HfTokenizer {
         if let Err(error) = body {
             ids.truncate(before);
             return Err(error);
+        }
+        // What a user writes must not end the text, in vocabularies where the unknown token does.
+        if let Some(unknown) =
+            self.unknown.filter(|&id| !options.parse_special && self.is_end_of_generation(id))
+        {
+            let known: Vec<u32> = ids.drain(text_start..).filter(|&id| id != unknown).collect();
+            ids.extend(known);
         }
         if options.add_special {
             ids.extend(self.template.after());
