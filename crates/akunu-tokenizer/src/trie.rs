@@ -101,13 +101,13 @@ impl Trie {
         let (mut node, mut end) = (0, at);
         while let Some(&byte) = bytes.get(end) {
             let Some(&next) = self.edges.get(&edge(node, byte)) else { return };
-            let label = self.label(next);
-            crate::work::count(label.len());
-            if !bytes[end..].starts_with(label) {
+            let Node { start, len, value } = self.nodes[next as usize];
+            crate::work::count(len as usize);
+            // The edge was found by the first byte of the label.
+            if len > 1 && !bytes[end..].starts_with(&self.labels[start..start + len as usize]) {
                 return;
             }
-            (node, end) = (next, end + label.len());
-            let value = self.nodes[node as usize].value;
+            (node, end) = (next, end + len as usize);
             if value != NOTHING {
                 found(value, end);
             }

@@ -12,7 +12,7 @@ use akunu_tokenizer::{
 };
 
 /// Damaged copies of each file.
-const COPIES: usize = 400;
+const COPIES: usize = 2000;
 
 fn open(bytes: &[u8]) -> Result<Box<dyn Tokenizer>, TokenizerError> {
     Ok(match bytes {
@@ -86,5 +86,5 @@ fn a_damaged_vocabulary_is_refused_or_works() {
             }
         }
     }
-    assert!(opened > COPIES, "only {opened} damaged files were opened");
+    assert!(opened > COPIES / 2, "only {opened} damaged files were opened");
 }
