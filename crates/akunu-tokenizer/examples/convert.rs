@@ -6,7 +6,7 @@
 //! encoded, or a list of ids, which is decoded. For each, a line with the ids or the text is written, or an object with
 //! the error.
 
-#![allow(clippy::print_stdout)]
+#![allow(clippy::print_stderr)]
 
 use std::io::Write;
 use std::path::Path;

@@ -3,6 +3,7 @@
 
 use akunu_format::Strings;
 
+use crate::chat::Rendered;
 use crate::work::counted;
 use crate::{
     EncodeOptions, HfTokenizer, Model, NativeTokenizer, Sidecar, TokenKind, Tokenizer, TokenizerError,
@@ -180,6 +181,21 @@ fn tokenizer_json_is_linear() {
         let both = [added(6, "<|end|", strips), added(7, "\\n", strips), added(8, " ", strips)].join(",");
         linear("BPE of characters", &|| Box::new(json(bpe, metaspace, &both)));
         linear("Unigram", &|| Box::new(json(unigram, metaspace, &both)));
+    }
+}
+
+#[test]
+fn conversations_of_look_alikes_are_linear() {
+    for whole in [true, false] {
+        let steps = |count: usize| {
+            let (tokenizer, unit) = (byte_level("gpt-2"), "<|end|>");
+            let range = |at: usize| at * unit.len()..(at + 1) * unit.len();
+            let untrusted = if whole { vec![0..count * unit.len()] } else { (0..count).map(range).collect() };
+            let rendered = Rendered { text: unit.repeat(count), untrusted };
+            counted(|| assert!(!rendered.encode(&tokenizer).unwrap().is_empty()))
+        };
+        let (once, twice) = (steps(400), steps(800));
+        assert!(once > 400 && twice as f64 <= 2.5 * once as f64, "{whole}: {once} steps, then {twice}");
     }
 }
 

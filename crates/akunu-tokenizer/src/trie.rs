@@ -138,6 +138,19 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn the_size_is_that_of_the_texts() {
+        let mut trie = Trie::new();
+        let texts: Vec<String> =
+            (0..500).map(|number| format!("{}{number}", "ab".repeat(number % 7 * 100))).collect();
+        for (value, text) in texts.iter().enumerate() {
+            assert!(trie.insert(text.as_bytes(), value as u32));
+        }
+        let bytes: usize = texts.iter().map(String::len).sum();
+        assert!(trie.nodes.len() <= 2 * texts.len() + 1 && trie.edges.len() < trie.nodes.len());
+        assert!(trie.labels.len() <= bytes, "{} of {bytes}", trie.labels.len());
+    }
+
     proptest! {
         #[test]
         fn every_inserted_prefix_is_found(
