@@ -194,14 +194,27 @@ impl SentencePiece {
                 merges.cut_without_unused(text, pieces, &mut scratch.merger);
                 self.push_ids(text, scratch, &mut false, ids).map(drop)
             }
-            // The sum of scores depends on the preceding text, and its rounding may decide between two splits.
+            // The sum of scores depends on the preceding text, and its rounding may decide between two splits. Words for
+            // which it does not are cached.
             Rule::Unigram(unigram) => {
                 let (mut start, mut score, mut after_unknown) = (0, 0.0, false);
                 while start < text.len() {
                     let part = &text[start..self.adjacent.cut(text.as_bytes(), start)];
-                    score = unigram.cut(part, score, &mut scratch.paths, &mut scratch.merger);
-                    self.push_ids(part, scratch, &mut after_unknown, ids)?;
                     start += part.len();
+                    let before = ids.len();
+                    if scratch.cache.append(part.as_bytes(), ids) {
+                        if let Some(sum) = unigram.sum_after(score, &ids[before..]) {
+                            (score, after_unknown) = (sum, false);
+                            continue;
+                        }
+                        ids.truncate(before);
+                    }
+                    let split = unigram.cut(part, score, &mut scratch.paths, &mut scratch.merger);
+                    self.push_ids(part, scratch, &mut after_unknown, ids)?;
+                    score = split.score;
+                    if split.certain {
+                        scratch.cache.keep(part.as_bytes(), &ids[before..]);
+                    }
                 }
                 Ok(())
             }

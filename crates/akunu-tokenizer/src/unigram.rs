@@ -11,12 +11,29 @@ const UNKNOWN_PENALTY: f64 = 10.0;
 /// SentencePiece lets sums start again from 0 when they exceed this, so that they do not lose precision.
 const RESTART: f64 = 100_000.0;
 
+/// The greatest sum before a word for which a kept split is used: far enough from [`RESTART`].
+const FAR_FROM_RESTART: f64 = 99_000.0;
+
+/// Splits whose sums differ by less are not certain: below [`RESTART`], a sum of 15 scores is rounded by up to 0.06.
+const MARGIN: f64 = 0.15;
+
+/// How a text was split.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Split {
+    /// The sum of scores after the text.
+    pub(crate) score: f64,
+    /// The split does not depend on the sum before the text, and all of it has tokens.
+    pub(crate) certain: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Unigram {
     /// The values are places in `tokens`.
     trie: Trie,
     /// Ids and scores.
     tokens: Vec<(u32, f64)>,
+    /// Scores by id.
+    scores: Vec<f64>,
     lowest: f64,
     /// Length in bytes of the longest token, or 4, the longest character.
     longest: usize,
@@ -45,7 +62,14 @@ const NO_PATH: BestPath = BestPath { score: f64::NEG_INFINITY, start: NONE, id: 
 
 impl Unigram {
     pub(crate) fn new(precision: Precision) -> Unigram {
-        Unigram { trie: Trie::new(), tokens: Vec::new(), lowest: 0.0, longest: 4, precision }
+        Unigram {
+            trie: Trie::new(),
+            tokens: Vec::new(),
+            scores: Vec::new(),
+            lowest: 0.0,
+            longest: 4,
+            precision,
+        }
     }
 
     /// Adds a token. A score that is not finite is replaced by the lowest possible one.
@@ -61,6 +85,8 @@ impl Unigram {
         let bytes = pieces.get(id).unwrap_or_default();
         if self.trie.insert(bytes, place) {
             self.tokens.push((id, score));
+            self.scores.resize(self.scores.len().max(id as usize + 1), 0.0);
+            self.scores[id as usize] = score;
             self.longest = self.longest.max(bytes.len());
         }
     }
@@ -78,8 +104,15 @@ impl Unigram {
     }
 
     /// Splits `text` and leaves its tokens as the parts of `merger`; an unknown character is a part without a token.
-    /// `so_far` is the sum of scores before the text; returns the sum after it.
-    pub(crate) fn cut(&self, text: &str, so_far: f64, paths: &mut Vec<BestPath>, merger: &mut Merger) -> f64 {
+    /// `so_far` is the sum of scores before the text.
+    pub(crate) fn cut(
+        &self,
+        text: &str,
+        so_far: f64,
+        paths: &mut Vec<BestPath>,
+        merger: &mut Merger,
+    ) -> Split {
+        let mut certain = so_far.abs() < FAR_FROM_RESTART;
         let bytes = text.as_bytes();
         paths.clear();
         paths.resize(bytes.len() + 1, NO_PATH);
@@ -95,6 +128,7 @@ impl Unigram {
             let (so_far, width) = (paths[start].score, c.len_utf8());
             let mut offer = |end: usize, score: f64, id: u32| {
                 let score = self.rounded(score);
+                certain &= (score - paths[end].score).abs() > MARGIN;
                 if score > paths[end].score {
                     paths[end] = BestPath { score, start: start as u32, id };
                 }
@@ -118,11 +152,19 @@ impl Unigram {
             let path_to = paths[end];
             // Every position is reachable one character at a time; the fallback guarantees termination.
             let start = if (path_to.start as usize) < end { path_to.start as usize } else { end - 1 };
+            certain &= path_to.id != NONE;
             merger.push(start, end, path_to.id);
             end = start;
         }
         merger.reverse();
-        paths[bytes.len()].score
+        Split { score: paths[bytes.len()].score, certain }
+    }
+
+    /// The sum of scores after tokens whose split is certain, if it may be used after the sum `so_far`.
+    pub(crate) fn sum_after(&self, so_far: f64, ids: &[u32]) -> Option<f64> {
+        let score = |id: &u32| self.scores.get(*id as usize).copied().unwrap_or(0.0);
+        let sum = ids.iter().fold(so_far, |sum, id| self.rounded(sum + score(id)));
+        Some(sum).filter(|_| so_far.abs() < FAR_FROM_RESTART)
     }
 }
 
