@@ -189,8 +189,10 @@ fn conversations_of_look_alikes_are_linear() {
     for whole in [true, false] {
         let steps = |count: usize| {
             let (tokenizer, unit) = (byte_level("gpt-2"), "<|end|>");
-            let range = |at: usize| at * unit.len()..(at + 1) * unit.len();
-            let untrusted = if whole { vec![0..count * unit.len()] } else { (0..count).map(range).collect() };
+            // One message, or one for each look-alike.
+            let (messages, units) = if whole { (1, count) } else { (count, 1) };
+            let size = units * unit.len();
+            let untrusted = (0..messages).map(|at| at * size..(at + 1) * size).collect();
             let rendered = Rendered { text: unit.repeat(count), untrusted };
             counted(|| assert!(!rendered.encode(&tokenizer).unwrap().is_empty()))
         };
