@@ -1,4 +1,4 @@
-//! Arbitrary bytes as a vocabulary (`tokenizer.model`, `tokenizer.json`), and as a text for it and for a valid
+//! Arbitrary bytes as a vocabulary (`tokenizer.model`, `tokenizer.json`, GGUF), and as a text for it and for a valid
 //! vocabulary.
 #![no_main]
 
@@ -48,6 +48,13 @@ fuzz_target!(|data: &[u8]| {
         if let Ok(tokenizer) = HfTokenizer::from_bytes(data, &Sidecar::default()) {
             let _ =
                 tokenizer.encode("the cat. é </s>", EncodeOptions { add_special: true, parse_special: true });
+        }
+    } else if data.starts_with(b"GGUF") {
+        let file = akunu_format::Gguf::from_region(akunu_format::Region::from_vec(data.to_vec()));
+        if let Ok(file) = file
+            && let Ok(tokenizer) = akunu_tokenizer::from_gguf(file.metadata())
+        {
+            let _ = round_trip(&tokenizer, "the cat. é </s>  two");
         }
     } else if let Ok(vocabulary) = Vocabulary::from_sentencepiece(data)
         && let Ok(tokenizer) = NativeTokenizer::new(vocabulary)

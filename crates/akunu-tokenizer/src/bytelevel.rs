@@ -1,5 +1,5 @@
-//! Byte-level BPE: the bytes of a word are merged in the order of a list of merges. Any text can be encoded, because
-//! every byte is a token.
+//! Byte-level BPE: the bytes of a word are merged in the order of a list of merges. In most vocabularies every byte is
+//! a token; bytes that have none are dropped, as in Hugging Face's `tokenizers` and llama.cpp.
 
 use std::collections::HashSet;
 
@@ -19,7 +19,6 @@ pub(crate) struct ByteLevel {
     merges: PairMap,
     /// Index of whole words, if words that are tokens are not split (`ignore_merges`).
     words: Option<PieceIndex>,
-    unknown: Option<u32>,
     repeated_merges: bool,
 }
 
@@ -52,7 +51,6 @@ impl ByteLevel {
             byte_ids,
             merges,
             words: Some(index).filter(|_| vocabulary.ignore_merges),
-            unknown: vocabulary.special.unknown,
             repeated_merges: repeated,
         })
     }
@@ -79,42 +77,32 @@ impl ByteLevel {
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
         self.pre.split(text, &mut |word| {
+            crate::work::count(1);
             if scratch.cache.append(word.as_bytes(), ids) {
                 return Ok(());
             }
             let start = ids.len();
-            self.encode_word(word.as_bytes(), pieces, scratch, ids)?;
+            self.encode_word(word.as_bytes(), pieces, scratch, ids);
             scratch.cache.keep(word.as_bytes(), &ids[start..]);
             Ok(())
         })
     }
 
-    fn encode_word(
-        &self,
-        word: &[u8],
-        pieces: &Pieces,
-        scratch: &mut Scratch,
-        ids: &mut Vec<u32>,
-    ) -> Result<(), TokenizerError> {
+    fn encode_word(&self, word: &[u8], pieces: &Pieces, scratch: &mut Scratch, ids: &mut Vec<u32>) {
         if let Some(id) = self.words.as_ref().and_then(|words| words.get(pieces, word)) {
-            ids.push(id);
-            return Ok(());
+            return ids.push(id);
         }
         let merger = &mut scratch.merger;
         merger.clear();
         for (at, &byte) in word.iter().enumerate() {
-            merger.push(at, at + 1, self.byte_ids[byte as usize]);
-        }
-        for part in merger.run(|left, right| self.merges.get(pair(left.id, right.id))) {
-            if part.id != NONE {
-                ids.push(part.id);
-            } else {
-                let byte = word[part.start as usize];
-                let none = || TokenizerError::Unencodable { text: format!("byte 0x{byte:02X}") };
-                ids.push(self.unknown.ok_or_else(none)?);
+            let id = self.byte_ids[byte as usize];
+            // The bytes around a dropped byte may merge.
+            if id != NONE {
+                merger.push(at, at + 1, id);
             }
         }
-        Ok(())
+        let parts = merger.run(|left, right| self.merges.get(pair(left.id, right.id)));
+        ids.extend(parts.iter().map(|part| part.id));
     }
 }
 

@@ -45,6 +45,13 @@ pub(crate) fn append_bytes(text: &str, out: &mut Vec<u8>) {
     }
 }
 
+/// The text that encodes these bytes.
+#[cfg(test)]
+pub(crate) fn written(bytes: &[u8]) -> String {
+    let of_byte = |byte: u8| ('\0'..='\u{143}').find(|&c| byte_of(c) == Some(byte)).unwrap();
+    bytes.iter().map(|&byte| of_byte(byte)).collect()
+}
+
 /// Whether every character of `text` encodes a byte.
 pub(crate) fn is_written_in_bytes(text: &str) -> bool {
     text.chars().all(|c| byte_of(c).is_some())

@@ -3,6 +3,7 @@
 
 use crate::TokenizerError;
 use crate::sentencepiece::SPACE_MARK;
+use crate::trie::Trie;
 
 /// A trie of texts and their replacements: a double array with 32 bits per node, and the replacements, each terminated
 /// by a zero byte.
@@ -41,6 +42,7 @@ impl CharsMap {
     pub(crate) fn longest(&self, text: &[u8]) -> Option<(usize, &str)> {
         let (mut node, mut found) = (offset(*self.units.first()?), None);
         for (at, &byte) in text.iter().enumerate() {
+            crate::work::count(1);
             node ^= u32::from(byte);
             let Some(&unit) = self.units.get(node as usize) else { break };
             if unit & 0x8000_00ff != u32::from(byte) {
@@ -55,27 +57,6 @@ impl CharsMap {
         let end = rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len());
         Some((len, std::str::from_utf8(&rest[..end]).ok()?))
     }
-
-    /// Appends the rewritten `text`.
-    pub(crate) fn rewrite(&self, text: &str, out: &mut String) {
-        if self.is_empty() {
-            return out.push_str(text);
-        }
-        let mut at = 0;
-        while let Some(c) = text[at..].chars().next() {
-            match self.longest(&text.as_bytes()[at..]) {
-                // An invalid table may contain a partial character, which is not a match.
-                Some((len, new)) if len > 0 && text.is_char_boundary(at + len) => {
-                    out.push_str(new);
-                    at += len;
-                }
-                _ => {
-                    out.push(c);
-                    at += c.len_utf8();
-                }
-            }
-        }
-    }
 }
 
 /// Offset of a node's children, relative to it.
@@ -84,35 +65,62 @@ fn offset(unit: u32) -> u32 {
 }
 
 /// The normalization of a text before it is tokenized.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Normalizer {
     pub(crate) map: CharsMap,
     /// Remove leading and trailing spaces, and collapse repeated ones.
     pub(crate) remove_extra_spaces: bool,
+    /// Texts of user-defined tokens, which are not rewritten.
+    pub(crate) kept: Trie,
 }
 
 impl Normalizer {
     /// Appends the normalized text, with spaces instead of space marks.
     pub(crate) fn apply(&self, text: &str, add_space: bool, out: &mut String) {
-        let rewritten = if self.map.is_empty() {
-            None
-        } else {
-            let mut rewritten = String::with_capacity(text.len());
-            self.map.rewrite(text, &mut rewritten);
-            Some(rewritten)
-        };
-        let text = rewritten.as_deref().unwrap_or(text);
-        if !self.remove_extra_spaces {
+        if self.map.is_empty() && !self.remove_extra_spaces {
+            // Kept texts differ from others only in what follows.
             if add_space {
                 out.push(' ');
             }
             return push_marked(text, out);
         }
-        for (at, word) in text.split(' ').filter(|word| !word.is_empty()).enumerate() {
-            if at > 0 || add_space {
-                out.push(' ');
+        let mut rest = text;
+        if self.remove_extra_spaces {
+            while let Some((" ", after)) = self.step(rest) {
+                rest = after;
             }
-            push_marked(word, out);
+            if rest.is_empty() {
+                return;
+            }
+        }
+        let start = out.len();
+        if add_space {
+            out.push(' ');
+        }
+        let mut after_space = self.remove_extra_spaces;
+        while let Some((new, after)) = self.step(rest) {
+            let new = if after_space { new.trim_start_matches(' ') } else { new };
+            push_marked(new, out);
+            if self.remove_extra_spaces && !new.is_empty() {
+                after_space = new.ends_with(' ');
+            }
+            rest = after;
+        }
+        if self.remove_extra_spaces {
+            out.truncate(start + out[start..].trim_end_matches(' ').len());
+        }
+    }
+
+    /// What the beginning of a text becomes, and the text after it; `None` for an empty text.
+    fn step<'t>(&'t self, text: &'t str) -> Option<(&'t str, &'t str)> {
+        let width = text.chars().next()?.len_utf8();
+        if let Some((_, len)) = self.kept.longest(text.as_bytes(), 0, |_| true) {
+            return Some(text.split_at(len));
+        }
+        match self.map.longest(text.as_bytes()) {
+            // An invalid table may contain a partial character, which is not a match.
+            Some((len, new)) if len > 0 && text.is_char_boundary(len) => Some((new, &text[len..])),
+            _ => Some(text.split_at(width)),
         }
     }
 }
@@ -150,9 +158,15 @@ mod tests {
     #[test]
     fn the_longest_entry_of_the_table_matches() {
         let map = CharsMap::read(&table()).unwrap();
-        let mut out = String::new();
-        map.rewrite("aéabb", &mut out);
-        assert_eq!(out, "xyéb");
+        let mut normalizer = Normalizer { map, remove_extra_spaces: false, kept: Trie::new() };
+        let applied = |normalizer: &Normalizer| {
+            let mut out = String::new();
+            normalizer.apply("aéabb", false, &mut out);
+            out
+        };
+        assert_eq!(applied(&normalizer), "xyéb");
+        normalizer.kept.insert(b"ab", 0);
+        assert_eq!(applied(&normalizer), "xyéabb");
     }
 
     #[test]
@@ -165,7 +179,8 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x55;
             if let Ok(map) = CharsMap::read(&bytes) {
-                map.rewrite("aéabb€", &mut String::new());
+                let normalizer = Normalizer { map, remove_extra_spaces: false, kept: Trie::new() };
+                normalizer.apply("aéabb€", false, &mut String::new());
             }
         }
     }
@@ -174,7 +189,8 @@ mod tests {
     fn extra_spaces_are_removed_if_requested() {
         let applied = |remove_extra_spaces, text| {
             let mut out = String::new();
-            Normalizer { map: CharsMap::default(), remove_extra_spaces }.apply(text, true, &mut out);
+            let kept = Trie::new();
+            Normalizer { map: CharsMap::default(), remove_extra_spaces, kept }.apply(text, true, &mut out);
             out
         };
         assert_eq!(applied(true, "  a   b▁c "), " a b c");

@@ -57,6 +57,8 @@ pub enum TokenizerError {
     NoGguf { what: String },
     #[error("`tokenizer.json` was refused by the `tokenizers` library: {message}")]
     Library { message: String },
+    #[error("token {id} has {len} bytes, but at most {max} are supported")]
+    TokenTooLong { id: usize, len: usize, max: usize },
     #[error("the text has {len} bytes, but at most {max} can be tokenized at once")]
     TextTooLong { len: usize, max: usize },
 }

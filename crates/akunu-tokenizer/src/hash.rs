@@ -70,6 +70,7 @@ impl PairMap {
     #[inline(always)]
     fn probe(&self, pair: u64) -> usize {
         let mask = self.slots.len() - 1;
+        crate::work::count(1);
         let mut at = fold(self.seed.0 ^ pair, SPREAD) as usize & mask;
         while self.slots[at].0 != pair && self.slots[at].0 != NO_PAIR {
             at = (at + 1) & mask;
@@ -181,6 +182,7 @@ impl PieceIndex {
     /// The position of `bytes`, or the vacant slot where they would be inserted.
     #[inline]
     fn probe(&self, pieces: &Pieces, bytes: &[u8]) -> (usize, u32) {
+        crate::work::count(1 + bytes.len() / 8);
         let hash = self.seed.hash_bytes(bytes);
         let (tag, mask) = ((hash >> 32) as u32, self.slots.len() - 1);
         let mut at = hash as usize & mask;

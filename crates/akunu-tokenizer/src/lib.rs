@@ -18,6 +18,8 @@ mod eog;
 mod error;
 mod files;
 mod gguf;
+#[cfg(test)]
+mod growth;
 mod hash;
 mod hf;
 mod merge;
@@ -35,6 +37,7 @@ mod unicode;
 mod unigram;
 mod vocabulary;
 mod wordpiece;
+mod work;
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -147,8 +150,30 @@ pub trait Tokenizer: Debug + Send + Sync {
     /// A short description of the implementation.
     fn describe(&self) -> String;
 
-    /// Whether encoding adds a space at the beginning of a text, which decoding removes.
+    /// Settings that the vocabulary's file does not state, for the user.
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+
+    /// Whether encoding adds a space at the beginning of a text.
     fn has_space_prefix(&self) -> bool;
+
+    /// The bytes that a token adds at the beginning of a text: usually without the space that encoding adds there.
+    fn first_bytes(&self, id: u32) -> Option<&[u8]> {
+        let bytes = self.token_bytes(id)?;
+        Some(if self.has_space_prefix() { bytes.strip_prefix(b" ").unwrap_or(bytes) } else { bytes })
+    }
+
+    /// Whether a text has not begun while its tokens add nothing but the spaces that [`Tokenizer::first_bytes`] removes.
+    fn skips_leading_spaces(&self) -> bool {
+        false
+    }
+
+    /// Whether each byte of invalid UTF-8 becomes U+FFFD, as in SentencePiece. Otherwise the bytes of an incomplete
+    /// character become one, as Unicode recommends.
+    fn replaces_each_byte(&self) -> bool {
+        false
+    }
 
     /// Whether this is a control token or the unknown token, which no text contains.
     fn is_control(&self, id: u32) -> bool {
@@ -170,11 +195,11 @@ pub trait Tokenizer: Debug + Send + Sync {
     /// The text of a whole sequence. Control tokens and ids outside the vocabulary add nothing; invalid UTF-8 becomes
     /// U+FFFD.
     fn decode(&self, ids: &[u32]) -> String {
-        let mut bytes: Vec<u8> = Vec::new();
+        let (mut decoder, mut text) = (StreamDecoder::new(), String::new());
         for &id in ids {
-            bytes.extend_from_slice(self.token_bytes(id).unwrap_or_default());
+            decoder.push(self, id, &mut text);
         }
-        let prefix = self.has_space_prefix() && bytes.first() == Some(&b' ');
-        String::from_utf8_lossy(&bytes[prefix as usize..]).into_owned()
+        decoder.finish(&mut text);
+        text
     }
 }

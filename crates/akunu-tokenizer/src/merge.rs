@@ -92,11 +92,11 @@ impl Merger {
             parts[at].end = parts[at + 1].end;
             parts[at].id = parts[at].merged;
             parts.remove(at + 1);
-            let next = if at + 1 < parts.len() { Some(at + 1) } else { None };
-            rate(parts, at, next, &find);
             if at > 0 {
                 rate(parts, at - 1, Some(at), &find);
             }
+            let next = if at + 1 < parts.len() { Some(at + 1) } else { None };
+            rate(parts, at, next, &find);
         }
     }
 
@@ -129,12 +129,12 @@ impl Merger {
             if let Some(next) = next {
                 parts[next].previous = at as u32;
             }
-            rate(parts, at, next, &find);
-            queue.push(parts[at].rank, at);
             if let Some(previous) = previous {
                 rate(parts, previous, Some(at), &find);
                 queue.push(parts[previous].rank, previous);
             }
+            rate(parts, at, next, &find);
+            queue.push(parts[at].rank, at);
         }
         self.parts.retain(|part| part.start != part.end);
     }
@@ -173,6 +173,7 @@ impl Queue {
             self.at = 0;
             self.sorted.extend(self.later.drain().map(|Reverse(entry)| entry));
             self.sorted.sort_unstable();
+            crate::work::count(self.sorted.len());
         }
         let first = *self.sorted.get(self.at)?;
         let entry = match self.later.peek() {
@@ -192,6 +193,7 @@ impl Queue {
 /// Stores the merge of the left part with the right one, if there is any.
 #[inline(always)]
 fn rate(parts: &mut [Part], left: usize, right: Option<usize>, find: impl Fn(&Part, &Part) -> Option<Merge>) {
+    crate::work::count(1);
     let found = right.and_then(|right| find(&parts[left], &parts[right]));
     (parts[left].rank, parts[left].merged) = found.map_or((NONE, NONE), |merge| (merge.rank, merge.id));
 }

@@ -1,5 +1,7 @@
 //! `tokenizer.model`: a SentencePiece vocabulary, as a protocol buffer.
 
+use akunu_format::Strings;
+
 use crate::files;
 use crate::hf::Sidecar;
 use crate::protobuf::{Field, Fields};
@@ -28,24 +30,27 @@ impl Vocabulary {
     /// The vocabulary of a `tokenizer.model`.
     pub fn from_sentencepiece(bytes: &[u8]) -> Result<Vocabulary, TokenizerError> {
         let mut vocabulary = Vocabulary::new(Model::Unigram, "");
-        let (mut texts, mut trainer, mut rules) = (Vec::new(), Trainer::default(), NormalizerSpec::default());
+        let (mut texts, mut trainer, mut rules) =
+            (Strings::new(), Trainer::default(), NormalizerSpec::default());
+        let mut denormalizer = NormalizerSpec::default();
         for field in Fields::of(bytes) {
             match field.map_err(|_| damaged())? {
                 (1, Field::Bytes(piece)) => {
                     let (text, score, kind) = piece_of(piece)?;
-                    texts.push(text);
+                    texts.push(&[text]);
                     vocabulary.scores.push(score);
                     vocabulary.kinds.push(kind);
                 }
                 (2, Field::Bytes(message)) => trainer.read(message)?,
                 (3, Field::Bytes(message)) => rules.read(message)?,
+                (5, Field::Bytes(message)) => denormalizer.read(message)?,
                 _ => {}
             }
         }
         if texts.is_empty() {
             return Err(TokenizerError::NotSentencePiece { what: "it contains no tokens" });
         }
-        vocabulary.tokens = texts.into_iter().collect();
+        vocabulary.tokens = texts;
         vocabulary.model = match trainer.model {
             UNIGRAM => Model::Unigram,
             BPE => Model::SentencePiece,
@@ -56,18 +61,20 @@ impl Vocabulary {
                 return Err(TokenizerError::Unsupported { what: "SentencePiece's character model".into() });
             }
         };
-        if rules.has_table {
-            let what = "SentencePiece's normalization rules in uncompiled form".into();
-            return Err(TokenizerError::Unsupported { what });
-        }
-        if trainer.suffix {
-            let what = "SentencePiece's treat_whitespace_as_suffix".into();
-            return Err(TokenizerError::Unsupported { what });
+        let unsupported = [
+            (rules.has_table, "normalization rules in uncompiled form"),
+            (trainer.suffix, "treat_whitespace_as_suffix"),
+            (!rules.escape_spaces, "escape_whitespaces=false"),
+            (!denormalizer.charsmap.is_empty(), "denormalization rules"),
+        ];
+        if let Some((_, what)) = unsupported.iter().find(|(found, _)| *found) {
+            return Err(TokenizerError::Unsupported { what: format!("SentencePiece's {what}") });
         }
         vocabulary.special = trainer.special(&vocabulary);
         vocabulary.unknown_surface = trainer.unknown_surface;
         vocabulary.add_space_prefix = rules.add_space;
         vocabulary.remove_extra_spaces = rules.remove_extra_spaces;
+        vocabulary.splits_at_user_defined = false;
         vocabulary.charsmap = rules.charsmap;
         Ok(vocabulary)
     }
@@ -77,15 +84,14 @@ fn damaged() -> TokenizerError {
     TokenizerError::NotSentencePiece { what: "it contains an invalid field, or is truncated" }
 }
 
-fn piece_of(message: &[u8]) -> Result<(String, f32, TokenKind), TokenizerError> {
-    let (mut text, mut score, mut kind) = (String::new(), 0.0, TokenKind::Normal);
+fn piece_of(message: &[u8]) -> Result<(&str, f32, TokenKind), TokenizerError> {
+    let (mut text, mut score, mut kind) = ("", 0.0, TokenKind::Normal);
     for field in Fields::of(message) {
         match field.map_err(|_| damaged())? {
             (1, Field::Bytes(bytes)) => {
                 let valid = std::str::from_utf8(bytes);
                 text = valid
-                    .map_err(|_| TokenizerError::NotSentencePiece { what: "a token in it is not UTF-8" })?
-                    .to_string();
+                    .map_err(|_| TokenizerError::NotSentencePiece { what: "a token in it is not UTF-8" })?;
             }
             (2, Field::Four(bytes)) => score = f32::from_le_bytes(bytes),
             (3, Field::Number(number)) => kind = TokenKind::from_gguf(number.into()),
@@ -165,12 +171,19 @@ struct NormalizerSpec {
     charsmap: Vec<u8>,
     add_space: bool,
     remove_extra_spaces: bool,
+    escape_spaces: bool,
     has_table: bool,
 }
 
 impl Default for NormalizerSpec {
     fn default() -> NormalizerSpec {
-        NormalizerSpec { charsmap: Vec::new(), add_space: true, remove_extra_spaces: true, has_table: false }
+        NormalizerSpec {
+            charsmap: Vec::new(),
+            add_space: true,
+            remove_extra_spaces: true,
+            escape_spaces: true,
+            has_table: false,
+        }
     }
 }
 
@@ -181,6 +194,7 @@ impl NormalizerSpec {
                 (2, Field::Bytes(map)) => self.charsmap = map.to_vec(),
                 (3, Field::Number(flag)) => self.add_space = flag != 0,
                 (4, Field::Number(flag)) => self.remove_extra_spaces = flag != 0,
+                (5, Field::Number(flag)) => self.escape_spaces = flag != 0,
                 (6, Field::Bytes(table)) => self.has_table = !table.is_empty(),
                 _ => {}
             }

@@ -1,13 +1,17 @@
 //! SentencePiece. BPE: characters are merged into the token with the highest score, repeatedly. Unigram: see
 //! [`crate::unigram`]. A character without a token is encoded as byte tokens.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use crate::TokenizerError;
 use crate::charsmap::{CharsMap, Normalizer};
 use crate::error::printable;
 use crate::hash::{Merge, PieceIndex, Pieces};
-use crate::merge::NONE;
+use crate::merge::{Merger, NONE, Part};
 use crate::scratch::Scratch;
-use crate::unigram::Unigram;
+use crate::trie::Trie;
+use crate::unigram::{Precision, Unigram};
 use crate::{Model, TokenKind, Vocabulary};
 
 /// The character that represents a space in vocabularies.
@@ -25,12 +29,19 @@ pub(crate) struct SentencePiece {
 
 #[derive(Debug)]
 enum Rule {
-    Merges {
-        index: PieceIndex,
-        /// The merge rank of each token by id. Equal scores have equal ranks.
-        ranks: Vec<u32>,
-    },
+    Merges(Merges),
     Unigram(Unigram),
+}
+
+#[derive(Debug)]
+struct Merges {
+    index: PieceIndex,
+    /// The merge rank of each token by id. Equal scores have equal ranks. User-defined tokens have [`NONE`].
+    ranks: Vec<u32>,
+    /// User-defined tokens: they never merge.
+    user_defined: Trie,
+    /// By id; empty if no token is unused. Unused tokens take part in merging, and are split again afterwards.
+    unused: Vec<bool>,
 }
 
 /// The set of byte pairs that are adjacent in some token, one bit each.
@@ -98,6 +109,7 @@ impl AdjacentBytes {
             }
             at += 1;
         }
+        crate::work::count(at - start);
         at
     }
 }
@@ -108,41 +120,40 @@ impl SentencePiece {
         kinds: &[TokenKind],
         pieces: &Pieces,
     ) -> Result<SentencePiece, TokenizerError> {
-        let mut index = PieceIndex::with_capacity(kinds.len());
-        let mut unigram = Some(Unigram::new()).filter(|_| vocabulary.model == Model::Unigram);
-        let (mut byte_ids, mut adjacent) = ([NONE; 256], AdjacentBytes::new());
-        for (id, kind) in kinds.iter().enumerate() {
-            let bytes = pieces.get(id as u32).unwrap_or_default();
+        let texts = || (0u32..).zip(vocabulary.tokens.iter()).zip(kinds.iter().copied());
+        let mut adjacent = AdjacentBytes::new();
+        let mut byte_ids = [NONE; 256];
+        let mut kept = Trie::new();
+        for ((id, text), kind) in texts() {
+            let bytes = pieces.get(id).unwrap_or_default();
             match kind {
-                TokenKind::Normal | TokenKind::Unused => {
-                    let score = vocabulary.scores.get(id).copied().unwrap_or(0.0);
-                    match &mut unigram {
-                        // Unused tokens keep their id and never match.
-                        Some(_) if *kind == TokenKind::Unused => {}
-                        Some(unigram) => unigram.insert(pieces, id as u32, score.into()),
-                        None => {
-                            index.insert(pieces, id as u32);
-                        }
-                    }
-                    adjacent.add(bytes);
-                }
                 TokenKind::Byte => {
                     if let [byte] = bytes
                         && byte_ids[*byte as usize] == NONE
                     {
-                        byte_ids[*byte as usize] = id as u32;
+                        byte_ids[*byte as usize] = id;
                     }
                 }
-                _ => {}
+                TokenKind::UserDefined if vocabulary.splits_at_user_defined => {}
+                TokenKind::UserDefined => {
+                    kept.insert(text.as_bytes(), id);
+                    adjacent.add(bytes);
+                }
+                TokenKind::Normal | TokenKind::Unused => adjacent.add(bytes),
+                TokenKind::Control | TokenKind::Unknown => {}
             }
         }
-        let rule = match unigram {
-            Some(unigram) => Rule::Unigram(unigram),
-            None => Rule::Merges { index, ranks: ranks(&vocabulary.scores, kinds.len()) },
+        // Spaces in a text become space marks, so tokens that contain a space match nothing.
+        let matching =
+            || texts().filter(|((_, text), _)| !text.contains(' ')).map(|((id, _), kind)| (id, kind));
+        let rule = match vocabulary.model {
+            Model::Unigram => Rule::Unigram(unigram(vocabulary, matching, pieces)),
+            _ => Rule::Merges(Merges::new(vocabulary, matching(), pieces)),
         };
         let normalizer = Normalizer {
             map: CharsMap::read(&vocabulary.charsmap)?,
             remove_extra_spaces: vocabulary.remove_extra_spaces,
+            kept,
         };
         let unknown = vocabulary.special.unknown;
         Ok(SentencePiece { rule, normalizer, byte_ids, unknown, adjacent })
@@ -171,52 +182,71 @@ impl SentencePiece {
         scratch: &mut Scratch,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        self.adjacent.each_part(text, scratch, ids, |part, scratch, after_unknown, ids| {
-            self.encode_part(part, pieces, scratch, after_unknown, ids)
-        })
-    }
-
-    pub(crate) fn describe(&self) -> &'static str {
-        match self.rule {
-            Rule::Merges { .. } => "SentencePiece BPE",
-            Rule::Unigram(_) => "SentencePiece Unigram",
-        }
-    }
-
-    /// Leaves the tokens of `text` as the parts of the merger; characters without a token are single parts.
-    fn cut(&self, text: &str, pieces: &Pieces, scratch: &mut Scratch) {
-        let (bytes, merger) = (text.as_bytes(), &mut scratch.merger);
         match &self.rule {
-            Rule::Unigram(unigram) => unigram.cut(text, &mut scratch.paths, merger),
-            Rule::Merges { index, ranks } => {
-                merger.clear();
-                for (at, c) in text.char_indices() {
-                    let end = at + c.len_utf8();
-                    merger.push(at, end, index.get(pieces, &bytes[at..end]).unwrap_or(NONE));
+            Rule::Merges(merges) if merges.unused.is_empty() => {
+                self.adjacent.each_part(text, scratch, ids, |part, scratch, after_unknown, ids| {
+                    merges.cut(part, pieces, &mut scratch.merger);
+                    self.push_ids(part, scratch, after_unknown, ids)
+                })
+            }
+            // How an unused token is split depends on the whole text.
+            Rule::Merges(merges) => {
+                merges.cut_without_unused(text, pieces, &mut scratch.merger);
+                self.push_ids(text, scratch, &mut false, ids).map(drop)
+            }
+            // The sum of scores depends on the preceding text, and its rounding may decide between two splits. Words for
+            // which it does not are cached.
+            Rule::Unigram(unigram) => {
+                let (mut start, mut score, mut after_unknown) = (0, 0.0, false);
+                while start < text.len() {
+                    let part = &text[start..self.adjacent.cut(text.as_bytes(), start)];
+                    start += part.len();
+                    let before = ids.len();
+                    if scratch.cache.append(part.as_bytes(), ids) {
+                        if let Some(sum) = unigram.sum_after(score, &ids[before..]) {
+                            (score, after_unknown) = (sum, false);
+                            continue;
+                        }
+                        ids.truncate(before);
+                    }
+                    let split = unigram.cut(part, score, &mut scratch.paths, &mut scratch.merger);
+                    self.push_ids(part, scratch, &mut after_unknown, ids)?;
+                    score = split.score;
+                    if split.certain {
+                        scratch.cache.keep(part.as_bytes(), &ids[before..]);
+                    }
                 }
-                merger.run(|left, right| {
-                    let id = index.get(pieces, &bytes[left.start as usize..right.end as usize])?;
-                    Some(Merge { rank: ranks[id as usize], id })
-                });
+                Ok(())
             }
         }
     }
 
-    /// Returns `false` if some of the text has no token.
-    fn encode_part(
+    pub(crate) fn describe(&self) -> &'static str {
+        match self.rule {
+            Rule::Merges(_) => "SentencePiece BPE",
+            Rule::Unigram(_) => "SentencePiece Unigram",
+        }
+    }
+
+    /// Appends the tokens of the merger's parts of `text`, with byte tokens or the unknown token for parts without a
+    /// token. Returns `false` if some of the text is unknown.
+    fn push_ids(
         &self,
         text: &str,
-        pieces: &Pieces,
-        scratch: &mut Scratch,
+        scratch: &Scratch,
         after_unknown: &mut bool,
         ids: &mut Vec<u32>,
     ) -> Result<bool, TokenizerError> {
         let bytes = text.as_bytes();
-        self.cut(text, pieces, scratch);
         let mut known = true;
         for part in scratch.merger.parts() {
             let (start, end) = (part.start as usize, part.end as usize);
-            let spelled = bytes[start..end].iter().map(|&byte| self.byte_ids[byte as usize]);
+            // SentencePiece stores space marks, so an unknown space is spelled as one.
+            let part_bytes = match &bytes[start..end] {
+                b" " => "▁".as_bytes(),
+                other => other,
+            };
+            let spelled = part_bytes.iter().map(|&byte| self.byte_ids[byte as usize]);
             if part.id != NONE {
                 ids.push(part.id);
             } else if spelled.clone().all(|id| id != NONE) {
@@ -234,6 +264,129 @@ impl SentencePiece {
             *after_unknown = false;
         }
         Ok(known)
+    }
+}
+
+/// The Unigram model of these tokens.
+fn unigram<I: Iterator<Item = (u32, TokenKind)>>(
+    vocabulary: &Vocabulary,
+    tokens: impl Fn() -> I,
+    pieces: &Pieces,
+) -> Unigram {
+    let mut unigram = Unigram::new(Precision::Single);
+    let score = |id: u32| vocabulary.scores.get(id as usize).copied().unwrap_or(0.0);
+    let scores = || tokens().filter(|token| token.1 == TokenKind::Normal).map(|token| score(token.0));
+    for (id, kind) in tokens() {
+        match kind {
+            TokenKind::Normal => unigram.insert(pieces, id, score(id).into()),
+            TokenKind::UserDefined if !vocabulary.splits_at_user_defined => {
+                // As in SentencePiece 0.2.3: it depends on the length in bytes.
+                let len = vocabulary.tokens.get(id as usize).unwrap_or_default().len();
+                unigram.insert_always(pieces, id, f64::from((0.1 * (len as f64 - 1.0)) as f32));
+            }
+            // Unused tokens keep their id and never match.
+            _ => {}
+        }
+    }
+    if let Some(lowest) = scores().filter(|score| score.is_finite()).reduce(f32::min) {
+        unigram.set_lowest(lowest.into());
+    }
+    unigram
+}
+
+impl Merges {
+    fn new(
+        vocabulary: &Vocabulary,
+        tokens: impl Iterator<Item = (u32, TokenKind)>,
+        pieces: &Pieces,
+    ) -> Merges {
+        let count = vocabulary.tokens.len();
+        let mut merges = Merges {
+            index: PieceIndex::with_capacity(count),
+            ranks: ranks(&vocabulary.scores, count),
+            user_defined: Trie::new(),
+            unused: Vec::new(),
+        };
+        for (id, kind) in tokens {
+            match kind {
+                TokenKind::Normal => {
+                    merges.index.insert(pieces, id);
+                }
+                TokenKind::Unused => {
+                    merges.index.insert(pieces, id);
+                    merges.unused.resize(count, false);
+                    merges.unused[id as usize] = true;
+                }
+                TokenKind::UserDefined if !vocabulary.splits_at_user_defined => {
+                    merges.user_defined.insert(pieces.get(id).unwrap_or_default(), id);
+                    merges.ranks[id as usize] = NONE;
+                }
+                _ => {}
+            }
+        }
+        merges
+    }
+
+    fn is_user_defined(&self, id: u32) -> bool {
+        id != NONE && self.ranks[id as usize] == NONE
+    }
+
+    /// Leaves the tokens of `text` as the parts of the merger; characters without a token are single parts.
+    fn cut(&self, text: &str, pieces: &Pieces, merger: &mut Merger) {
+        self.cut_noting(text, pieces, merger, |_, _| {});
+    }
+
+    fn cut_noting(&self, text: &str, pieces: &Pieces, merger: &mut Merger, note: impl Fn(u32, &Part)) {
+        let bytes = text.as_bytes();
+        merger.clear();
+        let mut at = 0;
+        while let Some(c) = text[at..].chars().next() {
+            let found = self.user_defined.longest(bytes, at, |_| true);
+            let (id, end) = found.unwrap_or_else(|| {
+                let end = at + c.len_utf8();
+                (self.index.get(pieces, &bytes[at..end]).unwrap_or(NONE), end)
+            });
+            merger.push(at, end, id);
+            at = end;
+        }
+        let any_user_defined = !self.user_defined.is_empty();
+        merger.run(|left, right| {
+            if any_user_defined && (self.is_user_defined(left.id) || self.is_user_defined(right.id)) {
+                return None;
+            }
+            let id = self.index.get(pieces, &bytes[left.start as usize..right.end as usize])?;
+            note(id, left);
+            Some(Merge { rank: self.ranks[id as usize], id })
+        });
+    }
+
+    /// The same, without unused tokens: each is split again into the two parts that it was made of, and single
+    /// characters have no token. If there are several such pairs for a token, SentencePiece uses the one that it found
+    /// last anywhere in the text.
+    fn cut_without_unused(&self, text: &str, pieces: &Pieces, merger: &mut Merger) {
+        let lengths = RefCell::new(HashMap::new());
+        self.cut_noting(text, pieces, merger, |id, left| {
+            if self.unused[id as usize] {
+                lengths.borrow_mut().insert(id, left.end - left.start);
+            }
+        });
+        let lengths = lengths.into_inner();
+        let mut rest: Vec<(u32, u32, u32)> =
+            merger.parts().iter().rev().map(|part| (part.start, part.end, part.id)).collect();
+        merger.clear();
+        let bytes = text.as_bytes();
+        let find = |start: u32, end: u32| {
+            (start, end, self.index.get(pieces, &bytes[start as usize..end as usize]).unwrap_or(NONE))
+        };
+        while let Some((start, end, id)) = rest.pop() {
+            match lengths.get(&id) {
+                Some(len) => rest.extend([find(start + len, end), find(start, start + len)]),
+                None => {
+                    let unused = id != NONE && self.unused[id as usize];
+                    merger.push(start as usize, end as usize, if unused { NONE } else { id });
+                }
+            }
+        }
     }
 }
 

@@ -15,6 +15,8 @@ pub(crate) struct SpecialTexts {
 struct Token {
     id: u32,
     user_defined: bool,
+    /// The whitespace after it belongs to it.
+    strip_after: bool,
 }
 
 /// A part of a text: plain text, or a token.
@@ -25,17 +27,18 @@ pub(crate) enum Fragment<'t> {
 }
 
 impl SpecialTexts {
-    pub(crate) fn new<'v>(tokens: impl Iterator<Item = (u32, &'v str, TokenKind)>) -> SpecialTexts {
-        let mut special = SpecialTexts { trie: Trie::new(), tokens: Vec::new(), any_user_defined: false };
-        for (id, text, kind) in tokens {
-            let user_defined = kind == TokenKind::UserDefined;
-            let wanted = user_defined || matches!(kind, TokenKind::Control | TokenKind::Unknown);
-            if wanted && special.trie.insert(text, special.tokens.len() as u32) {
-                special.tokens.push(Token { id, user_defined });
-                special.any_user_defined |= user_defined;
-            }
+    pub(crate) fn new() -> SpecialTexts {
+        SpecialTexts { trie: Trie::new(), tokens: Vec::new(), any_user_defined: false }
+    }
+
+    /// Adds a token, unless it is of another kind, or its text is that of an earlier token.
+    pub(crate) fn insert(&mut self, id: u32, text: &str, kind: TokenKind, strip_after: bool) {
+        let user_defined = kind == TokenKind::UserDefined;
+        let wanted = user_defined || matches!(kind, TokenKind::Control | TokenKind::Unknown);
+        if wanted && self.trie.insert(text.as_bytes(), self.tokens.len() as u32) {
+            self.tokens.push(Token { id, user_defined, strip_after });
+            self.any_user_defined |= user_defined;
         }
-        special
     }
 
     /// Passes the parts of `text` to `emit` in order: the longest token at each position, and the text between tokens.
@@ -49,12 +52,15 @@ impl SpecialTexts {
         let (mut done, mut at) = (0, 0);
         while at < bytes.len() && (parse_special || self.any_user_defined) {
             match self.longest(bytes, at, parse_special) {
-                Some((id, end)) => {
+                Some((token, end)) => {
                     if done < at {
                         emit(Fragment::Text(&text[done..at]))?;
                     }
-                    emit(Fragment::Token(id))?;
-                    (done, at) = (end, end);
+                    emit(Fragment::Token(token.id))?;
+                    let rest = &text[end..];
+                    let rest = if token.strip_after { rest.trim_start() } else { rest };
+                    at = text.len() - rest.len();
+                    done = at;
                 }
                 None => at += 1,
             }
@@ -65,10 +71,10 @@ impl SpecialTexts {
         Ok(())
     }
 
-    fn longest(&self, bytes: &[u8], at: usize, parse_special: bool) -> Option<(u32, usize)> {
+    fn longest(&self, bytes: &[u8], at: usize, parse_special: bool) -> Option<(Token, usize)> {
         let wanted = |place: u32| parse_special || self.tokens[place as usize].user_defined;
         let (place, end) = self.trie.longest(bytes, at, wanted)?;
-        Some((self.tokens[place as usize].id, end))
+        Some((self.tokens[place as usize], end))
     }
 }
 
@@ -91,7 +97,9 @@ mod tests {
             out.push(fragment);
             Ok(())
         };
-        SpecialTexts::new(tokens.into_iter()).split(text, parse_special, keep).unwrap();
+        let mut special = SpecialTexts::new();
+        tokens.into_iter().for_each(|(id, text, kind)| special.insert(id, text, kind, id == 1));
+        special.split(text, parse_special, keep).unwrap();
         out
     }
 
@@ -102,6 +110,7 @@ mod tests {
         assert_eq!(fragments("       ", true), [Token(4), Token(3), Text(" ")]);
         assert_eq!(fragments("èé<s", true), [Text("è"), Token(7), Text("<s")]);
         assert_eq!(fragments("", true), []);
+        assert_eq!(fragments("<s> \n a<s>", true), [Token(1), Text("a"), Token(1)]);
     }
 
     #[test]

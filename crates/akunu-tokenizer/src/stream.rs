@@ -13,14 +13,16 @@ pub struct StreamDecoder {
     /// The beginning of a character.
     pending: [u8; 4],
     len: usize,
-    /// The next byte begins the text: a space there was added by the tokenizer.
+    /// The text is empty so far: a space there was added by the tokenizer.
     at_start: bool,
+    /// See [`Tokenizer::replaces_each_byte`].
+    each_byte: bool,
 }
 
 impl StreamDecoder {
     /// Decodes from the start of a text.
     pub fn new() -> StreamDecoder {
-        StreamDecoder { pending: [0; 4], len: 0, at_start: true }
+        StreamDecoder { pending: [0; 4], len: 0, at_start: true, each_byte: false }
     }
 
     /// Decodes the continuation of a text, such as the answer to a prompt: a leading space is kept.
@@ -29,13 +31,12 @@ impl StreamDecoder {
     }
 
     /// Appends the characters that this token completes.
-    pub fn push(&mut self, tokenizer: &dyn Tokenizer, id: u32, out: &mut String) {
+    pub fn push<T: Tokenizer + ?Sized>(&mut self, tokenizer: &T, id: u32, out: &mut String) {
+        self.each_byte = tokenizer.replaces_each_byte();
         let mut bytes = tokenizer.token_bytes(id).unwrap_or_default();
         if self.at_start && !bytes.is_empty() {
-            self.at_start = false;
-            if tokenizer.has_space_prefix() && bytes[0] == b' ' {
-                bytes = &bytes[1..];
-            }
+            bytes = tokenizer.first_bytes(id).unwrap_or_default();
+            self.at_start = tokenizer.skips_leading_spaces() && bytes.is_empty();
         }
         self.push_bytes(bytes, out);
     }
@@ -58,7 +59,7 @@ impl StreamDecoder {
                 // The new byte does not continue the buffered character, which is invalid; the byte itself may be
                 // valid.
                 Err(_) => {
-                    out.push(char::REPLACEMENT_CHARACTER);
+                    self.replace(self.len, out);
                     self.len = 0;
                 }
             }
@@ -72,7 +73,7 @@ impl StreamDecoder {
             out.push_str(from_utf8(valid).unwrap_or_default());
             match error.error_len() {
                 Some(broken) => {
-                    out.push(char::REPLACEMENT_CHARACTER);
+                    self.replace(broken, out);
                     bytes = &rest[broken..];
                 }
                 None => {
@@ -84,11 +85,15 @@ impl StreamDecoder {
         }
     }
 
+    /// Appends U+FFFD for these invalid bytes.
+    fn replace(&self, bytes: usize, out: &mut String) {
+        let count = if self.each_byte { bytes } else { bytes.min(1) };
+        out.extend(std::iter::repeat_n(char::REPLACEMENT_CHARACTER, count));
+    }
+
     /// Ends the text: buffered bytes of an incomplete character become U+FFFD.
     pub fn finish(&mut self, out: &mut String) {
-        if self.len > 0 {
-            out.push(char::REPLACEMENT_CHARACTER);
-        }
+        self.replace(self.len, out);
         *self = StreamDecoder::new();
     }
 

@@ -1,27 +1,53 @@
 //! Unigram: finds the split of a text into tokens with the highest sum of scores (Viterbi), from left to right: the
 //! best path to a position extends the best path to an earlier one.
 
-use std::collections::HashMap;
-
-use crate::hash::{Pieces, Seed};
+use crate::hash::Pieces;
 use crate::merge::{Merger, NONE};
+use crate::trie::Trie;
 
 /// The score of a character without a token is the lowest score minus this.
 const UNKNOWN_PENALTY: f64 = 10.0;
 
-#[derive(Debug)]
-pub(crate) struct Unigram {
-    trie: HashMap<u64, Node, Seed>,
-    nodes: u32,
-    unknown_score: f64,
+/// SentencePiece lets sums start again from 0 when they exceed this, so that they do not lose precision.
+const RESTART: f64 = 100_000.0;
+
+/// The greatest sum before a word for which a kept split is used: far enough from [`RESTART`].
+const FAR_FROM_RESTART: f64 = 99_000.0;
+
+/// Splits whose sums differ by less are not certain: below [`RESTART`], a sum of 15 scores is rounded by up to 0.06.
+const MARGIN: f64 = 0.15;
+
+/// How a text was split.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Split {
+    /// The sum of scores after the text.
+    pub(crate) score: f64,
+    /// The split does not depend on the sum before the text, and all of it has tokens.
+    pub(crate) certain: bool,
 }
 
-/// A trie node, with the token that ends there or [`NONE`].
-#[derive(Clone, Copy, Debug)]
-struct Node {
-    next: u32,
-    id: u32,
-    score: f64,
+#[derive(Debug)]
+pub(crate) struct Unigram {
+    /// The values are places in `tokens`.
+    trie: Trie,
+    /// Ids and scores.
+    tokens: Vec<(u32, f64)>,
+    /// Scores by id.
+    scores: Vec<f64>,
+    lowest: f64,
+    /// Length in bytes of the longest token, or 4, the longest character.
+    longest: usize,
+    precision: Precision,
+}
+
+/// The precision of sums of scores. It decides between splits whose sums are nearly equal, such as those of a run of one
+/// character.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Precision {
+    /// As in SentencePiece.
+    Single,
+    /// As in Hugging Face's `tokenizers`.
+    Double,
 }
 
 /// The best path to a position: its last token, and the start of that token.
@@ -34,63 +60,89 @@ pub(crate) struct BestPath {
 
 const NO_PATH: BestPath = BestPath { score: f64::NEG_INFINITY, start: NONE, id: NONE };
 
-fn edge(node: u32, byte: u8) -> u64 {
-    u64::from(node) << 8 | u64::from(byte)
-}
-
 impl Unigram {
-    pub(crate) fn new() -> Unigram {
-        Unigram { trie: HashMap::with_hasher(Seed::random()), nodes: 1, unknown_score: -UNKNOWN_PENALTY }
+    pub(crate) fn new(precision: Precision) -> Unigram {
+        Unigram {
+            trie: Trie::new(),
+            tokens: Vec::new(),
+            scores: Vec::new(),
+            lowest: 0.0,
+            longest: 4,
+            precision,
+        }
     }
 
     /// Adds a token. A score that is not finite is replaced by the lowest possible one.
     pub(crate) fn insert(&mut self, pieces: &Pieces, id: u32, score: f64) {
-        let bytes = pieces.get(id).unwrap_or_default();
-        let Some((&last, start)) = bytes.split_last() else { return };
         let score = if score.is_finite() { score } else { -1e9 };
-        self.unknown_score = self.unknown_score.min(score - UNKNOWN_PENALTY);
-        let mut node = 0;
-        for &byte in start {
-            node = self.step(node, byte).next;
-        }
-        let end = self.step(node, last);
-        if end.id == NONE {
-            (end.id, end.score) = (id, score);
+        self.lowest = self.lowest.min(score);
+        self.insert_always(pieces, id, score);
+    }
+
+    /// Adds a token whose score does not count as the lowest one.
+    pub(crate) fn insert_always(&mut self, pieces: &Pieces, id: u32, score: f64) {
+        let place = self.tokens.len() as u32;
+        let bytes = pieces.get(id).unwrap_or_default();
+        if self.trie.insert(bytes, place) {
+            self.tokens.push((id, score));
+            self.scores.resize(self.scores.len().max(id as usize + 1), 0.0);
+            self.scores[id as usize] = score;
+            self.longest = self.longest.max(bytes.len());
         }
     }
 
-    fn step(&mut self, node: u32, byte: u8) -> &mut Node {
-        let nodes = &mut self.nodes;
-        self.trie.entry(edge(node, byte)).or_insert_with(|| {
-            *nodes += 1;
-            Node { next: *nodes - 1, id: NONE, score: 0.0 }
-        })
+    /// Sets the lowest score, which is otherwise that of the inserted tokens, or 0.
+    pub(crate) fn set_lowest(&mut self, lowest: f64) {
+        self.lowest = lowest;
+    }
+
+    fn rounded(&self, score: f64) -> f64 {
+        match self.precision {
+            Precision::Single => f64::from(score as f32),
+            Precision::Double => score,
+        }
     }
 
     /// Splits `text` and leaves its tokens as the parts of `merger`; an unknown character is a part without a token.
-    pub(crate) fn cut(&self, text: &str, paths: &mut Vec<BestPath>, merger: &mut Merger) {
+    /// `so_far` is the sum of scores before the text.
+    pub(crate) fn cut(
+        &self,
+        text: &str,
+        so_far: f64,
+        paths: &mut Vec<BestPath>,
+        merger: &mut Merger,
+    ) -> Split {
+        let mut certain = so_far.abs() < FAR_FROM_RESTART;
         let bytes = text.as_bytes();
         paths.clear();
         paths.resize(bytes.len() + 1, NO_PATH);
-        paths[0].score = 0.0;
+        paths[0].score = so_far;
+        let unknown = self.rounded(self.lowest - UNKNOWN_PENALTY);
         for (start, c) in text.char_indices() {
+            crate::work::count(1);
+            if self.precision == Precision::Single && paths[start].score.abs() > RESTART {
+                let offset = paths[start].score;
+                let frontier = paths[start..].iter_mut().take(self.longest + 1);
+                frontier.for_each(|path| path.score = self.rounded(path.score - offset));
+            }
             let (so_far, width) = (paths[start].score, c.len_utf8());
             let mut offer = |end: usize, score: f64, id: u32| {
+                let score = self.rounded(score);
+                certain &= (score - paths[end].score).abs() > MARGIN;
                 if score > paths[end].score {
                     paths[end] = BestPath { score, start: start as u32, id };
                 }
             };
-            let (mut node, mut has_single) = (0, false);
-            for (at, &byte) in bytes.iter().enumerate().skip(start) {
-                let Some(next) = self.trie.get(&edge(node, byte)) else { break };
-                node = next.next;
-                if next.id != NONE && text.is_char_boundary(at + 1) {
-                    offer(at + 1, so_far + next.score, next.id);
-                    has_single |= at + 1 == start + width;
+            let mut has_single = false;
+            self.trie.each(bytes, start, |place, end| {
+                if text.is_char_boundary(end) {
+                    let (id, score) = self.tokens[place as usize];
+                    offer(end, so_far + score, id);
+                    has_single |= end == start + width;
                 }
-            }
+            });
             if !has_single {
-                offer(start + width, so_far + self.unknown_score, NONE);
+                offer(start + width, so_far + unknown, NONE);
             }
         }
         // Backtracking from the end gives the parts in reverse order.
@@ -100,10 +152,19 @@ impl Unigram {
             let path_to = paths[end];
             // Every position is reachable one character at a time; the fallback guarantees termination.
             let start = if (path_to.start as usize) < end { path_to.start as usize } else { end - 1 };
+            certain &= path_to.id != NONE;
             merger.push(start, end, path_to.id);
             end = start;
         }
         merger.reverse();
+        Split { score: paths[bytes.len()].score, certain }
+    }
+
+    /// The sum of scores after tokens whose split is certain, if it may be used after the sum `so_far`.
+    pub(crate) fn sum_after(&self, so_far: f64, ids: &[u32]) -> Option<f64> {
+        let score = |id: &u32| self.scores.get(*id as usize).copied().unwrap_or(0.0);
+        let sum = ids.iter().fold(so_far, |sum, id| self.rounded(sum + score(id)));
+        Some(sum).filter(|_| so_far.abs() < FAR_FROM_RESTART)
     }
 }
 
@@ -144,14 +205,14 @@ mod tests {
             // Integer scores, so that sums are exact in any order.
             let tokens: Vec<(String, f64)> =
                 tokens.into_iter().map(|(text, score)| (text, score.into())).collect();
-            let (mut unigram, mut pieces) = (Unigram::new(), Pieces::default());
+            let (mut unigram, mut pieces) = (Unigram::new(Precision::Double), Pieces::default());
             for (id, (text, score)) in tokens.iter().enumerate() {
                 pieces.push_with(|out| out.extend_from_slice(text.as_bytes()));
                 unigram.insert(&pieces, id as u32, *score);
             }
             let unknown = tokens.iter().map(|token| token.1).fold(0.0, f64::min) - UNKNOWN_PENALTY;
             let (mut paths, mut merger) = (Vec::new(), Merger::default());
-            unigram.cut(&text, &mut paths, &mut merger);
+            unigram.cut(&text, 0.0, &mut paths, &mut merger);
             let (mut end, mut sum) = (0, 0.0);
             for part in merger.parts() {
                 prop_assert_eq!(part.start, end);

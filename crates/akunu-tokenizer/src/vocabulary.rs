@@ -86,8 +86,17 @@ pub struct Vocabulary {
     pub unknown_surface: String,
     /// Remove leading and trailing spaces, and collapse repeated ones (SentencePiece).
     pub remove_extra_spaces: bool,
+    /// User-defined tokens are matched before a text is normalized, and the text after one begins like a whole text, as
+    /// in llama.cpp. Otherwise they are part of the model, as in SentencePiece itself.
+    pub splits_at_user_defined: bool,
     /// A word that is a token is not split, whether merges produce it or not (byte-level BPE).
     pub ignore_merges: bool,
+    /// Text is composed (NFC) first (byte-level BPE).
+    pub composed: bool,
+    /// Special tokens consume the whitespace after them, except for those that begin and end texts (Phi-3).
+    pub strip_after_special: bool,
+    /// What the file does not state, for the user.
+    pub notes: Vec<String>,
     /// WordPiece: lower-case, and strip accents.
     pub lowercase: bool,
     pub strip_accents: bool,
@@ -114,7 +123,11 @@ impl Vocabulary {
             charsmap: Vec::new(),
             unknown_surface: String::new(),
             remove_extra_spaces: false,
+            splits_at_user_defined: true,
             ignore_merges: model == Model::ByteLevel && pretokenizer::ignores_merges(pre),
+            composed: model == Model::ByteLevel && pretokenizer::composes(pre),
+            strip_after_special: false,
+            notes: Vec::new(),
             lowercase: model == Model::WordPiece,
             strip_accents: model == Model::WordPiece,
         }
@@ -134,8 +147,19 @@ impl Vocabulary {
             other => return Err(TokenizerError::UnknownModel { name: crate::error::printable(other) }),
         };
         // Old files have no such key, which means `default`.
-        let pre = metadata.str("tokenizer.ggml.pre")?.unwrap_or("default");
-        let mut vocabulary = Vocabulary::new(model, pre);
+        let pre = metadata.str("tokenizer.ggml.pre")?;
+        let mut vocabulary = Vocabulary::new(model, pre.unwrap_or("default"));
+        if pre.is_none() && model == Model::ByteLevel {
+            vocabulary.notes.push(
+                "the file does not name a pre-tokenizer (`tokenizer.ggml.pre`); `default` is used, so text may be split \
+                 otherwise than in training. Files converted since May 2024 name it"
+                    .to_string(),
+            );
+        }
+        // As in the published `tokenizer.json`; GGUF files cannot state it.
+        let architecture = metadata.get("general.architecture");
+        vocabulary.strip_after_special =
+            model == Model::SentencePiece && architecture == Some(&Value::String("phi3".into()));
         vocabulary.tokens =
             metadata.strings(TOKENS)?.ok_or(TokenizerError::MissingKey { key: TOKENS })?.clone();
         match metadata.strings(MERGES)? {

@@ -52,6 +52,7 @@ impl WordPiece {
             word.clear();
         };
         for c in text.chars() {
+            crate::work::count(1);
             let class = Class::of(c);
             let line_space = matches!(c, '\t' | '\n' | '\r');
             if c == '\0'

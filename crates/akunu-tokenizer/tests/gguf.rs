@@ -90,8 +90,11 @@ fn texts() -> Vec<String> {
     texts
 }
 
-fn same_ids(name: &str, original: &dyn Tokenizer, again: &dyn Tokenizer) {
+fn same_ids(name: &str, original: &dyn Tokenizer, again: &dyn Tokenizer, composed: bool) {
     for text in texts() {
+        if composed && text.contains('\u{301}') {
+            continue;
+        }
         for options in [WHOLE, PLAIN] {
             assert_eq!(
                 again.encode(&text, options).unwrap(),
@@ -135,8 +138,11 @@ fn vocabularies_of_every_kind_round_trip() {
             Ok(vocabulary) => {
                 let again = read_back(&folder.0, &vocabulary);
                 assert_eq!(again.vocab_size(), rows, "{name}");
-                assert_eq!(vocabulary.notes, [""; 0], "{name}");
-                same_ids(&name, &*original, &again);
+                // These two files do not compose text, unlike the models of this family.
+                let composed = name.contains("qwen35");
+                assert_eq!(vocabulary.notes.len(), composed as usize, "{name}: {:?}", vocabulary.notes);
+                assert!(vocabulary.notes.iter().all(|note| note.contains("NFC")), "{:?}", vocabulary.notes);
+                same_ids(&name, &*original, &again, composed);
             }
             Err(error @ TokenizerError::NoGguf { .. }) => {
                 println!("{name}: {error}");
@@ -197,7 +203,8 @@ fn config_files_give_roles_ends_and_chat_templates() {
     assert_eq!(metadata.str("tokenizer.chat_template.tools").unwrap(), Some("{{ tools }}"));
     assert_eq!(metadata.get("tokenizer.ggml.add_bos_token"), Some(&Value::Bool(true)));
     let said = notes.join("\n");
-    assert!(said.contains("NFC") && said.contains("1 added tokens"), "{said}");
+    // The name `qwen2` implies NFC.
+    assert!(!said.contains("NFC") && said.contains("1 added tokens"), "{said}");
     assert!(said.contains(&format!("{} `<|halt|>`, {} `<|over|>`", next + 1, next + 2)), "{said}");
 }
 

@@ -187,6 +187,7 @@ impl Embedder {
             notes.push(Note::AutoDevice { device: capabilities.name, detail: capabilities.detail.clone() });
         }
         notes.extend(note);
+        notes.extend(model.tokenizer_notes());
         let buffers = load_buffers(&plan.buffers, model.weights(), &mut *device)?;
         let replay = device.prepare(&plan.table, &buffers)?;
         let pass = TextPass::default();

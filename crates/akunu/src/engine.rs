@@ -92,6 +92,8 @@ pub enum Note {
         memory::human(*weights), memory::human(*available)
     )]
     WeightsExceedMemory { weights: u64, available: u64 },
+    #[error("{0}")]
+    Tokenizer(String),
 }
 
 /// The result of a prefill.
@@ -227,7 +229,8 @@ impl Engine {
         let plan = plan(&model, device.capabilities(), options)?;
         let available = available(device.capabilities());
         check_fits(&plan, available)?;
-        let notes = notes(options, &plan, device.capabilities(), available);
+        let mut notes = notes(options, &plan, device.capabilities(), available);
+        notes.extend(model.tokenizer_notes());
         let loaded = akunu_plan::load(&plan, model.weights(), &mut *device)?;
         Ok(Engine {
             pool: Arc::new(SlotPool::new(plan.options.slots)),

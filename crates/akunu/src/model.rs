@@ -9,6 +9,7 @@ use akunu_tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::Error;
 use crate::constrain::Vocabulary;
+use crate::engine::Note;
 
 /// Bytes with the alignment of a mapped file, because kernels load whole vectors of weights.
 #[repr(align(64))]
@@ -103,6 +104,11 @@ impl Model {
     /// The metadata of a GGUF file.
     pub fn metadata(&self) -> Option<&Metadata> {
         self.weights.metadata()
+    }
+
+    /// Settings that the vocabulary's file does not state.
+    pub(crate) fn tokenizer_notes(&self) -> impl Iterator<Item = Note> {
+        self.tokenizer.iter().flat_map(|tokenizer| tokenizer.notes()).cloned().map(Note::Tokenizer)
     }
 
     /// The tokenizer, or an error if the files have no usable one; such a model accepts token ids only.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{ChatError, Rendered};
+use crate::trie::Trie;
 use crate::{EncodeOptions, TokenKind, Tokenizer};
 
 impl Rendered {
@@ -50,22 +51,21 @@ impl Rendered {
     }
 }
 
-/// The texts of all control tokens, indexed by their first byte.
+/// The texts of all control tokens.
 #[derive(Debug)]
-struct Controls<'t> {
-    texts: Vec<Vec<&'t str>>,
+struct Controls {
+    texts: Trie,
     longest: usize,
 }
 
-impl<'t> Controls<'t> {
-    fn of(tokenizer: &'t dyn Tokenizer) -> Controls<'t> {
-        let mut controls = Controls { texts: vec![Vec::new(); 256], longest: 0 };
+impl Controls {
+    fn of(tokenizer: &dyn Tokenizer) -> Controls {
+        let mut controls = Controls { texts: Trie::new(), longest: 0 };
         for id in 0..tokenizer.vocab_size() as u32 {
             let kind = tokenizer.token_kind(id);
             let control = matches!(kind, Some(TokenKind::Control | TokenKind::Unknown));
-            let text = tokenizer.token_text(id).filter(|_| control);
-            if let Some((text, &first)) = text.and_then(|text| Some((text, text.as_bytes().first()?))) {
-                controls.texts[usize::from(first)].push(text);
+            if let Some(text) = tokenizer.token_text(id).filter(|_| control) {
+                controls.texts.insert(text.as_bytes(), id);
                 controls.longest = controls.longest.max(text.len());
             }
         }
@@ -74,13 +74,7 @@ impl<'t> Controls<'t> {
 
     /// The length of the longest control token at this position; 0 if there is none.
     fn longest_at(&self, text: &[u8], at: usize) -> usize {
-        let stands = |control: &&&str| text[at..].starts_with(control.as_bytes());
-        self.texts[usize::from(text[at])]
-            .iter()
-            .filter(stands)
-            .map(|control| control.len())
-            .max()
-            .unwrap_or(0)
+        self.texts.longest(text, at, |_| true).map_or(0, |(_, end)| end - at)
     }
 }
 

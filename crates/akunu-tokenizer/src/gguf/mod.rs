@@ -11,6 +11,7 @@ use akunu_format::{Array, Metadata, Strings, Value};
 use crate::chat::ChatTemplates;
 use crate::error::printable;
 use crate::hf::{HfTokenizer, Sidecar};
+use crate::sentencepiece::SPACE_MARK;
 use crate::{
     Model, NativeTokenizer, SpecialTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary, from_gguf,
 };
@@ -43,7 +44,13 @@ pub fn gguf_vocabulary(folder: &Path, rows: usize) -> Result<GgufVocabulary, Tok
     let read_back = from_gguf(&metadata)?;
     let shown = found.vocabulary.model != Model::WordPiece;
     let checks = agree::Checks { composed: found.composed, shown, pairs: found.pairs };
-    agree::check(&*found.tokenizer, &read_back, checks).map_err(refused)?;
+    let user_defined =
+        !found.vocabulary.splits_at_user_defined && found.vocabulary.kinds.contains(&TokenKind::UserDefined);
+    agree::check(&*found.tokenizer, &read_back, checks).map_err(|difference| {
+        let reason = "; readers of GGUF files match user-defined tokens before a text is normalized, and SentencePiece \
+                      does so afterwards";
+        refused(difference + if user_defined { reason } else { "" })
+    })?;
     end_ids(&*found.tokenizer, &read_back, &mut metadata, &mut found.notes);
     Ok(GgufVocabulary { metadata, notes: found.notes })
 }
@@ -52,7 +59,7 @@ pub fn gguf_vocabulary(folder: &Path, rows: usize) -> Result<GgufVocabulary, Tok
 struct Found {
     vocabulary: Vocabulary,
     tokenizer: Box<dyn Tokenizer>,
-    /// Text is composed (NFC) first, which GGUF cannot represent.
+    /// Only composed (NFC) text gets the same tokens.
     composed: bool,
     /// The keys state the special tokens of text pairs.
     pairs: bool,
@@ -103,12 +110,13 @@ fn from_json(path: &Path, model: &Path) -> Result<Found, TokenizerError> {
             vocabulary.special.unknown = vocabulary.special.unknown.or(export.unknown);
         }
     }
-    if export.composed {
-        notes.push(
-            "text is composed to NFC first in the original; GGUF files cannot ask for that, so text that is not \
-             composed gets other tokens"
-                .to_string(),
-        );
+    if let Some(composed) = export.composed {
+        let difference = if composed {
+            "text is composed to NFC first in the original; GGUF files cannot ask for that"
+        } else {
+            "text is not composed to NFC in the original, but by readers of GGUF files with this pre-tokenizer"
+        };
+        notes.push(format!("{difference}, so text that is not composed gets other tokens"));
     }
     if export.stripping > 0 {
         notes.push(format!(
@@ -116,7 +124,13 @@ fn from_json(path: &Path, model: &Path) -> Result<Found, TokenizerError> {
             export.stripping
         ));
     }
-    Ok(Found { vocabulary, tokenizer: Box::new(tokenizer), composed: export.composed, pairs, notes })
+    Ok(Found {
+        vocabulary,
+        tokenizer: Box::new(tokenizer),
+        composed: export.composed.is_some(),
+        pairs,
+        notes,
+    })
 }
 
 /// Scores from a `tokenizer.model` beside the JSON, if it has the same tokens.
@@ -191,6 +205,10 @@ fn keys(found: &Found, rows: usize) -> Metadata {
             Some(rest) => rest.to_string(),
             None => format!("▁{text}"),
         },
+        // As llama.cpp's converter does, because llama.cpp matches these tokens in the text as it is.
+        Model::SentencePiece | Model::Unigram if vocabulary.kinds[id] == TokenKind::UserDefined => {
+            text.replace(SPACE_MARK, " ")
+        }
         _ => text.to_string(),
     };
     let count = vocabulary.tokens.len();

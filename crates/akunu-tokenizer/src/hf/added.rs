@@ -34,7 +34,7 @@ impl Added {
 
     /// Returns `false` if the text is empty, or already the text of another token.
     pub(super) fn insert(&mut self, text: &str, token: &AddedToken) -> bool {
-        let fresh = self.trie.insert(text, self.tokens.len() as u32);
+        let fresh = self.trie.insert(text.as_bytes(), self.tokens.len() as u32);
         let AddedToken { id, special, lstrip, rstrip, .. } = *token;
         self.tokens.push(Found { id, special, lstrip, rstrip });
         fresh
@@ -49,7 +49,8 @@ impl Added {
         mut emit: impl FnMut(Part) -> Result<(), E>,
     ) -> Result<(), E> {
         let bytes = text.as_bytes();
-        let (mut done, mut at) = (0, 0);
+        // `space_end` is the end of the whitespace after the last token that consumed it.
+        let (mut done, mut at, mut space_end) = (0, 0, 0);
         while at < bytes.len() && !self.trie.is_empty() {
             let Some((place, end)) = self.trie.longest(bytes, at, |_| true) else {
                 at += 1;
@@ -66,7 +67,11 @@ impl Added {
                 start = if done < start { done + text[done..start].trim_end().len() } else { done };
             }
             if token.rstrip {
-                stop = text.len() - text[stop..].trim_start().len();
+                // A token within whitespace that was searched before is followed by the rest of it.
+                if space_end < stop {
+                    space_end = text.len() - text[stop..].trim_start().len();
+                }
+                stop = space_end;
             }
             if done < start {
                 emit(Part::Text { start: done, end: start })?;

@@ -2,14 +2,17 @@
 //! better error messages.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
+use super::file::Text;
 use crate::TokenizerError;
 use crate::error::printable;
 use crate::files::not_json;
+use crate::native::MAX_TOKEN;
 
 const FILE: &str = "tokenizer.json";
 const MODELS: &[&str] = &["BPE", "WordPiece", "WordLevel", "Unigram"];
@@ -55,18 +58,72 @@ pub(super) struct Description<'j> {
     pre_tokenizer: Option<Value>,
     post_processor: Option<Value>,
     pub(super) decoder: Option<Value>,
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Added {
+    #[serde(default)]
+    content: String,
 }
 
 #[derive(Debug, Deserialize)]
 struct Model<'j> {
     #[serde(borrow, rename = "type")]
     kind: Option<Cow<'j, str>>,
-    vocab: Option<IgnoredAny>,
+    vocab: Option<Sizes>,
     merges: Option<IgnoredAny>,
     #[serde(default)]
     unk_token: Value,
     #[serde(default)]
     unk_id: Value,
+}
+
+/// Maximum size in bytes of all tokens of a Unigram vocabulary: the crate needs up to a hundred times their size.
+const MAX_SCORED: usize = 1 << 24;
+
+/// The sizes of the tokens in a vocabulary, in bytes.
+#[derive(Debug, Default)]
+struct Sizes {
+    longest: usize,
+    total: usize,
+    /// The tokens have scores (Unigram) instead of ids.
+    scored: bool,
+}
+
+impl Sizes {
+    fn add(&mut self, text: &str) {
+        self.longest = self.longest.max(text.len());
+        self.total += text.len();
+    }
+}
+
+impl<'de> Deserialize<'de> for Sizes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfSizes;
+        impl<'de> Visitor<'de> for OfSizes {
+            type Value = Sizes;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("tokens with their ids, or a list of tokens with their scores")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Sizes, A::Error> {
+                let mut sizes = Sizes::default();
+                while let Some((Text(text), IgnoredAny)) = map.next_entry()? {
+                    sizes.add(&text);
+                }
+                Ok(sizes)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Sizes, A::Error> {
+                let mut sizes = Sizes { scored: true, ..Sizes::default() };
+                while let Some((Text(text), IgnoredAny)) = list.next_element()? {
+                    sizes.add(&text);
+                }
+                Ok(sizes)
+            }
+        }
+        deserializer.deserialize_any(OfSizes)
+    }
 }
 
 impl<'j> Description<'j> {
@@ -79,8 +136,16 @@ impl<'j> Description<'j> {
     pub(super) fn read(json: &'j [u8]) -> Result<Description<'j>, TokenizerError> {
         let about: Description<'j> = serde_json::from_slice(json).map_err(|error| not_json(FILE, &error))?;
         let Some(model) = &about.model else { return Err(missing("model")) };
-        if model.vocab.is_none() {
-            return Err(missing("model.vocab"));
+        let Some(sizes) = &model.vocab else { return Err(missing("model.vocab")) };
+        let added = about.added_tokens.iter().map(|token| token.content.len());
+        let longest = added.fold(sizes.longest, usize::max);
+        if longest > MAX_TOKEN {
+            let what = format!("a token of {longest} bytes (more than {MAX_TOKEN})");
+            return Err(TokenizerError::Unsupported { what });
+        }
+        if sizes.scored && sizes.total > MAX_SCORED {
+            let what = format!("{} bytes of Unigram tokens (more than {MAX_SCORED})", sizes.total);
+            return Err(TokenizerError::Unsupported { what });
         }
         if let Some(kind) = &model.kind {
             known("model", kind, MODELS)?;

@@ -84,7 +84,7 @@ pub(super) enum Vocab<'j> {
 pub(super) struct Merges<'j>(pub(super) Vec<(Cow<'j, str>, Cow<'j, str>)>);
 
 /// A string of the file, borrowed if it contains no escapes.
-struct Text<'j>(Cow<'j, str>);
+pub(super) struct Text<'j>(pub(super) Cow<'j, str>);
 
 impl<'de: 'j, 'j> Deserialize<'de> for Text<'j> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -14,6 +14,7 @@ mod recognise;
 mod sidecar;
 mod unigram;
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -29,7 +30,7 @@ use check::Description;
 use file::File;
 pub(crate) use native::Export;
 use native::{Native, Recognised};
-pub(crate) use normalize::is_composed;
+pub(crate) use normalize::{compose, is_composed};
 use pieces::Steps;
 pub use sidecar::Sidecar;
 
@@ -42,8 +43,12 @@ pub struct HfTokenizer {
     texts: Strings,
     kinds: Vec<TokenKind>,
     pieces: Pieces,
+    /// Tokens whose bytes at the beginning of a text are others than usual.
+    firsts: HashMap<u32, Vec<u8>>,
     template: Template,
     special: SpecialTokens,
+    /// The token that the model uses for unknown text.
+    unknown: Option<u32>,
     end_of_generation: Vec<u32>,
     space_prefix: bool,
 }
@@ -116,20 +121,25 @@ impl HfTokenizer {
         sidecar: &Sidecar,
     ) -> Result<HfTokenizer, TokenizerError> {
         let Recognised { native, vocabulary, surfaces, template } = recognised;
+        crate::native::limit_lengths(&vocabulary.tokens)?;
         let steps = Steps::of(&file.decoder)?;
+        let unknown = vocabulary.special.unknown;
         let (texts, kinds) = (vocabulary.tokens, vocabulary.kinds);
         let surface = |id: u32| {
             let at = surfaces.binary_search_by_key(&id, |surface| surface.0).ok()?;
             Some(surfaces[at].1.as_str())
         };
         let pieces = steps.pieces(&texts, &kinds, surface);
+        let firsts = steps.firsts(&texts, &kinds, surface, &pieces);
         let mut tokenizer = HfTokenizer {
             engine: Engine::Native(Box::new(native)),
             texts,
             kinds,
             pieces,
+            firsts,
             template,
             special: SpecialTokens::default(),
+            unknown,
             end_of_generation: Vec::new(),
             space_prefix: steps.have_space_prefix(),
         };
@@ -157,7 +167,9 @@ impl HfTokenizer {
         let surfaces = inner.get_added_vocabulary();
         let surfaces: Vec<Option<String>> =
             (0..kinds.len() as u32).map(|id| surfaces.simple_id_to_token(id)).collect();
-        let pieces = steps.pieces(&texts, &kinds, |id| surfaces.get(id as usize)?.as_deref());
+        let surface = |id: u32| surfaces.get(id as usize)?.as_deref();
+        let pieces = steps.pieces(&texts, &kinds, surface);
+        let firsts = steps.firsts(&texts, &kinds, surface, &pieces);
         let engine = Library { inner, plain, unknown, why };
         let template = engine.template(&kinds)?;
         let mut tokenizer = HfTokenizer {
@@ -165,8 +177,10 @@ impl HfTokenizer {
             texts,
             kinds,
             pieces,
+            firsts,
             template,
             special: SpecialTokens::default(),
+            unknown,
             end_of_generation: Vec::new(),
             space_prefix: steps.have_space_prefix(),
         };
@@ -297,6 +311,7 @@ impl Tokenizer for HfTokenizer {
         if options.add_special {
             ids.extend(self.template.before());
         }
+        let text_start = ids.len();
         let body = match &self.engine {
             Engine::Native(native) => native.encode(text, !options.parse_special, ids),
             Engine::Library(_) if text.is_empty() => Ok(()),
@@ -307,6 +322,13 @@ impl Tokenizer for HfTokenizer {
         if let Err(error) = body {
             ids.truncate(before);
             return Err(error);
+        }
+        // What a user writes must not end the text, in vocabularies where the unknown token does.
+        if let Some(unknown) =
+            self.unknown.filter(|&id| !options.parse_special && self.is_end_of_generation(id))
+        {
+            let known: Vec<u32> = ids.drain(text_start..).filter(|&id| id != unknown).collect();
+            ids.extend(known);
         }
         if options.add_special {
             ids.extend(self.template.after());
@@ -363,6 +385,14 @@ impl Tokenizer for HfTokenizer {
 
     fn has_space_prefix(&self) -> bool {
         self.space_prefix
+    }
+
+    fn first_bytes(&self, id: u32) -> Option<&[u8]> {
+        if let Some(first) = self.firsts.get(&id) {
+            return Some(first);
+        }
+        let bytes = self.pieces.get(id)?;
+        Some(if self.space_prefix { bytes.strip_prefix(b" ").unwrap_or(bytes) } else { bytes })
     }
 }
 

@@ -18,7 +18,7 @@ use crate::bytelevel::ByteLevel;
 use crate::bytes::{append_bytes, byte_of_hex, is_written_in_bytes};
 use crate::charlevel::CharLevel;
 use crate::hash::Pieces;
-use crate::pretokenizer::PreTokenizer;
+use crate::pretokenizer::{self, PreTokenizer};
 use crate::scratch::{Pool, Scratch};
 use crate::template::Template;
 use crate::wordpiece::WordPiece;
@@ -90,7 +90,7 @@ pub(super) fn build(file: &File<'_>) -> Result<Recognised, Unknown> {
         }
     }
     surfaces.sort();
-    let (words, pieces) = words(file, method, &mut vocabulary)?;
+    let (words, pieces) = words(file, &normalizer, method, &mut vocabulary)?;
     let scratch = Pool::default();
     let native = Native { raw, normalized: in_normalized, normalizer, model: words, pieces, scratch };
     Ok(Recognised { native, vocabulary, surfaces, template })
@@ -159,7 +159,12 @@ fn vocabulary(file: &File<'_>, model: Model) -> Result<Vocabulary, Unknown> {
     Ok(vocabulary)
 }
 
-fn words(file: &File<'_>, method: Method, vocabulary: &mut Vocabulary) -> Result<(Words, Pieces), Unknown> {
+fn words(
+    file: &File<'_>,
+    normalizer: &Normalizer,
+    method: Method,
+    vocabulary: &mut Vocabulary,
+) -> Result<(Words, Pieces), Unknown> {
     let said = |error: TokenizerError| error.to_string();
     let count = match &file.model.vocab {
         Vocab::Ids(tokens) => tokens.len(),
@@ -185,10 +190,13 @@ fn words(file: &File<'_>, method: Method, vocabulary: &mut Vocabulary) -> Result
             vocabulary.ignore_merges = ignore_merges;
             no_special_from_text(file, &pre, ignore_merges)?;
             let model = ByteLevel::new(vocabulary, pre, &kinds, &pieces).map_err(said)?;
-            if model.has_repeated_merges() || !model.has_every_byte() {
-                return Err("duplicate merges, or bytes without a token".into());
+            // Bytes without a token are dropped, unless there is an unknown token.
+            if model.has_repeated_merges() || file.model.unk_token.is_some() && !model.has_every_byte() {
+                return Err("duplicate merges, or bytes that become unknown tokens".into());
             }
-            vocabulary.pre = model.pre_tokenizer().name(ignore_merges).unwrap_or_default().to_string();
+            let composed = *normalizer == Normalizer::Nfc;
+            vocabulary.pre =
+                model.pre_tokenizer().name(ignore_merges, composed).unwrap_or_default().to_string();
             Ok((Words::ByteLevel { model: Box::new(model), prefix_space }, pieces))
         }
         Method::CharLevel { cut, fuse_unknown, byte_fallback } => {
@@ -277,8 +285,8 @@ fn no_special_from_text(file: &File<'_>, pre: &PreTokenizer, ignore_merges: bool
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Export {
     pub(crate) unknown: Option<u32>,
-    /// Text is composed (NFC) first.
-    pub(crate) composed: bool,
+    /// Whether text is composed (NFC) first, if the name of the pre-tokenizer implies the opposite.
+    pub(crate) composed: Option<bool>,
     /// Number of added tokens that consume whitespace around them.
     pub(crate) stripping: usize,
 }
@@ -311,6 +319,7 @@ impl Native {
             _ => return Err(format!("{} of this kind is not supported by GGUF", self.describe())),
         }
         let composed = matches!(self.normalizer, Normalizer::Nfc);
+        let composed = Some(composed).filter(|&composed| composed != pretokenizer::composes(&vocabulary.pre));
         Ok(Export { unknown: vocabulary.special.unknown, composed, stripping: 0 })
     }
 

@@ -63,7 +63,7 @@ impl Normalizer {
                 if is_composed(text) {
                     return Ok(text);
                 }
-                out.extend(text.nfc().map(|(c, _)| c));
+                out.push_str(&compose(text));
             }
             Normalizer::Marks { prepend } => {
                 if *prepend && !text.is_empty() {
@@ -91,6 +91,11 @@ impl Normalizer {
 pub(crate) fn is_composed(text: &str) -> bool {
     // No character below U+0300 composes, and the first byte of U+0300 is 0xCC.
     text.bytes().all(|byte| byte < 0xcc) || is_nfc_quick(text.chars()) == IsNormalized::Yes
+}
+
+/// The text in NFC.
+pub(crate) fn compose(text: &str) -> String {
+    text.nfc().map(|(c, _)| c).collect()
 }
 
 fn ask(inner: &NormalizerWrapper, text: &str, out: &mut String) -> Result<(), tokenizers::Error> {

@@ -1,6 +1,8 @@
 //! The bytes that each token adds to a text, from the file's `decoder`. Steps that look at single tokens are applied
 //! once per token; the only step that looks at a whole text is the removal of the space prefix.
 
+use std::collections::HashMap;
+
 use akunu_format::Strings;
 use serde_json::Value;
 
@@ -14,6 +16,11 @@ enum Step {
     /// Characters encode bytes.
     ByteLevel,
     Replace(String, String),
+    /// The mark is a space, and nothing in the first token of a text if `strip`.
+    Metaspace {
+        mark: String,
+        strip: bool,
+    },
     /// `<0x0A>` is a byte.
     ByteFallback,
     /// Tokens with the prefix continue a word; others begin one, with a space.
@@ -60,11 +67,39 @@ impl Steps {
             pieces.push_with(|out| {
                 let hidden = matches!(kind, TokenKind::Control | TokenKind::Unknown);
                 if !hidden && !text.is_empty() {
-                    self.apply(text, out);
+                    self.apply(text, false, out);
                 }
             });
         }
         pieces
+    }
+
+    /// What tokens add at the beginning of a text, if it is not `pieces` without a space in front.
+    pub(super) fn firsts<'s>(
+        &self,
+        texts: &Strings,
+        kinds: &[TokenKind],
+        surface: impl Fn(u32) -> Option<&'s str>,
+        pieces: &Pieces,
+    ) -> HashMap<u32, Vec<u8>> {
+        let mut firsts = HashMap::new();
+        let differs = |step: &Step| matches!(step, Step::Metaspace { .. } | Step::WordPiece { .. });
+        if !self.steps.iter().any(differs) {
+            return firsts;
+        }
+        for ((id, text), kind) in (0u32..).zip(texts.iter()).zip(kinds) {
+            let bytes = pieces.get(id).unwrap_or_default();
+            if matches!(kind, TokenKind::Control | TokenKind::Unknown) || bytes.is_empty() {
+                continue;
+            }
+            let mut first = Vec::new();
+            self.apply(surface(id).unwrap_or(text), true, &mut first);
+            let usual = bytes.strip_prefix(b" ").filter(|_| self.space_prefix).unwrap_or(bytes);
+            if first != usual {
+                firsts.insert(id, first);
+            }
+        }
+        firsts
     }
 
     fn read(&mut self, decoder: &Value) -> Result<(), TokenizerError> {
@@ -93,9 +128,9 @@ impl Steps {
                 if mark.is_empty() {
                     return Err(refused("with an empty space mark"));
                 }
-                self.steps.push(Step::Replace(mark, " ".into()));
                 let never =
                     decoder["prepend_scheme"] == "never" || decoder["add_prefix_space"] == Value::Bool(false);
+                self.steps.push(Step::Metaspace { mark, strip: !never });
                 self.space_prefix |= !never;
             }
             "WordPiece" => {
@@ -113,7 +148,8 @@ impl Steps {
         Ok(())
     }
 
-    fn apply(&self, text: &str, out: &mut Vec<u8>) {
+    /// Appends the bytes of a token, `first` or later in a text.
+    fn apply(&self, text: &str, first: bool, out: &mut Vec<u8>) {
         let mut text = text.to_string();
         for step in &self.steps {
             match step {
@@ -125,9 +161,13 @@ impl Steps {
                     }
                 }
                 Step::Replace(from, to) => text = text.replace(from, to),
+                Step::Metaspace { mark, strip } => {
+                    text = text.replace(mark, if *strip && first { "" } else { " " });
+                }
                 Step::Spaced => text.insert(0, ' '),
                 Step::WordPiece { prefix, cleanup } => {
                     text = match text.strip_prefix(prefix) {
+                        _ if first => text,
                         Some(rest) if !prefix.is_empty() => rest.to_string(),
                         _ => format!(" {text}"),
                     };

@@ -1,5 +1,6 @@
 //! The small files beside a vocabulary that state the roles of its tokens.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use serde_json::Value;
@@ -60,11 +61,8 @@ impl Sidecar {
         self.add_bos = self.add_bos.or(json["add_bos_token"].as_bool());
         self.add_eos = self.add_eos.or(json["add_eos_token"].as_bool());
         self.bos_id = self.bos_id.or_else(|| ids(&json["bos_token_id"]).first().copied());
-        for id in ids(&json["eos_token_id"]) {
-            if !self.eos_ids.contains(&id) {
-                self.eos_ids.push(id);
-            }
-        }
+        let mut known: HashSet<u32> = self.eos_ids.iter().copied().collect();
+        self.eos_ids.extend(ids(&json["eos_token_id"]).into_iter().filter(|&id| known.insert(id)));
     }
 }
 

@@ -6,7 +6,7 @@ use super::recognise::Unknown;
 use crate::hash::{PieceIndex, Pieces};
 use crate::merge::NONE;
 use crate::scratch::Scratch;
-use crate::unigram::Unigram;
+use crate::unigram::{Precision, Unigram};
 use crate::{TokenKind, TokenizerError};
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl UnigramWords {
     ) -> Result<(UnigramWords, Pieces), Unknown> {
         let unknown = unknown.filter(|&id| id < tokens.len()).ok_or("no unknown token")? as u32;
         let (mut pieces, mut index) = (Pieces::default(), PieceIndex::with_capacity(tokens.len()));
-        let (mut unigram, mut byte_ids) = (Unigram::new(), Box::new([NONE; 256]));
+        let (mut unigram, mut byte_ids) = (Unigram::new(Precision::Double), Box::new([NONE; 256]));
         let mut special = Vec::new();
         for ((id, (text, score)), kind) in (0u32..).zip(tokens).zip(kinds) {
             pieces.push_with(|out| out.extend_from_slice(text.as_bytes()));
@@ -87,7 +87,7 @@ impl UnigramWords {
     }
 
     fn encode_anew(&self, word: &str, pieces: &Pieces, scratch: &mut Scratch, ids: &mut Vec<u32>) {
-        self.unigram.cut(word, &mut scratch.paths, &mut scratch.merger);
+        self.unigram.cut(word, 0.0, &mut scratch.paths, &mut scratch.merger);
         let is_unknown = |id: u32| id == NONE || id == self.unknown;
         let mut parts = scratch.merger.parts().iter().peekable();
         while let Some(part) = parts.next() {

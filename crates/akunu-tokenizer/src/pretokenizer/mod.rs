@@ -241,6 +241,12 @@ pub(crate) fn begins_with_bos(pre: &str) -> bool {
     pre == "chameleon" || ignores_merges(pre) && !OTHERS.contains(&pre)
 }
 
+/// Families whose published tokenizers compose text (NFC) before it is split.
+pub(crate) fn composes(pre: &str) -> bool {
+    const NAMES: [&str; 5] = ["qwen2", "qwen35", "mpt", "olmo", "command-r"];
+    NAMES.contains(&pre)
+}
+
 /// Splits text into words.
 #[derive(Clone, Debug)]
 pub(crate) struct PreTokenizer {
@@ -262,15 +268,23 @@ impl PreTokenizer {
         PreTokenizer { steps: steps.into() }
     }
 
-    /// The GGUF name of this pre-tokenizer, depending on `ignore_merges`. Several names are equivalent; the one that
-    /// implies the fewest other settings comes first in the table.
-    pub(crate) fn name(&self, ignore_merges: bool) -> Option<&'static str> {
+    /// The GGUF name of this pre-tokenizer, depending on `ignore_merges` and, if possible, on whether text is composed.
+    /// Several names are equivalent; the one that implies the fewest other settings comes first in the table.
+    pub(crate) fn name(&self, ignore_merges: bool, composed: bool) -> Option<&'static str> {
         let same = NAMES.iter().filter(|(steps, _)| *steps == &*self.steps);
-        same.flat_map(|(_, names)| names.iter().copied()).find(|name| ignores_merges(name) == ignore_merges)
+        let names = same.flat_map(|(_, names)| names.iter().copied());
+        let names = names.filter(|name| ignores_merges(name) == ignore_merges);
+        names.clone().find(|name| composes(name) == composed).or_else(|| names.clone().next())
     }
 
     pub(crate) fn names() -> impl Iterator<Item = &'static str> {
         NAMES.iter().flat_map(|(_, names)| names.iter().copied())
+    }
+
+    /// One name for each pre-tokenizer.
+    #[cfg(test)]
+    pub(crate) fn distinct_names() -> impl Iterator<Item = &'static str> {
+        NAMES.iter().filter_map(|(_, names)| names.first().copied())
     }
 
     /// Passes the words of `text` to `emit` in order; their concatenation is the text.

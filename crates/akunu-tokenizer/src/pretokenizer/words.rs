@@ -288,11 +288,14 @@ impl Chameleon {
 fn cascade(text: Reader<'_>, start: usize) -> usize {
     const MAX: usize = 512;
     let (mut at, mut count, mut after_line_end) = (start, 0, None);
+    // A preceding match that ends with a space means that no newline follows in this run. So a long run is not searched
+    // again for each of its words.
+    let no_line_end = text.before(start).is_some_and(|c| Class::of(c).is(SPACE) && !matches!(c, '\r' | '\n'));
     // The end of each character that a word may have to end at; beyond that only newlines matter.
     let mut ends = [start; MAX + 1];
     loop {
         let (class, next) = text.class(at);
-        if !class.is(SPACE) {
+        if !class.is(SPACE) || no_line_end && count > MAX {
             break;
         }
         if matches!(text.byte(at), b'\r' | b'\n') {

@@ -120,15 +120,22 @@ impl<'t> Reader<'t> {
         &self.text[at..]
     }
 
+    /// The character that ends at `at`.
+    pub(crate) fn before(&self, at: usize) -> Option<char> {
+        self.text[..at].chars().next_back()
+    }
+
     /// The byte at `at`; 0 past the end.
     #[inline(always)]
     pub(crate) fn byte(&self, at: usize) -> u8 {
+        crate::work::count(1);
         self.bytes.get(at).copied().unwrap_or(0)
     }
 
     /// The character that starts at `at`, and the position after it; `None` at the end.
     #[inline]
     pub(crate) fn char(&self, at: usize) -> Option<(char, usize)> {
+        crate::work::count(1);
         let first = *self.bytes.get(at)?;
         if first < 0x80 {
             return Some((first as char, at + 1));
@@ -146,6 +153,7 @@ impl<'t> Reader<'t> {
     /// The class of the character that starts at `at`, and the position after it.
     #[inline]
     pub(crate) fn class(&self, at: usize) -> (Class, usize) {
+        crate::work::count(1);
         match self.bytes.get(at) {
             Some(&byte) if byte < 0x80 => (Class(1 << BASIC[byte as usize]), at + 1),
             Some(_) => match self.char(at) {
