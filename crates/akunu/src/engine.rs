@@ -160,6 +160,7 @@ pub(crate) fn check_memory(plan: &MemoryPlan, context: usize, available: Option<
 }
 
 fn notes(
+    model: &Model,
     options: &EngineOptions,
     plan: &ModelPlan,
     capabilities: &Capabilities,
@@ -177,7 +178,8 @@ fn notes(
         notes.push(Note::DefaultContext { context, trained });
     }
     let weights = plan.memory.weights_in_place;
-    if let Some(available) = available.filter(|&available| weights > available) {
+    // What was read is no longer part of the available memory.
+    if let Some(available) = available.filter(|&available| weights > available && model.read_bytes() == 0) {
         notes.push(Note::WeightsExceedMemory { weights, available });
     }
     notes
@@ -227,7 +229,7 @@ impl Engine {
         let plan = plan(&model, device.capabilities(), options)?;
         let available = available(device.capabilities());
         check_fits(&plan, available)?;
-        let notes = notes(options, &plan, device.capabilities(), available);
+        let notes = notes(&model, options, &plan, device.capabilities(), available);
         let loaded = akunu_plan::load(&plan, model.weights(), &mut *device)?;
         Ok(Engine {
             pool: Arc::new(SlotPool::new(plan.options.slots)),
