@@ -92,8 +92,8 @@ fn stdout_failure(error: &io::Error) -> Failure {
     }
 }
 
-/// Writes a line to stderr, or several; their control characters are escaped. Errors are ignored, since they could not be
-/// reported.
+/// Writes a line to stderr, or several; their control characters are escaped. Errors are ignored, since they could not
+/// be reported.
 pub fn note(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", printable_lines(line));
 }

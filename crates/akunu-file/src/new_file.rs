@@ -34,7 +34,8 @@ fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes all files of this process that are not complete. To be called before the process exits without dropping them.
+/// Removes all files of this process that are not complete. It is to be called before the process exits without dropping
+/// them.
 pub fn remove_unfinished() {
     for path in unfinished().drain(..) {
         let _ = fs::remove_file(path);

@@ -14,8 +14,8 @@ use crate::{FormatError, Region};
 /// How the bytes of a model's files get into memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Loading {
-    /// Mapped: pages are read when they are used, and shared with other processes. If the file is truncated, the process
-    /// ends.
+    /// Mapped: pages are read when they are used, and shared with other processes. If the file is truncated, the
+    /// process ends.
     #[default]
     Map,
     /// Read into memory of the process, so that later changes of the file have no effect. A file that is larger than

@@ -1,4 +1,5 @@
-//! Output files: complete or absent whenever the process ends and whatever the disk does, and never the model's own files.
+//! Output files: complete or absent whenever the process ends and whatever the disk does, and never the model's own
+//! files.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
