@@ -24,7 +24,7 @@ pub use config::{
 pub use families::CARDS;
 pub use gguf::GgufModel;
 pub use hf::SafeTensorsModel;
-pub use open::open_model;
+pub use open::{load_model, open_model};
 pub use provider::WeightProvider;
 pub use shape::Shape;
 pub use tower::NormKind;

@@ -2,14 +2,19 @@
 
 use std::path::Path;
 
-use akunu_format::{Container, FormatError};
+use akunu_format::{Container, FormatError, Loading};
 
 use crate::{GgufModel, SafeTensorsModel, WeightProvider};
 
 /// Opens a model: a GGUF file (any part of a split one), a SafeTensors file, or a Hugging Face folder.
 pub fn open_model(path: &Path) -> Result<Box<dyn WeightProvider>, FormatError> {
+    load_model(path, Loading::Map)
+}
+
+/// As [`open_model`], mapped or read.
+pub fn load_model(path: &Path, loading: Loading) -> Result<Box<dyn WeightProvider>, FormatError> {
     match Container::of(path)? {
-        Container::Gguf => Ok(Box::new(GgufModel::open(path)?)),
-        Container::SafeTensors => Ok(Box::new(SafeTensorsModel::open(path)?)),
+        Container::Gguf => Ok(Box::new(GgufModel::load(path, loading)?)),
+        Container::SafeTensors => Ok(Box::new(SafeTensorsModel::load(path, loading)?)),
     }
 }

@@ -447,3 +447,11 @@ fn a_fact_may_have_several_keys() {
     let file = file("exaone").layer_norm().without("attention.layer_norm_rms_epsilon");
     assert_eq!(file.config().norm_epsilon, 1e-12);
 }
+
+#[test]
+fn rope_without_dimensions_is_rejected() {
+    let problem = "0 dimensions cannot be rotated: convert the original model again";
+    file("llama")
+        .with("rope.dimension_count", Value::U32(0))
+        .refused(&format!("metadata key `llama.rope.dimension_count`: {problem}"));
+}

@@ -375,3 +375,23 @@ fn long_rope_has_two_lists_of_factors() {
         "RoPE factors in the config.json: 4 short factors for 2 pairs of dimensions",
     );
 }
+
+#[test]
+fn rope_without_dimensions_is_rejected() {
+    let problem = "0.1 of heads of 8 are 0 dimensions, which cannot be rotated";
+    refused(
+        "phi3",
+        json!({"partial_rotary_factor": 0.1}),
+        &format!("partial_rotary_factor in the config.json: {problem}"),
+    );
+}
+
+#[test]
+fn a_long_list_of_end_tokens_takes_linear_time() {
+    let ids: Vec<u32> = (0..400_000).chain(0..400_000).collect();
+    let began = std::time::Instant::now();
+    let found = config("llama", json!({"eos_token_id": ids}));
+    // Comparing each with all others takes more than a minute.
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(found.eos_ids, (0..400_000).collect::<Vec<u32>>());
+}

@@ -42,7 +42,7 @@ enum akunu_status
     AKUNU_STATUS_OK = 0,
     // An invalid argument: a null pointer, a text that is not UTF-8, a setting out of range.
     AKUNU_STATUS_ARGUMENT = -1,
-    // A handle that was freed or is not a handle.
+    // A handle that was freed or is not a handle, or any call in a child process after `fork`.
     AKUNU_STATUS_HANDLE = -2,
     // A struct whose `size` is not supported by this library.
     AKUNU_STATUS_STRUCT_SIZE = -3,

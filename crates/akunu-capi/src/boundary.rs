@@ -4,6 +4,7 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use akunu::Error;
 
@@ -14,7 +15,7 @@ pub enum Status {
     Ok = 0,
     /// An invalid argument: a null pointer, a text that is not UTF-8, a setting out of range.
     Argument = -1,
-    /// A handle that was freed or is not a handle.
+    /// A handle that was freed or is not a handle, or any call in a child process after `fork`.
     Handle = -2,
     /// A struct whose `size` is not supported by this library.
     StructSize = -3,
@@ -85,13 +86,29 @@ thread_local! {
 
 /// Runs the body of a call.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> Status {
-    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+    let checked = || check_process().and_then(|()| body());
+    let failure = match catch_unwind(AssertUnwindSafe(checked)) {
         Ok(Ok(())) => return Status::Ok,
         Ok(Err(failure)) => failure,
         Err(panic) => Failure::new(Status::Internal, format!("a bug in Akunu: {}", panic_message(&*panic))),
     };
     set_last_error(failure.message);
     failure.status
+}
+
+/// Fails in a child process that was forked after a call. It has no threads besides its own, so calls would wait forever
+/// for an engine, or for a lock that another thread held.
+fn check_process() -> Result<(), Failure> {
+    static PROCESS: AtomicU32 = AtomicU32::new(0);
+    let own = std::process::id();
+    match PROCESS.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed) {
+        Err(first) if first != own => {
+            let message = "this process was forked after a call of Akunu: fork before the first call, or start the \
+                           process with exec (in Python's multiprocessing: the start method spawn)";
+            Err(Failure::new(Status::Handle, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> &str {

@@ -192,8 +192,9 @@ pub unsafe extern "C" fn akunu_free_model(model: *mut ModelHandle) -> Status {
         }
         check_not_in_callback()?;
         let model = MODELS.remove(model)?;
-        SESSIONS.retain(|session| session.model.number != model.number);
         model.queue.close();
+        // After closing: a session that is added later is removed by the call that adds it.
+        SESSIONS.retain(|session| session.model.number != model.number);
         Ok(())
     })
 }

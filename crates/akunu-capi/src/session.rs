@@ -9,7 +9,7 @@ use crate::boundary::{Failure, Status, check_not_in_callback, guard};
 use crate::model::{MODELS, Model, small};
 use crate::registry::{Registry, number};
 use crate::structs::{ModelHandle, SamplingSettings, SessionHandle};
-use crate::worker::SessionState;
+use crate::worker::{SessionState, freed};
 
 pub(crate) static SESSIONS: Registry<Session> = Registry::new("session");
 
@@ -79,10 +79,22 @@ pub unsafe extern "C" fn akunu_create_session(
         let model = MODELS.get(model)?;
         let number = number();
         model.queue.run(move |worker| worker.add(number))?;
-        let made = Arc::new(Session { number, model, sampling: Mutex::default() });
+        let handle = add(number, model)?;
         // SAFETY: checked above; the rest is guaranteed by the caller.
-        unsafe { write(session, SESSIONS.add(number, made), "the pointer for the session") }
+        unsafe { write(session, handle, "the pointer for the session") }
     })
+}
+
+/// Registers a session, unless its model is freed meanwhile.
+fn add(number: usize, model: Arc<Model>) -> Result<*mut SessionHandle, Failure> {
+    let handle =
+        SESSIONS.add(number, Arc::new(Session { number, model: model.clone(), sampling: Mutex::default() }));
+    if model.queue.is_closing() {
+        // It may have been removed with the model.
+        let _ = SESSIONS.remove::<SessionHandle>(handle);
+        return Err(freed("model"));
+    }
+    Ok(handle)
 }
 
 /// Frees a session, and invalidates its handle. A generation of another thread is cancelled and waited for. Does nothing
@@ -413,4 +425,27 @@ pub unsafe extern "C" fn akunu_get_logits(
         // SAFETY: guaranteed by the caller.
         unsafe { output.fill(&found) }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::{null, null_mut};
+
+    use super::*;
+    use crate::model::{akunu_free_model, akunu_load_model};
+
+    #[test]
+    fn a_session_that_is_made_while_its_model_is_freed_is_not_registered() {
+        let mut handle = null_mut();
+        // SAFETY: null selects the defaults, and the model's pointer is valid.
+        assert_eq!(unsafe { akunu_load_model(null(), null(), &mut handle) }, Status::Ok);
+        let model = MODELS.get(handle).unwrap();
+        let number = number();
+        model.queue.run(move |worker| worker.add(number)).unwrap();
+        // SAFETY: any value of a handle is allowed.
+        assert_eq!(unsafe { akunu_free_model(handle) }, Status::Ok);
+        assert_eq!(add(number, model).unwrap_err().status, Status::Handle);
+        let session: *const SessionHandle = std::ptr::without_provenance(number);
+        assert!(SESSIONS.get(session).is_err());
+    }
 }

@@ -130,7 +130,7 @@ impl Worker {
     }
 }
 
-fn freed(what: &str) -> Failure {
+pub(crate) fn freed(what: &str) -> Failure {
     Failure::new(Status::Handle, format!("the {what} was freed during the call"))
 }
 
@@ -246,6 +246,11 @@ impl EngineQueue {
             true => freed("model"),
             false => broken(),
         }
+    }
+
+    /// Whether the model is being freed, or was.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.running().closing
     }
 
     /// Registers a generation of a session, so that it can be cancelled.

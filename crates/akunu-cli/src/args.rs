@@ -18,7 +18,8 @@ MODEL is a GGUF file (any part of a split one), a SafeTensors file, a folder wit
 hf:OWNER/NAME on the Hugging Face hub (akunu pull --help); --offline uses cached models only. Without MODEL, the \
 small embedded model is used: akunu run \"Once upon a time\"
 
-Text goes to stdout; statistics, notes and progress go to stderr.
+Text goes to stdout; statistics, notes and progress go to stderr. Control characters are escaped in listings and \
+messages, but generated text is printed as it is.
 Exit codes: 0 success, 1 failure, 2 invalid command line, 130 interrupted by Ctrl-C.";
 
 /// Runs transformer models on the local machine
@@ -77,6 +78,9 @@ pub struct DeviceArgs {
     /// Device that runs the model
     #[arg(long, default_value = "auto", value_parser = device(), help_heading = "Engine")]
     pub device: DeviceChoice,
+    /// Read the model's files into memory instead of mapping them: if a mapped file is truncated, the process ends
+    #[arg(long, help_heading = "Engine")]
+    pub no_mmap: bool,
 }
 
 #[derive(Debug, Args)]
@@ -148,7 +152,7 @@ impl PlannedArgs {
 
     /// The capabilities of the chip, or of the local device, which is opened for that.
     pub fn capabilities(&self) -> Result<Capabilities, akunu::Error> {
-        let DeviceArgs { threads, device } = self.engine.device;
+        let DeviceArgs { threads, device, .. } = self.engine.device;
         match self.chip {
             Some(chip) => Ok(chip.capabilities(threads)),
             None => {

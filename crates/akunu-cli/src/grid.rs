@@ -1,4 +1,6 @@
-//! Text tables that fit narrow terminals.
+//! Text tables that fit narrow terminals. Cells and values are shown on one line, with control characters escaped.
+
+use crate::output::printable;
 
 /// Minimum width of a truncated column; below it, each row becomes a separate block.
 const MIN_WIDTH: usize = 8;
@@ -64,7 +66,7 @@ impl Grid {
 
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.columns.len());
-        self.rows.push(cells.into());
+        self.rows.push(cells.iter().map(|cell| printable(cell)).collect());
     }
 
     /// The table with its titles, with a newline after each line; `width`: columns of the terminal.
@@ -146,7 +148,7 @@ pub fn facts(facts: &[(&str, String)], width: Option<usize>) -> String {
     let room = width.map_or(usize::MAX, |width| width.saturating_sub(names).max(2 * MIN_WIDTH));
     let mut text = String::new();
     for (name, value) in facts {
-        for (i, line) in wrap(value, room).iter().enumerate() {
+        for (i, line) in wrap(&printable(value), room).iter().enumerate() {
             let name = if i == 0 { name } else { "" };
             text.push_str(format!("{name:<names$}{line}").trim_end());
             text.push('\n');

@@ -10,14 +10,25 @@ pub const EXIT_CODE: i32 = 130;
 static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 static LISTENERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Installs a handler that sets the flag. If that fails, Ctrl-C ends the process as usual.
+/// A flag that the first Ctrl-C sets.
 pub fn flag() -> Arc<AtomicBool> {
     LISTENERS.fetch_add(1, Ordering::SeqCst);
+    install()
+}
+
+/// Ctrl-C ends the process as without this handler, but removes files that are not complete. If the handler cannot be
+/// installed, Ctrl-C ends the process as usual.
+pub fn remove_unfinished_files() {
+    install();
+}
+
+fn install() -> Arc<AtomicBool> {
     let flag = FLAG.get_or_init(|| {
         let flag = Arc::new(AtomicBool::new(false));
         let handler = flag.clone();
         let _ = ctrlc::set_handler(move || {
             if LISTENERS.load(Ordering::SeqCst) == 0 || handler.swap(true, Ordering::SeqCst) {
+                akunu_file::remove_unfinished();
                 std::process::exit(EXIT_CODE);
             }
         });

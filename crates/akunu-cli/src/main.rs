@@ -8,9 +8,11 @@ mod grid;
 mod hub;
 mod ids;
 mod interrupt;
+mod out_file;
 mod output;
 mod progress;
 mod prompt;
+mod sources;
 mod tensor_file;
 mod texts;
 
@@ -22,8 +24,13 @@ fn main() -> ExitCode {
     let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Also prints help and version. A closed pipe is not an error.
-            let _ = error.print();
+            let text = error.to_string();
+            match output::printable_lines(&text) == text {
+                // Also prints help and version. A closed pipe is not an error.
+                true => drop(error.print()),
+                // An argument, such as the name of a file, has control characters.
+                false => output::note(text.trim_end()),
+            }
             return ExitCode::from(error.exit_code() as u8);
         }
     };

@@ -17,12 +17,19 @@ impl Output {
         Output { out: BufWriter::new(io::stdout().lock()) }
     }
 
+    /// Text as it is: what a model has generated, and what this program itself contains.
     pub fn text(&mut self, text: &str) -> Result<(), Failure> {
         self.out.write_all(text.as_bytes()).map_err(|error| stdout_failure(&error))
     }
 
+    /// Lines that may contain untrusted text, whose control characters are escaped.
+    pub fn listing(&mut self, lines: &str) -> Result<(), Failure> {
+        self.text(&printable_lines(lines))
+    }
+
+    /// As [`Output::listing`], and a newline.
     pub fn line(&mut self, line: &str) -> Result<(), Failure> {
-        self.text(line)?;
+        self.listing(line)?;
         self.text("\n")
     }
 
@@ -32,16 +39,42 @@ impl Output {
 
     /// Pretty-printed JSON and a newline.
     pub fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
-        serde_json::to_writer_pretty(&mut self.out, value).map_err(|error| json_failure(&error))?;
+        serde_json::to_writer_pretty(JsonWriter(&mut self.out), value)
+            .map_err(|error| json_failure(&error))?;
         self.text("\n")?;
         self.flush()
     }
 
     /// JSON on one line, for long output.
     pub fn compact_json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
-        serde_json::to_writer(&mut self.out, value).map_err(|error| json_failure(&error))?;
+        serde_json::to_writer(JsonWriter(&mut self.out), value).map_err(|error| json_failure(&error))?;
         self.text("\n")?;
         self.flush()
+    }
+}
+
+/// Escapes the control characters that JSON allows in strings. The serializer writes strings in whole characters.
+struct JsonWriter<W>(W);
+
+impl<W: Write> Write for JsonWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        const FIRST: char = '\u{7f}';
+        match std::str::from_utf8(bytes) {
+            Ok(text) if text.contains(|c: char| c.is_control() && c >= FIRST) => {
+                for c in text.chars() {
+                    match c.is_control() && c >= FIRST {
+                        true => write!(self.0, "\\u{:04x}", u32::from(c))?,
+                        false => write!(self.0, "{c}")?,
+                    }
+                }
+            }
+            _ => self.0.write_all(bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -59,18 +92,36 @@ fn stdout_failure(error: &io::Error) -> Failure {
     }
 }
 
-/// Writes a line to stderr. Errors are ignored, since they could not be reported.
+/// Writes a line to stderr, or several; their control characters are escaped. Errors are ignored, since they could not
+/// be reported.
 pub fn note(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    let _ = writeln!(io::stderr().lock(), "{}", printable_lines(line));
+}
+
+/// JSON on one line of stderr.
+pub fn json_note(value: &impl Serialize) {
+    let mut stderr = io::stderr().lock();
+    let _ = serde_json::to_writer(JsonWriter(&mut stderr), value);
+    let _ = writeln!(stderr);
 }
 
 /// Escapes untrusted text for use within a line: control characters, line breaks, and characters that change the text
 /// direction.
 pub fn printable(text: &str) -> String {
+    escaped(text, &[])
+}
+
+/// As [`printable`], for use as lines: line breaks and tabs stay.
+pub fn printable_lines(text: &str) -> String {
+    escaped(text, &['\n', '\t'])
+}
+
+fn escaped(text: &str, kept: &[char]) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         let turns = matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if c.is_control() || turns { shown.extend(c.escape_default()) } else { shown.push(c) }
+        let is_safe = kept.contains(&c) || !(c.is_control() || turns);
+        if is_safe { shown.push(c) } else { shown.extend(c.escape_default()) }
     }
     shown
 }
@@ -98,5 +149,16 @@ mod tests {
         {
             assert_eq!(printable(text), text);
         }
+        assert_eq!(printable_lines("a\n\tb\r\u{1b}\u{7f}\u{85}"), "a\n\tb\\r\\u{1b}\\u{7f}\\u{85}");
+    }
+
+    #[test]
+    fn json_has_no_control_characters_and_the_same_strings() {
+        let text = "a\u{1b}[2J\u{7f}\u{80}\u{9b}m\u{a0}é\u{10ffff}";
+        let mut bytes = Vec::new();
+        serde_json::to_writer(JsonWriter(&mut bytes), &[text]).unwrap();
+        let json = String::from_utf8(bytes).unwrap();
+        assert!(json.chars().all(|c| !c.is_control()), "{json}");
+        assert_eq!(serde_json::from_str::<Vec<String>>(&json).unwrap(), [text]);
     }
 }

@@ -9,7 +9,7 @@ use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, KeyOrder, Outcome, ReplayId,
     Submission,
 };
-use akunu_pool::{Pool, WorkQueue};
+use akunu_pool::{Panicked, Pool, WorkQueue};
 
 use crate::execution::{Execution, State};
 use crate::groups;
@@ -243,10 +243,9 @@ impl CpuDevice {
             logit_capacity: prepared.table.logit_rows,
             state: State::default(),
         };
-        self.pool.run(&execution);
-        self.outcome = match execution.state.panicked.load(Ordering::Relaxed) {
-            0 => Ok(Outcome { steps: execution.state.steps.load(Ordering::Relaxed) }),
-            index => Err(first + index - 1),
+        self.outcome = match self.pool.run(&execution) {
+            Ok(()) => Ok(Outcome { steps: execution.state.steps.load(Ordering::Relaxed) }),
+            Err(Panicked) => Err(first + execution.state.index.load(Ordering::Relaxed)),
         };
     }
 
@@ -341,5 +340,43 @@ impl Device for CpuDevice {
 
     fn allocated_bytes(&self) -> u64 {
         self.allocated
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Command, Context};
+
+    unsafe fn panics(_: &Command, _: &Context) {
+        std::panic::resume_unwind(Box::new("on purpose"));
+    }
+
+    #[test]
+    fn a_kernel_that_panics_fails_its_pass_and_no_other() {
+        let case = akunu_device_testing::specs().remove(0).whole();
+        let options = CpuOptions { threads: Some(2), ..CpuOptions::default() };
+        let mut device = CpuDevice::new(options).unwrap();
+        let expected = case.run(&mut device);
+        let ids = case.load(&mut device);
+        let replay = device.prepare(&case.table, &ids).unwrap();
+        let submission = Submission {
+            entries: case.work.entries(),
+            logit_rows: &case.asked,
+            steps: 1,
+            stop: &[],
+            cancel: None,
+        };
+        let command = &mut device.prepared[replay.0 as usize].commands[0];
+        let run = std::mem::replace(&mut command.run, panics);
+        for _ in 0..3 {
+            let error = device.replay(replay, submission).unwrap_err().to_string();
+            assert!(error.contains("a kernel panicked in test"), "{error}");
+            assert!(device.wait().is_err());
+            assert!(case.run(&mut device) == expected, "another table");
+        }
+        device.prepared[replay.0 as usize].commands[0].run = run;
+        device.replay(replay, submission).unwrap();
+        device.wait().unwrap();
     }
 }

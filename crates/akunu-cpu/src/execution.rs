@@ -1,6 +1,5 @@
 //! The execution of one submission: the prepared commands, step by step, each as a stage that all workers share.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use akunu_plan::Kernel;
@@ -34,17 +33,15 @@ pub(crate) struct Execution<'a> {
     pub(crate) state: State,
 }
 
-/// Written between stages (except `panicked`), read during stages.
+/// Written between stages, read during stages.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// The index of the current command.
-    index: AtomicUsize,
+    /// The index of the current command; after a panic, of the command that panicked.
+    pub(crate) index: AtomicUsize,
     /// The rows of the current command are packed.
     is_packed: AtomicBool,
     /// Completed steps.
     pub(crate) steps: AtomicUsize,
-    /// One more than the index of a command that panicked; 0 while none has.
-    pub(crate) panicked: AtomicUsize,
 }
 
 // SAFETY: the raw pointers are what keeps it from being `Sync`. `tokens` is read only between stages, when no kernel
@@ -69,21 +66,13 @@ impl Work for Execution<'_> {
         };
         let is_packing = command.packed.is_some() && !self.state.is_packed.load(Ordering::Relaxed);
         let run = if is_packing { kernels::matrix::pack } else { command.run };
-        let run = || {
-            // SAFETY: the contract of `Run`: the command was checked when its table was prepared and the rows when
-            // they were submitted; the pool separates stages by barriers, gives each part to one worker, and a worker
-            // (so also its scratch) runs one part at a time.
-            unsafe { run(command, &context) };
-        };
-        if catch_unwind(AssertUnwindSafe(run)).is_err() {
-            self.state.panicked.store(index + 1, Ordering::Relaxed);
-        }
+        // SAFETY: the contract of `Run`: the command was checked when its table was prepared and the rows when they were
+        // submitted; the pool separates stages by barriers, gives each part to one worker, and a worker (so also its
+        // scratch) runs one part at a time.
+        unsafe { run(command, &context) };
     }
 
     fn next(&self) -> bool {
-        if self.state.panicked.load(Ordering::Relaxed) != 0 {
-            return false;
-        }
         let index = self.state.index.load(Ordering::Relaxed);
         if self.commands[index].packed.is_some() && !self.state.is_packed.fetch_not(Ordering::Relaxed) {
             return true;
@@ -151,8 +140,8 @@ mod tests {
         }
     }
 
-    /// (index of the command that panicked, runs of the counting command) over a few steps.
-    fn execute(pool: &mut Pool, runs: &[Run]) -> (usize, u32) {
+    /// (index of a command that panicked, runs of the counting command) over a few steps.
+    fn execute(pool: &mut Pool, runs: &[Run]) -> (Option<usize>, u32) {
         let counter = AtomicU32::new(0);
         let commands: Vec<_> = runs.iter().map(|run| command(*run, &counter)).collect();
         let queue = WorkQueue::new(pool.workers());
@@ -173,8 +162,8 @@ mod tests {
             logit_capacity: 1,
             state: State::default(),
         };
-        pool.run(&execution);
-        (execution.state.panicked.load(Ordering::Relaxed), counter.load(Ordering::Relaxed))
+        let panicked = pool.run(&execution).is_err();
+        (panicked.then(|| execution.state.index.load(Ordering::Relaxed)), counter.load(Ordering::Relaxed))
     }
 
     #[test]
@@ -182,8 +171,8 @@ mod tests {
         for workers in [1, 2, 4, 9] {
             let mut pool = Pool::new(workers).unwrap();
             for _ in 0..20 {
-                assert_eq!(execute(&mut pool, &[count, panic_on_last, count]), (2, workers as u32));
-                assert_eq!(execute(&mut pool, &[count, count]), (0, 6 * workers as u32));
+                assert_eq!(execute(&mut pool, &[count, panic_on_last, count]), (Some(1), workers as u32));
+                assert_eq!(execute(&mut pool, &[count, count]), (None, 6 * workers as u32));
             }
         }
     }

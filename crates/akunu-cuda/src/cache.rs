@@ -6,8 +6,8 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
+use akunu_file::{Existing, NewFile};
 use sha2::{Digest, Sha256};
 
 const CHECKSUM: usize = 32;
@@ -55,21 +55,12 @@ impl Cache {
 
     /// Caches code. Readers see a complete file or none, also with concurrent writers.
     pub(crate) fn write(&self, key: &str, code: &[u8]) -> io::Result<()> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let (Some(folder), Some(file)) = (&self.folder, self.file(key)) else { return Ok(()) };
         fs::create_dir_all(folder)?;
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let temporary = folder.join(format!("{key}.{}.{number}.part", std::process::id()));
-        let write = || {
-            let mut part = fs::File::create(&temporary)?;
-            part.write_all(&Sha256::digest(code))?;
-            part.write_all(code)?;
-            fs::rename(&temporary, &file)
-        };
-        write().inspect_err(|_| {
-            // The file may not exist; the first error is the one to report.
-            let _ = fs::remove_file(&temporary);
-        })
+        let mut part = NewFile::create(&file)?;
+        part.write_all(&Sha256::digest(code))?;
+        part.write_all(code)?;
+        part.commit(Existing::Replace)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+const GIB: f64 = (1u64 << 30) as f64;
+
 /// The displayed text is complete and includes the causes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -12,6 +14,13 @@ pub enum FormatError {
 
     #[error("cannot {action}: {error}")]
     Io { action: &'static str, error: std::io::Error },
+
+    /// A file that is to be read is larger than the available memory.
+    #[error(
+        "the file has {:.1} GiB, but only {:.1} GiB of memory are available; without --no-mmap it is mapped and read \
+         as it is used", *bytes as f64 / GIB, *available as f64 / GIB
+    )]
+    NoMemory { bytes: u64, available: u64 },
 
     /// The path is not a model.
     #[error("this is {found}, not a model that can be run. {advice}")]

@@ -19,5 +19,6 @@ pub use container::Container;
 pub use dtype::DType;
 pub use error::{FormatError, printable};
 pub use gguf::{Array, Gguf, GgufWriter, Metadata, Strings, TensorSpec, Value};
-pub use region::Region;
+pub use map::Loading;
+pub use region::{Region, SourceFile};
 pub use tensor::{Place, TensorInfo, index_names, refuse_misaligned};

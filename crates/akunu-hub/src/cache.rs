@@ -15,6 +15,8 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use akunu_file::Existing;
+
 use crate::choose::RepoFile;
 use crate::lock::Lock;
 use crate::reference::{Repo, is_commit, is_safe_path};
@@ -154,9 +156,8 @@ impl Cache {
         let path = self.repo(repo).join("refs").join(revision);
         make_parent(&path)?;
         // Atomic for concurrent readers: they see either the old or the new commit.
-        let part = path.with_file_name(format!(".{}.part", std::process::id()));
-        fs::write(&part, commit).map_err(|error| Error::io("write", &part, error))?;
-        fs::rename(&part, &path).map_err(|error| Error::io("write", &path, error))
+        akunu_file::write(&path, commit.as_bytes(), Existing::Replace)
+            .map_err(|error| Error::io("write", &path, error))
     }
 
     /// Links a blob into a snapshot.

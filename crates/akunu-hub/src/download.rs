@@ -99,7 +99,7 @@ impl Download<'_> {
                 part.file.sync_all().map_err(|error| Error::io("write", &path, error))?;
                 drop(part.file);
                 let blob = self.cache.blob(self.repo, file.sum.hex());
-                return fs::rename(&path, &blob).map_err(|error| Error::io("write", &blob, error));
+                return akunu_file::rename(&path, &blob).map_err(|error| Error::io("write", &blob, error));
             }
             drop(part.file);
             fs::remove_file(&path).map_err(|error| Error::io("remove", &path, error))?;

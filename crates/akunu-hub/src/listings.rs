@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use akunu_file::Existing;
 use serde::{Deserialize, Serialize};
 
 use crate::api::RemoteFile;
@@ -37,7 +38,6 @@ impl Cache {
     /// A failure to store a listing is not an error: it will be requested again.
     pub(crate) fn store_listing(&self, repo: &Repo, commit: &str, files: &[RemoteFile]) {
         let path = self.listing_path(repo, commit);
-        let part = path.with_file_name(format!(".{}.part", std::process::id()));
         let entry = |file: &RemoteFile| Entry {
             path: file.path.clone(),
             size: file.size,
@@ -45,10 +45,8 @@ impl Cache {
         };
         let entries: Vec<Entry> = files.iter().map(entry).collect();
         let Ok(text) = serde_json::to_vec(&entries) else { return };
-        let kept = make_parent(&path).is_ok()
-            && fs::write(&part, text).and_then(|()| fs::rename(&part, &path)).is_ok();
-        if !kept {
-            let _ = fs::remove_file(&part);
+        if make_parent(&path).is_ok() {
+            let _ = akunu_file::write(&path, &text, Existing::Replace);
         }
     }
 }

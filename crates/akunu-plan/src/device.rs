@@ -66,9 +66,9 @@ impl InPlace {
         }
     }
 
-    /// Whether a GPU that shares the host's memory can bind it: mapped, at a multiple of 16 bytes.
+    /// Whether a GPU that shares the host's memory can bind it: page-aligned, at a multiple of 16 bytes.
     pub fn is_bindable(region: &Region, offset: usize) -> bool {
-        region.is_mapped() && offset.is_multiple_of(16)
+        region.is_page_aligned() && offset.is_multiple_of(16)
     }
 }
 

@@ -22,5 +22,5 @@ mod stages;
 mod work_queue;
 
 #[cfg(not(loom))]
-pub use pool::{Pool, Work};
+pub use pool::{Panicked, Pool, Work};
 pub use work_queue::{WorkQueue, partition};

@@ -1,6 +1,7 @@
 //! The pool: threads are started once, join each submission once, and go through its stages together.
 
 use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -10,19 +11,25 @@ use crate::stages::{SpinPolicy, Stage, Stages};
 
 /// Work that a pool's workers do together: stages, one after the other, each with as many parts as there are workers.
 pub trait Work: Sync {
-    /// Runs one part of the current stage on some worker. If it panics, the process is aborted.
+    /// Runs one part of the current stage on some worker. If it panics, the submission ends with this stage.
     fn run(&self, worker: usize, part: usize);
 
     /// Is called once all parts of the stage are done. It moves on to the next stage, or returns false if there is
-    /// none.
+    /// none. If it panics, there is none.
     fn next(&self) -> bool;
 }
+
+/// A part of the work panicked, and the stages after it were not run. The pool can be used as before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Panicked;
 
 struct Shared {
     stages: Stages,
     /// The work of the current submission. The caller writes it between submissions, when no part can be taken.
     work: UnsafeCell<Option<*const dyn Work>>,
     quit: AtomicBool,
+    /// A part of the current submission panicked.
+    panicked: AtomicBool,
     /// The number of threads that have started.
     started: AtomicUsize,
 }
@@ -96,6 +103,7 @@ impl Pool {
             stages: Stages::new(workers),
             work: UnsafeCell::new(None),
             quit: AtomicBool::new(false),
+            panicked: AtomicBool::new(false),
             started: AtomicUsize::new(0),
         });
         // If a thread cannot be started, dropping the pool makes those that have started quit.
@@ -117,7 +125,8 @@ impl Pool {
     }
 
     /// Runs all stages of `work` and returns when the last one has ended.
-    pub fn run(&mut self, work: &dyn Work) {
+    pub fn run(&mut self, work: &dyn Work) -> Result<(), Panicked> {
+        self.shared.panicked.store(false, Ordering::Relaxed);
         // SAFETY: the transmute only erases the lifetime. No worker reads the work when no stage is running, and this
         // method returns only then.
         let work = unsafe { std::mem::transmute::<*const (dyn Work + '_), *const dyn Work>(work) };
@@ -129,7 +138,8 @@ impl Pool {
             slice.check();
             let stage = self.shared.stages.now();
             if !stage.is_running() {
-                return;
+                // The end of the stage has made visible what its parts have written.
+                return if self.shared.panicked.load(Ordering::Relaxed) { Err(Panicked) } else { Ok(()) };
             }
             if !help(&self.shared, stage, 0) {
                 self.shared.stages.wait_past(stage, self.busy);
@@ -165,12 +175,18 @@ fn help(shared: &Shared, stage: Stage, worker: usize) -> bool {
         // SAFETY: the caller of `run` keeps the work alive until no stage is running, and this worker's part keeps
         // the stage running.
         let work = unsafe { &*work };
-        let run = || work.run(worker, part);
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
-            // The part will never be done, so the stage can never end, and no worker can go on.
-            std::process::abort();
+        // A part that panicked counts as done, so that the stage ends; nothing relies on its results, since there is no
+        // further stage.
+        if catch_unwind(AssertUnwindSafe(|| work.run(worker, part))).is_err() {
+            shared.panicked.store(true, Ordering::Relaxed);
         }
-        shared.stages.finish(stage, || work.next());
+        shared.stages.finish(stage, || {
+            let next = || !shared.panicked.load(Ordering::Relaxed) && work.next();
+            catch_unwind(AssertUnwindSafe(next)).unwrap_or_else(|_| {
+                shared.panicked.store(true, Ordering::Relaxed);
+                false
+            })
+        });
     }
     true
 }
@@ -180,7 +196,7 @@ impl Drop for Pool {
         self.shared.quit.store(true, Ordering::Relaxed);
         self.shared.stages.begin();
         for thread in self.threads.drain(..) {
-            // No worker can have panicked, since a panic aborts the process.
+            // No worker can have panicked, since panics of the work are caught.
             let _ = thread.join();
         }
     }
@@ -216,8 +232,47 @@ mod tests {
             for stages in [1, 2, 100] {
                 let runs = (0..workers).map(|_| AtomicUsize::new(0)).collect();
                 let work = Counter { runs, stage: AtomicUsize::new(0), stages };
-                pool.run(&work);
+                assert_eq!(pool.run(&work), Ok(()));
                 assert!(work.runs.iter().all(|runs| runs.load(Ordering::Relaxed) == stages));
+            }
+        }
+    }
+
+    /// Panics in one part, or when it moves on to the next stage.
+    struct Panics {
+        /// The part, or none.
+        part: Option<usize>,
+        stage: AtomicUsize,
+    }
+
+    impl Work for Panics {
+        fn run(&self, _worker: usize, part: usize) {
+            if self.stage.load(Ordering::Relaxed) == 1 && self.part == Some(part) {
+                std::panic::resume_unwind(Box::new("on purpose"));
+            }
+        }
+
+        fn next(&self) -> bool {
+            match self.stage.fetch_add(1, Ordering::Relaxed) {
+                1 if self.part.is_none() => std::panic::resume_unwind(Box::new("on purpose")),
+                stage => stage < 3,
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_ends_the_submission_and_leaves_the_pool_whole() {
+        for workers in [1, 2, 5] {
+            let mut pool = Pool::new(workers).unwrap();
+            for part in (0..workers).map(Some).chain([None]).cycle().take(50) {
+                let work = Panics { part, stage: AtomicUsize::new(0) };
+                assert_eq!(pool.run(&work), Err(Panicked));
+                // The stage of the panic was the last one.
+                assert_eq!(work.stage.load(Ordering::Relaxed), if part.is_some() { 1 } else { 2 });
+                let runs = (0..workers).map(|_| AtomicUsize::new(0)).collect();
+                let work = Counter { runs, stage: AtomicUsize::new(0), stages: 3 };
+                assert_eq!(pool.run(&work), Ok(()));
+                assert!(work.runs.iter().all(|runs| runs.load(Ordering::Relaxed) == 3));
             }
         }
     }

@@ -162,6 +162,7 @@ pub(crate) fn check_memory(plan: &MemoryPlan, context: usize, available: Option<
 }
 
 fn notes(
+    model: &Model,
     options: &EngineOptions,
     plan: &ModelPlan,
     capabilities: &Capabilities,
@@ -179,7 +180,8 @@ fn notes(
         notes.push(Note::DefaultContext { context, trained });
     }
     let weights = plan.memory.weights_in_place;
-    if let Some(available) = available.filter(|&available| weights > available) {
+    // What was read is no longer part of the available memory.
+    if let Some(available) = available.filter(|&available| weights > available && model.read_bytes() == 0) {
         notes.push(Note::WeightsExceedMemory { weights, available });
     }
     notes
@@ -229,7 +231,7 @@ impl Engine {
         let plan = plan(&model, device.capabilities(), options)?;
         let available = available(device.capabilities());
         check_fits(&plan, available)?;
-        let mut notes = notes(options, &plan, device.capabilities(), available);
+        let mut notes = notes(&model, options, &plan, device.capabilities(), available);
         notes.extend(model.tokenizer_notes());
         let loaded = akunu_plan::load(&plan, model.weights(), &mut *device)?;
         Ok(Engine {

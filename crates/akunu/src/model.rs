@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use akunu_arch::{GgufModel, ModelConfig, WeightProvider};
-use akunu_format::{Metadata, Region};
+use akunu_format::{Loading, Metadata, Region};
 use akunu_tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::Error;
@@ -33,10 +33,19 @@ pub struct Model {
 impl Model {
     /// Opens a GGUF file (any part of a split one), a SafeTensors file or a folder with `config.json`.
     pub fn open(path: impl AsRef<Path>) -> Result<Model, Error> {
-        let path = path.as_ref();
+        Model::load(path.as_ref(), Loading::Map)
+    }
+
+    /// As [`Model::open`], but reads the files into memory instead of mapping them, so that they may change afterwards. A
+    /// file larger than the available memory is rejected.
+    pub fn read(path: impl AsRef<Path>) -> Result<Model, Error> {
+        Model::load(path.as_ref(), Loading::Read { available: crate::available_memory })
+    }
+
+    fn load(path: &Path, loading: Loading) -> Result<Model, Error> {
         let name =
             path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into());
-        let weights: Arc<dyn WeightProvider> = akunu_arch::open_model(path)?.into();
+        let weights: Arc<dyn WeightProvider> = akunu_arch::load_model(path, loading)?.into();
         if weights.metadata().is_some() {
             return Model::from_weights(weights, &name);
         }
@@ -95,6 +104,12 @@ impl Model {
 
     pub fn weights(&self) -> &dyn WeightProvider {
         &*self.weights
+    }
+
+    /// Bytes of files that were read into memory ([`Model::read`]).
+    pub fn read_bytes(&self) -> u64 {
+        let read = self.weights.regions().iter().filter(|region| region.is_read());
+        read.map(|region| region.bytes().len() as u64).sum()
     }
 
     pub fn config(&self) -> &ModelConfig {

@@ -255,8 +255,16 @@ fn rope(
     let base = keys.number(Fact::RopeBase)?.unwrap_or(ROPE_BASE);
     let always_local = keys.card.gguf_default(Fact::LocalRopeBase).is_some();
     let local = keys.number(Fact::LocalRopeBase)?;
+    let dims = if keys.card.rotary { keys.count(Fact::RopeDims)?.unwrap_or(head_dim) } else { 0 };
+    if keys.card.rotary && dims == 0 {
+        let key = keys.name(keys.of(Fact::RopeDims));
+        return Err(FormatError::key(
+            &key,
+            "0 dimensions cannot be rotated: convert the original model again",
+        ));
+    }
     Ok(Rope {
-        dims: if keys.card.rotary { keys.count(Fact::RopeDims)?.unwrap_or(head_dim) } else { 0 },
+        dims,
         base,
         local_base: local.filter(|&local| local != base || always_local),
         scaling: rope_scaling(keys, context_length, factors.is_some())?,

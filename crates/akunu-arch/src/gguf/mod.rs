@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use akunu_format::blocks::dequantize_row;
-use akunu_format::{FormatError, Gguf, Metadata, Region, TensorInfo, index_names, refuse_misaligned};
+use akunu_format::{
+    FormatError, Gguf, Loading, Metadata, Region, TensorInfo, index_names, refuse_misaligned,
+};
 
 use crate::{ModelConfig, RopeFactors, WeightProvider, names};
 
@@ -22,7 +24,12 @@ pub struct GgufModel {
 
 impl GgufModel {
     pub fn open(path: &Path) -> Result<GgufModel, FormatError> {
-        GgufModel::from_gguf(Gguf::open(path)?).map_err(|error| error.in_file(path))
+        GgufModel::load(path, Loading::Map)
+    }
+
+    /// As [`GgufModel::open`], mapped or read.
+    pub fn load(path: &Path, loading: Loading) -> Result<GgufModel, FormatError> {
+        GgufModel::from_gguf(Gguf::load(path, loading)?).map_err(|error| error.in_file(path))
     }
 
     /// For example a model embedded in the binary.

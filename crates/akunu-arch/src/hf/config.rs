@@ -1,5 +1,7 @@
 //! `config.json` → [`ModelConfig`], with transformers' defaults for what it leaves out.
 
+use std::collections::HashSet;
+
 use akunu_format::hf::{CONFIG, Json, Quantisation, wrong};
 use akunu_format::{FormatError, TensorInfo, printable};
 
@@ -393,13 +395,9 @@ fn sampling(generation: &Json<'_>) -> Result<SuggestedSampling, FormatError> {
 }
 
 fn eos_ids(places: &[Option<&Json<'_>>]) -> Result<Vec<u32>, FormatError> {
-    let mut all = Vec::new();
+    let (mut all, mut known) = (Vec::new(), HashSet::new());
     for place in places.iter().flatten() {
-        for id in place.ids("eos_token_id")? {
-            if !all.contains(&id) {
-                all.push(id);
-            }
-        }
+        all.extend(place.ids("eos_token_id")?.into_iter().filter(|&id| known.insert(id)));
     }
     Ok(all)
 }

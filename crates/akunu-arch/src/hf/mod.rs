@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use akunu_format::hf::{Checkpoint, Document, Json, Quantisation, Weights};
-use akunu_format::{FormatError, Place, Region, TensorInfo, index_names};
+use akunu_format::{FormatError, Loading, Place, Region, TensorInfo, index_names};
 
 use crate::{ModelConfig, WeightProvider, names};
 
@@ -28,17 +28,22 @@ pub struct SafeTensorsModel {
 impl SafeTensorsModel {
     /// Opens a folder or a file: see [`Checkpoint::open`].
     pub fn open(path: &Path) -> Result<SafeTensorsModel, FormatError> {
+        SafeTensorsModel::load(path, Loading::Map)
+    }
+
+    /// As [`SafeTensorsModel::open`], mapped or read.
+    pub fn load(path: &Path, loading: Loading) -> Result<SafeTensorsModel, FormatError> {
         let checkpoint = Checkpoint::open(path)?;
         let root = checkpoint.config();
         // Before reading weights, so that unsupported models are rejected quickly.
         config::refuse_unsupported(&root).map_err(|error| error.in_file(checkpoint.config_path()))?;
-        let weights = checkpoint.weights(names::is_ignorable)?;
+        let weights = checkpoint.weights(loading, names::is_ignorable)?;
         let generation = checkpoint.generation()?;
         let model = SafeTensorsModel::assemble(&root, generation.as_ref(), checkpoint.name(), weights)
             .map_err(|error| error.in_file(checkpoint.path()))?;
         // The files of the folder apply to a single file in it as well, as `config.json` does.
         match if path.is_dir() { Some(path) } else { path.parent() } {
-            Some(folder) => model.with_sentence_modules(folder),
+            Some(folder) => model.with_sentence_modules(folder, loading),
             None => Ok(model),
         }
     }

@@ -47,6 +47,10 @@ pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Resu
         _ => None,
     };
     let dims = (head_dim as f64 * part) as usize;
+    if dims == 0 && fields.card.rotary {
+        let problem = format!("{part} of heads of {head_dim} are 0 dimensions, which cannot be rotated");
+        return Err(wrong(part_key, problem));
+    }
     Ok(Rope { dims, base, local_base, scaling, query_scaling, factors })
 }
 

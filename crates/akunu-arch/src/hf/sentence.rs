@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use akunu_format::hf::{Document, Json, Weights};
-use akunu_format::{FormatError, index_names, printable};
+use akunu_format::{FormatError, Loading, index_names, printable};
 
 use super::SafeTensorsModel;
 use crate::{MAX_MODULES, Pooling};
@@ -27,7 +27,11 @@ const ORDER: [&str; 4] = ["Transformer", "Pooling", "Dense", "Normalize"];
 
 impl SafeTensorsModel {
     /// Adds the embedding settings of the folder to the model.
-    pub(super) fn with_sentence_modules(mut self, folder: &Path) -> Result<SafeTensorsModel, FormatError> {
+    pub(super) fn with_sentence_modules(
+        mut self,
+        folder: &Path,
+        loading: Loading,
+    ) -> Result<SafeTensorsModel, FormatError> {
         let prompts = folder.join(PROMPTS);
         if prompts.is_file() {
             self.read_prompts(&Document::read(&prompts)?.root()).map_err(|error| error.in_file(&prompts))?;
@@ -38,13 +42,13 @@ impl SafeTensorsModel {
         }
         let modules = folder.join(MODULES);
         if modules.is_file() {
-            self.read_modules(folder, &modules)?;
+            self.read_modules(folder, &modules, loading)?;
             self.read_max_tokens(&folder.join(TOKENIZER))?;
         }
         Ok(self)
     }
 
-    fn read_modules(&mut self, folder: &Path, list: &Path) -> Result<(), FormatError> {
+    fn read_modules(&mut self, folder: &Path, list: &Path, loading: Loading) -> Result<(), FormatError> {
         let mut last = None;
         for (number, module) in Document::read_list(list)?.iter().enumerate() {
             let module = module.root();
@@ -62,7 +66,7 @@ impl SafeTensorsModel {
             let config = own.join("config.json");
             match name {
                 "Pooling" => self.read_pooling(&config)?,
-                "Dense" => self.add_dense(&own, &config, number)?,
+                "Dense" => self.add_dense(&own, &config, number, loading)?,
                 _ => {}
             }
         }
@@ -104,10 +108,16 @@ impl SafeTensorsModel {
     }
 
     /// A dense module; the canonical name of its matrix contains the module's number.
-    fn add_dense(&mut self, folder: &Path, config: &Path, number: usize) -> Result<(), FormatError> {
+    fn add_dense(
+        &mut self,
+        folder: &Path,
+        config: &Path,
+        number: usize,
+        loading: Loading,
+    ) -> Result<(), FormatError> {
         let document = Document::read(config)?;
         refuse_activation(&document.root()).map_err(|error| error.in_file(config))?;
-        let (tensors, regions) = Weights::open(&folder.join("model.safetensors"))?.join(None)?;
+        let (tensors, regions) = Weights::open(&folder.join("model.safetensors"), loading)?.join(None)?;
         let first = self.regions.len();
         for mut tensor in tensors {
             let part = match tensor.name.as_str() {

@@ -81,6 +81,13 @@ fn misuse_gives_errors_with_messages() {
     program.run();
 }
 
+#[cfg(unix)]
+#[test]
+fn a_forked_process_gets_errors_instead_of_waiting() {
+    let Some(program) = program("fork.c", &[]) else { return };
+    program.run();
+}
+
 #[test]
 fn seeded_chat_in_cpp_matches_the_engine() {
     let Some(program) = program("chat.cpp", &[]) else { return };

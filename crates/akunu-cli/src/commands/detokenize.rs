@@ -43,7 +43,7 @@ pub fn run(args: &DetokenizeArgs, out: &mut Output) -> Result<(), Failure> {
         return Err(akunu::Error::TokenOutsideVocabulary { id, index, vocab, place: "ids" }.into());
     }
     let text = tokenizer.decode(&ids);
-    if args.json { out.json(&json!({ "text": text })) } else { out.line(&text) }
+    if args.json { out.json(&json!({ "text": text })) } else { out.text(&(text + "\n")) }
 }
 
 fn is_model(word: &OsString) -> bool {

@@ -81,8 +81,8 @@ pub fn run(args: &DoctorArgs, out: &mut Output) -> Result<(), Failure> {
         return out.json(&report);
     }
     let width = output::width();
-    out.text(&facts(&lines(&report), width))?;
-    out.text(&print(&report.measured, width))?;
+    out.listing(&facts(&lines(&report), width))?;
+    out.listing(&print(&report.measured, width))?;
     Ok(())
 }
 

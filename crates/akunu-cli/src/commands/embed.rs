@@ -10,8 +10,9 @@ use serde::Serialize;
 use crate::args::{self, TextArgs};
 use crate::failure::Failure;
 use crate::ids::{self, Ids};
+use crate::out_file::OutFile;
 use crate::output::Output;
-use crate::tensor_file::TensorFile;
+use crate::tensor_file::tensor_file;
 use crate::texts::Source;
 
 /// Computes embeddings of texts
@@ -62,14 +63,14 @@ struct EmbedReport<T> {
 }
 
 pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(Some(&args.model))?;
+    let model = super::open(Some(&args.model), args.engine.device.no_mmap)?;
     let source = Source::of_texts(args.file.as_deref());
     let texts = texts(args, &model, &source)?;
     if texts.is_empty() {
         return Err(Failure::usage("no text was given")
             .hint("akunu embed MODEL \"some text\" \"another\", or -f FILE with one text per line"));
     }
-    let file = args.out.as_deref().map(TensorFile::open).transpose()?;
+    let file = args.out.as_deref().map(|path| OutFile::open(path, model.weights())).transpose()?;
     let options = EmbedOptions { task: EmbedTask::Vectors(args.pooling), ..args.engine.options() };
     let mut embedder = super::embedder(&model, &options)?;
     let texts = super::cut(&embedder, texts, args.truncate);
@@ -84,7 +85,7 @@ pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
     let vectors: Vec<Vec<Vec<f32>>> =
         found.iter().map(|text| finish(text, &embedder, width, !args.no_normalize)).collect();
     if let Some(file) = file {
-        file.write("embeddings", width, vectors.iter().flatten().flatten().copied())?;
+        file.write(&tensor_file("embeddings", width, vectors.iter().flatten().flatten().copied())?)?;
     }
     if args.json {
         let every_token =

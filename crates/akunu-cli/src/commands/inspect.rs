@@ -103,7 +103,7 @@ struct Tensor<'a> {
 }
 
 pub fn run(args: &InspectArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(args.model.model.as_deref())?;
+    let model = super::open(args.model.model.as_deref(), false)?;
     let mut report = report(&model);
     if args.tensors {
         report.tensors = Some(tensors(&model));
@@ -115,7 +115,7 @@ pub fn run(args: &InspectArgs, out: &mut Output) -> Result<(), Failure> {
         return out.json(&report);
     }
     let width = output::width();
-    out.text(&facts(&lines(&report, model.config()), width))?;
+    out.listing(&facts(&lines(&report, model.config()), width))?;
     if let Some(tensors) = &report.tensors {
         let mut grid = Grid::new().text("tensor").word("type").word("shape").number("bytes");
         for tensor in tensors {
@@ -124,7 +124,7 @@ pub fn run(args: &InspectArgs, out: &mut Output) -> Result<(), Failure> {
             grid.row([name, dtype, shape.join(" × "), grouped(tensor.bytes as u64)]);
         }
         out.text("\n")?;
-        out.text(&grid.render(width))?;
+        out.listing(&grid.render(width))?;
     }
     if let Some(metadata) = &report.metadata {
         let mut grid = Grid::new().word("key").text("value");
@@ -132,7 +132,7 @@ pub fn run(args: &InspectArgs, out: &mut Output) -> Result<(), Failure> {
             grid.row([key.clone(), value.to_string()]);
         }
         out.text("\n")?;
-        out.text(&grid.render(width.or(Some(160))))?;
+        out.listing(&grid.render(width.or(Some(160))))?;
     }
     Ok(())
 }

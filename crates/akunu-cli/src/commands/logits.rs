@@ -10,8 +10,9 @@ use crate::args::{EngineArgs, ModelArg};
 use crate::failure::Failure;
 use crate::grid::Grid;
 use crate::ids::{self, Ids};
+use crate::out_file::OutFile;
 use crate::output::{self, Output};
-use crate::tensor_file::TensorFile;
+use crate::tensor_file::tensor_file;
 
 /// Logit rows per pass if the logits of all positions are requested.
 const LOGIT_ROWS: usize = 64;
@@ -47,8 +48,8 @@ struct LogitsReport<'a> {
 }
 
 pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open_generating(args.model.model.as_deref())?;
-    let file = args.out.as_deref().map(TensorFile::open).transpose()?;
+    let model = super::open_generating(args.model.model.as_deref(), args.engine.device.no_mmap)?;
+    let file = args.out.as_deref().map(|path| OutFile::open(path, model.weights())).transpose()?;
     let Ids(ids) = &args.ids;
     let mut options = args.engine.options();
     if options.context.is_none() && !ids.is_empty() {
@@ -61,7 +62,7 @@ pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
     let logits = engine.logits(ids, args.all, args.engine.chunk)?;
     let vocab = engine.vocab_size();
     if let Some(file) = file {
-        file.write("logits", vocab, logits.iter().copied())?;
+        file.write(&tensor_file("logits", vocab, logits.iter().copied())?)?;
     }
     let first = if args.all { 0 } else { ids.len() - 1 };
     if let Some(at) = logits.iter().position(|l| !l.is_finite()) {
@@ -74,7 +75,7 @@ pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
     if args.out.is_none() {
         for (i, row) in logits.chunks(vocab).enumerate() {
             out.line(&format!("after position {} (token {}):", first + i, ids[first + i]))?;
-            out.text(&best(&model, row).render(output::width()))?;
+            out.listing(&best(&model, row).render(output::width()))?;
         }
     }
     Ok(())

@@ -84,11 +84,12 @@ fn without_vocabulary(command: &Command) -> Option<&'static str> {
     }
 }
 
-fn open(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
+/// Opens a model, whose files are mapped, or with `no_mmap` read.
+fn open(model: Option<&Path>, no_mmap: bool) -> Result<Arc<Model>, Failure> {
     let model = match model {
         Some(path) => {
             let path = hub::resolve(path)?;
-            let model = Model::open(&path)?;
+            let model = if no_mmap { Model::read(&path)? } else { Model::open(&path)? };
             match hub::name(&path, &model) {
                 Some(name) => model.named(&name),
                 None => model,
@@ -100,8 +101,8 @@ fn open(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
 }
 
 /// Opens a generative model. Other models are rejected, with the commands that support them.
-fn open_generating(model: Option<&Path>) -> Result<Arc<Model>, Failure> {
-    let model = open(model)?;
+fn open_generating(model: Option<&Path>, no_mmap: bool) -> Result<Arc<Model>, Failure> {
+    let model = open(model, no_mmap)?;
     match model.text_task() {
         Some(EmbedTask::Scores) => Err(Failure::new("this model is a reranker and does not generate text")
             .hint("use akunu rerank MODEL, or /v1/rerank of akunu serve")),
@@ -124,7 +125,7 @@ fn open_tokenizer(model: Option<&Path>) -> Result<Arc<dyn Tokenizer>, Failure> {
             Err(error) => Err(akunu::Error::NoTokenizer { reason: error.to_string() }.into()),
         };
     }
-    Ok(open(model)?.tokenizer()?.clone())
+    Ok(open(model, false)?.tokenizer()?.clone())
 }
 
 /// Loads a model on its device, and prints notes about automatic choices.

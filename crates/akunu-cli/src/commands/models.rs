@@ -53,7 +53,7 @@ pub fn run(args: &ModelsArgs, out: &mut Output) -> Result<(), Failure> {
             grid.row([name, "incomplete".into(), String::new(), akunu::human(repo.incomplete)]);
         }
     }
-    out.text(&grid.render(output::width()))?;
+    out.listing(&grid.render(output::width()))?;
     let total = repos.iter().map(|repo| repo.bytes).sum();
     out.line(&format!("\n{} in {}", akunu::human(total), cache.root().display()))
 }

@@ -63,7 +63,7 @@ pub fn run(args: &PerplexityArgs, out: &mut Output) -> Result<(), Failure> {
         .hint("use a stride of at most the window length (-c)"));
     }
     let text = prompt::read_text(file)?;
-    let model = super::open_generating(path)?;
+    let model = super::open_generating(path, args.device.no_mmap)?;
     let ids = model.encode(&text)?;
     if ids.len() < 2 {
         return Err(Failure::new(format!(

@@ -32,7 +32,10 @@ struct PlanReport<'a> {
     #[serde(flatten)]
     pass: Pass,
     memory: Parts,
-    /// Memory that the device allocates.
+    /// With --no-mmap: the model's files, which include the weights in place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files_read: Option<u64>,
+    /// Memory that the device allocates, and the files that are read.
     allocated: u64,
     /// Including weights in the mapped file.
     total: u64,
@@ -86,7 +89,7 @@ impl From<MemoryPlan> for Parts {
 }
 
 pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(args.model.model.as_deref())?;
+    let model = super::open(args.model.model.as_deref(), false)?;
     let capabilities = args.planned.capabilities()?;
     let (pass, memory) = match args.task.task(&model) {
         None => {
@@ -112,16 +115,21 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         Some(_) => None,
         None => capabilities.available_bytes.or_else(akunu::available_memory),
     };
+    let files = model.weights().regions().iter().filter(|region| region.file().is_some());
+    let files_read =
+        args.planned.engine.device.no_mmap.then(|| files.map(|region| region.bytes().len() as u64).sum());
+    let allocated = memory.allocated() + files_read.unwrap_or(0);
     let report = PlanReport {
         model: model.name(),
         device: capabilities.name,
         detail: &capabilities.detail,
         pass,
         memory: memory.into(),
-        allocated: memory.allocated(),
-        total: memory.total(),
+        files_read,
+        allocated,
+        total: if files_read.is_some() { allocated + memory.tables } else { memory.total() },
         available,
-        fits: available.map(|available| memory.allocated() <= available),
+        fits: available.map(|available| allocated <= available),
     };
     if args.json {
         return out.json(&report);
@@ -136,7 +144,10 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         (
             "weights in place",
             m.weights_in_place,
-            "used in the mapped file; the system may drop pages and read them again",
+            match files_read {
+                Some(_) => "used in the memory that the files are read into",
+                None => "used in the mapped file; the system may drop pages and read them again",
+            },
         ),
         (
             "weights copied",
@@ -149,10 +160,12 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         ("rows and logits", m.io, "data exchanged between host and device"),
         ("workspace", m.workspace, "for the device's internal use"),
         ("tables", m.tables, "the commands"),
+        ("files", files_read.unwrap_or(0), "the model's files, read into memory (--no-mmap)"),
         ("allocated", report.allocated, "everything except the weights in place and the tables"),
         ("total", report.total, ""),
     ];
-    for (name, bytes, what) in parts.into_iter().filter(|part| !encodes || part.0 != "KV cache") {
+    let is_shown = |name: &str| (!encodes || name != "KV cache") && (files_read.is_some() || name != "files");
+    for (name, bytes, what) in parts.into_iter().filter(|part| is_shown(part.0)) {
         grid.row([name.to_string(), grouped(bytes), human(bytes), what.to_string()]);
     }
     let pass = match &report.pass {
@@ -169,7 +182,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     };
     out.line(&format!("{} on {}: {pass}", report.model, report.device))?;
     out.text("\n")?;
-    out.text(&grid.render(output::width()))?;
+    out.listing(&grid.render(output::width()))?;
     out.text("\n")?;
     match args.planned.chip {
         Some(_) => out.line(&format!("Planned for chip: {}", report.detail)),

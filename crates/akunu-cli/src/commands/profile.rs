@@ -1,6 +1,6 @@
 //! `akunu profile`: the time of each command of a pass.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use akunu::devices::ceilings::Ceilings;
@@ -14,6 +14,7 @@ use super::ceilings;
 use crate::args::{self, EitherArgs, ModelArg, TaskArgs};
 use crate::failure::Failure;
 use crate::grid::Grid;
+use crate::out_file::OutFile;
 use crate::output::{self, Output};
 
 /// Measures the time of each command of a pass, relative to the machine's limits
@@ -89,13 +90,14 @@ impl Line {
 }
 
 pub fn run(args: &ProfileArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(args.model.model.as_deref())?;
+    let model = super::open(args.model.model.as_deref(), args.engine.device.no_mmap)?;
+    let trace = args.trace.as_deref().map(|path| OutFile::open(path, model.weights())).transpose()?;
     let (timings, ceilings) = match args.task.task(&model) {
         None => generating(args, &model)?,
         Some(task) => encoding(args, &model, task)?,
     };
-    if let Some(path) = &args.trace {
-        write_trace(path, model.name(), &timings)?;
+    if let Some(file) = trace {
+        file.write(trace_of(model.name(), &timings).to_string().as_bytes())?;
     }
     let lines = lines(&timings, ceilings.as_ref(), args.each);
     let report = ceilings.as_ref().map(ceilings::CeilingsReport::new);
@@ -106,7 +108,7 @@ pub fn run(args: &ProfileArgs, out: &mut Output) -> Result<(), Failure> {
         out.line(&report.line())?;
         out.text("\n")?;
     }
-    out.text(&listing(&lines).render(output::width()))?;
+    out.listing(&listing(&lines).render(output::width()))?;
     if let Some(path) = &args.trace {
         output::note(&format!("trace written to {}", path.display()));
     }
@@ -237,7 +239,7 @@ fn json(lines: &[Line], ceilings: Option<ceilings::CeilingsReport>) -> serde_jso
 }
 
 /// The commands as consecutive complete events in Chrome's trace format (times in microseconds).
-fn write_trace(path: &Path, model: &str, timings: &[LabelTiming]) -> Result<(), Failure> {
+fn trace_of(model: &str, timings: &[LabelTiming]) -> serde_json::Value {
     let mut at = 0;
     let mut events = Vec::with_capacity(timings.len());
     for t in timings {
@@ -248,8 +250,7 @@ fn write_trace(path: &Path, model: &str, timings: &[LabelTiming]) -> Result<(), 
         }));
         at += t.ns;
     }
-    let trace = json!({ "traceEvents": events, "displayTimeUnit": "ns", "otherData": { "model": model } });
-    std::fs::write(path, trace.to_string()).map_err(|error| Failure::io("write", path, &error))
+    json!({ "traceEvents": events, "displayTimeUnit": "ns", "otherData": { "model": model } })
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! `akunu quantize`: converts a model to a GGUF file with other types.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu_arch::convert::{Conversion, ConvertOptions, Planned};
 use akunu_arch::{WeightProvider, open_model};
+use akunu_file::NewFile;
 use akunu_format::quantise::{MIXES, Mix};
 use akunu_format::{DType, FormatError, Gguf, Metadata};
 use akunu_tokenizer::gguf_vocabulary;
@@ -19,6 +19,7 @@ use crate::hub;
 use crate::interrupt;
 use crate::output::{self, Output};
 use crate::progress::Progress;
+use crate::sources;
 
 /// Writes a model as a GGUF file with smaller weights, or converts a Hugging Face folder to GGUF
 ///
@@ -61,13 +62,6 @@ pub(super) fn mix() -> impl TypedValueParser<Value = Mix> {
         .try_map(|name| Mix::find(&name).ok_or("unknown type"))
 }
 
-/// Name of a file until it is complete.
-pub(super) fn part_name(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_os_string();
-    name.push(".part");
-    PathBuf::from(name)
-}
-
 pub fn run(args: &QuantizeArgs, out: &mut Output) -> Result<(), Failure> {
     if !args.dry_run {
         refuse_places(args)?;
@@ -75,6 +69,12 @@ pub fn run(args: &QuantizeArgs, out: &mut Output) -> Result<(), Failure> {
     let path = hub::resolve(&args.model)?;
     let weights = open_model(&path)?;
     let vocabulary = vocabulary(args, &path, weights.as_ref())?;
+    if !args.dry_run {
+        sources::refuse(&args.out, weights.as_ref())?;
+        if let Some(Vocabulary::File(gguf)) = &vocabulary {
+            sources::refuse_regions(&args.out, gguf.regions())?;
+        }
+    }
     let recipe = ConvertOptions {
         mix: args.mix,
         pure: args.pure,
@@ -87,13 +87,7 @@ pub fn run(args: &QuantizeArgs, out: &mut Output) -> Result<(), Failure> {
     notes(args, &conversion);
 
     let cancel = interrupt::flag();
-    // Written under a temporary name, so that an incomplete file is never mistaken for a model.
-    let part = part_name(&args.out);
-    let written = write(&part, &conversion, super::threads(args.threads), &cancel).and_then(|()| {
-        std::fs::rename(&part, &args.out).map_err(|error| Failure::io("write", &args.out, &error))
-    });
-    if let Err(failure) = written {
-        let _ = std::fs::remove_file(&part);
+    if let Err(failure) = write(args, &conversion, &cancel) {
         return Err(if cancel.load(Ordering::Relaxed) { Failure::Interrupted } else { failure });
     }
     let before: u64 = weights.tensors().iter().map(|tensor| tensor.stored_bytes() as u64).sum();
@@ -109,22 +103,11 @@ pub fn run(args: &QuantizeArgs, out: &mut Output) -> Result<(), Failure> {
 
 /// Rejects output paths that must not be written.
 fn refuse_places(args: &QuantizeArgs) -> Result<(), Failure> {
-    let same = match (args.model.canonicalize(), args.out.canonicalize()) {
-        (Ok(model), Ok(out)) => model == out,
-        _ => args.model == args.out,
-    };
-    let shown = args.out.display();
-    if same {
-        return Err(Failure::new(format!("{shown} is both input and output"))
-            .hint("choose another output file: quantisation cannot be undone"));
-    }
     if args.out.is_dir() {
+        let shown = args.out.display();
         return Err(Failure::new(format!("{shown} is a folder")).hint("give a file name, such as model.gguf"));
     }
-    if args.out.exists() && !args.force {
-        return Err(Failure::new(format!("{shown} exists")).hint("--force overwrites it"));
-    }
-    Ok(())
+    sources::refuse_existing(&args.out, args.force)
 }
 
 /// The source of the new file's vocabulary, if not the model's own metadata.
@@ -166,21 +149,16 @@ fn vocabulary(
     }
 }
 
-fn write(
-    path: &Path,
-    conversion: &Conversion<'_>,
-    threads: usize,
-    cancel: &AtomicBool,
-) -> Result<(), Failure> {
+fn write(args: &QuantizeArgs, conversion: &Conversion<'_>, cancel: &AtomicBool) -> Result<(), Failure> {
     let failed = |error: FormatError| match error {
-        error @ FormatError::Io { .. } => Failure::new(format!("{}: {error}", path.display())),
+        FormatError::Io { error, .. } => Failure::io("write", &args.out, &error),
         other => other.into(),
     };
-    let file = File::create(path).map_err(|error| Failure::io("write", path, &error))?;
+    let file = NewFile::create(&args.out).map_err(|error| Failure::io("write", &args.out, &error))?;
     let mut progress = Progress::bytes("quantising", conversion.bytes());
+    let threads = super::threads(args.threads);
     let written = conversion.write(file, threads, cancel, &mut |done| progress.set(done));
-    // Flushed to disk before it is renamed, so that a crash cannot leave an incomplete file under the final name.
-    written.map_err(failed)?.sync_all().map_err(|error| Failure::io("write", path, &error))
+    sources::commit(written.map_err(failed)?, &args.out, args.force)
 }
 
 /// Notes on results that a user may not expect.

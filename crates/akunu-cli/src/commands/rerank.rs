@@ -55,7 +55,7 @@ struct RerankReport {
 }
 
 pub fn run(args: &RerankArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(Some(&args.model))?;
+    let model = super::open(Some(&args.model), args.engine.device.no_mmap)?;
     refuse_unused_options(args, &model)?;
     if args.query.as_ref().is_some_and(String::is_empty) {
         return Err(

@@ -159,7 +159,7 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
     let RunArgs { prompt, max_tokens, stop, stop_ids, ignore_eos, context_shift, sampling, .. } = args;
     let quiet = args.quiet;
     let (path, prompt) = prompt.resolve()?;
-    let model = super::open_generating(path.as_deref())?;
+    let model = super::open_generating(path.as_deref(), args.engine.engine.device.no_mmap)?;
     let ids = prompt.ids(&model)?;
     let mut engine = super::engine(&model, &args.engine.options(), quiet)?;
     akunu::check_prompt(&ids, engine.vocab_size(), engine.context())?;
@@ -340,7 +340,7 @@ fn report(stats: Stats, engine: &Engine, generated: &Generated, options: &Genera
     };
     match stats {
         Stats::None => {}
-        Stats::Json => output::note(&serde_json::to_string(&report).unwrap_or_default()),
+        Stats::Json => output::json_note(&report),
         Stats::Text => {
             output::note(&format!(
                 "\nprompt    {:>6} tokens {:>9.1} tok/s   (first token after {:.0} ms)",

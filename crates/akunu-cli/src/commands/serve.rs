@@ -154,6 +154,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         memory: args.max_memory.map(|mib| (mib as u64) << 20),
         pooling: args.pooling,
         rerank: args.rerank,
+        no_mmap: args.engine.engine.device.no_mmap,
         log: crate::output::note,
         ..defaults.models
     };

@@ -59,7 +59,7 @@ struct Command<'a> {
 }
 
 pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(args.model.model.as_deref())?;
+    let model = super::open(args.model.model.as_deref(), false)?;
     let capabilities = args.planned.capabilities()?;
     let (table, buffers, layers) = match args.task.task(&model) {
         None => {
@@ -131,7 +131,7 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
             command.bindings.join(" "),
         ]);
     }
-    out.text(&grid.render(output::width()))
+    out.listing(&grid.render(output::width()))
 }
 
 fn commands<'a>(table: &'a DispatchTable, buffers: &[BufferSpec]) -> Vec<Command<'a>> {

@@ -38,7 +38,7 @@ pub struct VerifyArgs {
 }
 
 pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(args.model.model.as_deref())?;
+    let model = super::open(args.model.model.as_deref(), args.engine.device.no_mmap)?;
     let mut options = args.engine.options(args.context);
     let mut device = akunu::open_device(options.device, options.threads, &options.backends)?;
     if options.device == DeviceChoice::Reference {
@@ -106,7 +106,7 @@ fn print(device: &str, report: &Report, out: &mut Output) -> Result<(), Failure>
             verdict.to_string(),
         ]);
     }
-    out.text(&grid.render(output::width()))?;
+    out.listing(&grid.render(output::width()))?;
     out.text("\n")?;
     if report.first_bad().is_none() {
         let count = report.differences.len();

@@ -12,10 +12,10 @@ use crate::common::{Done, akunu, finish, path};
 #[cfg(unix)]
 use crate::terminal::Terminal;
 
-const NAME: &str = "hf:tiny/model-GGUF";
+pub const NAME: &str = "hf:tiny/model-GGUF";
 const MODEL: &[u8] = include_bytes!("../../../akunu/embedded/akunu-tales.gguf");
 
-fn command(fake: &FakeHub, cache: &Path, args: &[&str]) -> Command {
+pub fn command(fake: &FakeHub, cache: &Path, args: &[&str]) -> Command {
     let mut command = akunu(args);
     for name in ["HF_HOME", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE"] {
         command.env_remove(name);

@@ -180,9 +180,9 @@ fn invalid_output_paths_are_rejected_early() {
     };
     let missing = dir.path().join("missing.gguf");
     quantize(&missing, &out, &[], 1, &["there is no file", "missing.gguf"]);
-    quantize(&model, &model, &["--force"], 1, &["both input and output", "another output file"]);
+    quantize(&model, &model, &["--force"], 1, &["is a file of the model", "another output file"]);
     let roundabout = dir.path().join(".").join("model.gguf");
-    quantize(&model, &roundabout, &["--force"], 1, &["both input and output"]);
+    quantize(&model, &roundabout, &["--force"], 1, &["is a file of the model"]);
     quantize(&model, dir.path(), &["--force"], 1, &["is a folder"]);
     quantize(&model, &dir.path().join("no/such/out.gguf"), &[], 1, &["cannot write", "no/such"]);
     fs::write(&out, "precious").unwrap();

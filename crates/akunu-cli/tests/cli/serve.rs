@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use crate::common::{akunu, path, refuses};
 
 /// Starts a server; also returns its address.
-fn serve(more: &[&str]) -> (Child, String) {
+pub fn serve(more: &[&str]) -> (Child, String) {
     started(akunu(&[&ARGS[..], more].concat()))
 }
 
@@ -31,7 +31,7 @@ fn started(mut command: Command) -> (Child, String) {
     (child, address)
 }
 
-fn ask(address: &str, tokens: usize) -> TcpStream {
+pub fn ask(address: &str, tokens: usize) -> TcpStream {
     let body = format!(
         r#"{{"prompt": "Once upon a time", "max_tokens": {tokens}, "ignore_eos": true, "stream": true}}"#
     );

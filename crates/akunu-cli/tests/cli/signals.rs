@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -25,8 +25,23 @@ fn first_bytes(child: &mut Child, count: usize) -> Vec<u8> {
 }
 
 fn interrupt(child: &Child) {
-    let kill = Command::new("sh").arg("-c").arg(format!("kill -INT {}", child.id())).status();
+    signal(child, "INT");
+}
+
+pub fn signal(child: &Child, name: &str) {
+    let kill = Command::new("sh").arg("-c").arg(format!("kill -{name} {}", child.id())).status();
     assert!(kill.expect("there is a shell").success());
+}
+
+/// Waits for the first bytes of a file that is not complete.
+pub fn wait_for_part(folder: &Path, child: &mut Child) {
+    let has_bytes = |path: PathBuf| {
+        path.extension().is_some_and(|e| e == "part") && path.metadata().is_ok_and(|about| about.len() > 0)
+    };
+    while !std::fs::read_dir(folder).unwrap().any(|entry| has_bytes(entry.unwrap().path())) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended too early");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
@@ -50,12 +65,7 @@ fn ctrl_c_leaves_no_half_written_model() {
     let args = ["synth", "llama-8b", file.to_str().unwrap(), "-q", "F32"];
     let mut child =
         akunu(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
-    // When the first bytes are written there is a temporary file to remove.
-    let part = dir.path().join("large.gguf.part");
-    while !part.metadata().is_ok_and(|about| about.len() > 0) {
-        assert!(child.try_wait().unwrap().is_none(), "it ended too early");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for_part(dir.path(), &mut child);
     interrupt(&child);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
@@ -71,11 +81,7 @@ fn ctrl_c_leaves_no_half_quantised_model() {
     let args = ["quantize", source, out, "-q", "Q3_K_L", "-t", "1"];
     let mut child =
         akunu(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
-    let part = dir.path().join("large.gguf.part");
-    while !part.metadata().is_ok_and(|about| about.len() > 0) {
-        assert!(child.try_wait().unwrap().is_none(), "it ended too early");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for_part(dir.path(), &mut child);
     interrupt(&child);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));

@@ -13,6 +13,10 @@ pub(crate) enum Fault {
         count: u64,
         have: u64,
     },
+    /// The header goes on beyond the limit.
+    TooLarge,
+    /// An array with too many elements.
+    Elements(usize),
     Utf8,
     Bool(u8),
     Type(u32),
@@ -23,11 +27,14 @@ pub(crate) enum Fault {
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// There are more bytes, beyond the limit.
+    is_cut: bool,
 }
 
 impl<'a> Cursor<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Cursor<'a> {
-        Cursor { bytes, at: 0 }
+    /// Reads at most the first `limit` bytes.
+    pub(crate) fn new(bytes: &'a [u8], limit: usize) -> Cursor<'a> {
+        Cursor { bytes: &bytes[..bytes.len().min(limit)], at: 0, is_cut: bytes.len() > limit }
     }
 
     pub(crate) fn position(&self) -> usize {
@@ -46,7 +53,7 @@ impl<'a> Cursor<'a> {
                 self.at += n;
                 Ok(out)
             }
-            _ => Err(Fault::Short { need: count, have: left as u64 }),
+            _ => Err(self.short(count)),
         }
     }
 
@@ -56,8 +63,12 @@ impl<'a> Cursor<'a> {
                 self.at += N;
                 Ok(*chunk)
             }
-            None => Err(Fault::Short { need: N as u64, have: self.left() as u64 }),
+            None => Err(self.short(N as u64)),
         }
+    }
+
+    fn short(&self, need: u64) -> Fault {
+        if self.is_cut { Fault::TooLarge } else { Fault::Short { need, have: self.left() as u64 } }
     }
 
     pub(crate) fn u32(&mut self) -> Result<u32, Fault> {
@@ -80,7 +91,7 @@ impl<'a> Cursor<'a> {
         let count = self.u64()?;
         let have = self.left() as u64;
         if count > have / least as u64 {
-            return Err(Fault::Count { count, have });
+            return Err(if self.is_cut { Fault::TooLarge } else { Fault::Count { count, have } });
         }
         Ok(count as usize)
     }

@@ -26,6 +26,12 @@ pub(crate) const MAX_DEPTH: usize = 8;
 const MAX_PAIRS: usize = 1 << 16;
 const MAX_TENSORS: u64 = 1 << 20;
 
+/// Headers have at most some 20 MiB. The apparent size of a sparse file costs nothing, so it is no limit for what is
+/// allocated.
+const MAX_BYTES: usize = 128 << 20;
+/// Vocabularies have at most some 300,000 tokens and twice as many merges.
+const MAX_ELEMENTS: usize = 1 << 22;
+
 /// Minimum size in bytes of a key-value pair, a tensor entry, a string and an array.
 const MIN_PAIR: usize = 8 + 4 + 1;
 const MIN_TENSOR: usize = 8 + 4 + 4 + 8;
@@ -42,7 +48,7 @@ pub(crate) struct Part {
 /// Reads the header. The `region` of the tensors is set to `region_index`.
 pub(crate) fn read_part(region: &Region, region_index: usize) -> Result<Part, FormatError> {
     let bytes = region.bytes();
-    let mut cursor = Cursor::new(bytes);
+    let mut cursor = Cursor::new(bytes, MAX_BYTES);
     let in_header = |fault| from_fault(fault, "the header", FormatError::header);
     let magic: [u8; 4] = cursor.array().map_err(in_header)?;
     if magic != MAGIC {
@@ -74,6 +80,12 @@ fn from_fault(fault: Fault, what: &str, wrong: impl Fn(String) -> FormatError) -
     match fault {
         Fault::Short { need, have } => FormatError::Truncated { what: what.to_string(), need, have },
         Fault::Count { count, have } => wrong(format!("it claims {count} entries with {have} bytes left")),
+        Fault::TooLarge => {
+            FormatError::header(format!("it has more than {} MiB, which no model has", MAX_BYTES >> 20))
+        }
+        Fault::Elements(count) => {
+            wrong(format!("it has {count} elements, but at most {MAX_ELEMENTS} are allowed"))
+        }
         Fault::Utf8 => wrong("the text is not UTF-8".to_string()),
         Fault::Bool(byte) => wrong(format!("{byte} is not a bool")),
         Fault::Type(id) => wrong(format!("unknown value type {id}")),
@@ -161,7 +173,7 @@ fn read_array(cursor: &mut Cursor<'_>, region: &Region, depth: usize) -> Result<
         }
         9 => {
             // Not reserved up front: an `Array` takes more memory than the 12 bytes of an empty one in the file.
-            let count = cursor.count(MIN_ARRAY)?;
+            let count = elements(cursor, MIN_ARRAY)?;
             let mut arrays = Vec::new();
             for _ in 0..count {
                 arrays.push(read_array(cursor, region, depth + 1)?);
@@ -175,13 +187,21 @@ fn read_array(cursor: &mut Cursor<'_>, region: &Region, depth: usize) -> Result<
     })
 }
 
+/// The number of elements of an array, which take at least `least` bytes each.
+fn elements(cursor: &mut Cursor<'_>, least: usize) -> Result<usize, Fault> {
+    match cursor.count(least)? {
+        count if count > MAX_ELEMENTS => Err(Fault::Elements(count)),
+        count => Ok(count),
+    }
+}
+
 /// The start offsets of an array's strings, which are checked to be UTF-8.
 ///
 /// Vocabularies have hundreds of thousands of short strings, and checking them one by one would take most of the time
 /// of opening. So runs of strings are checked as one text, including their lengths: a length below 128 is eight ASCII
 /// characters when read as text, so the run is valid UTF-8 exactly if every string in it is.
 fn string_starts(cursor: &mut Cursor<'_>) -> Result<Vec<usize>, Fault> {
-    let count = cursor.count(MIN_STRING)?;
+    let count = elements(cursor, MIN_STRING)?;
     let mut starts = Vec::with_capacity(count);
     let mut run = cursor.clone();
     for _ in 0..count {
@@ -222,7 +242,7 @@ fn one_or_two_byte_chars(bytes: &[u8]) -> bool {
 }
 
 fn numbers<T, const N: usize>(cursor: &mut Cursor<'_>, from: fn([u8; N]) -> T) -> Result<Vec<T>, Fault> {
-    let count = cursor.count(N)?;
+    let count = elements(cursor, N)?;
     let bytes = cursor.take((count * N) as u64)?;
     Ok(bytes.as_chunks::<N>().0.iter().map(|chunk| from(*chunk)).collect())
 }

@@ -16,7 +16,7 @@ pub use writer::{GgufWriter, TensorSpec};
 
 pub(crate) use header::MAGIC;
 
-use crate::{FormatError, Region, TensorInfo};
+use crate::{FormatError, Loading, Region, TensorInfo};
 
 /// The types recommended when another type is rejected.
 pub(crate) const SUPPORTED: &str =
@@ -34,7 +34,12 @@ pub struct Gguf {
 impl Gguf {
     /// Maps a file and, if the model is split, the other parts (any part may be given).
     pub fn open(path: &Path) -> Result<Gguf, FormatError> {
-        split::open(path)
+        Gguf::load(path, Loading::Map)
+    }
+
+    /// As [`Gguf::open`], mapped or read.
+    pub fn load(path: &Path, loading: Loading) -> Result<Gguf, FormatError> {
+        split::open(path, loading)
     }
 
     /// Reads a container from memory, such as one embedded in a binary. It must be complete.

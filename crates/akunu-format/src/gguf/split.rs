@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::Gguf;
 use super::header::{Part, read_part};
 use super::metadata::Metadata;
-use crate::map::map_file;
-use crate::{FormatError, Region};
+use crate::map::load_file;
+use crate::{FormatError, Loading, Region};
 
 const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
@@ -61,8 +61,8 @@ pub(super) fn refuse_part(metadata: &Metadata) -> Result<(), FormatError> {
     }
 }
 
-pub(super) fn open(path: &Path) -> Result<Gguf, FormatError> {
-    let region = map_file(path)?;
+pub(super) fn open(path: &Path, loading: Loading) -> Result<Gguf, FormatError> {
+    let region = load_file(path, loading)?;
     let given = read_part(&region, 0).map_err(|error| error.in_file(path))?;
     let count = part_count(&given.metadata).map_err(|error| error.in_file(path))?;
     if count == 1 {
@@ -76,11 +76,11 @@ pub(super) fn open(path: &Path) -> Result<Gguf, FormatError> {
         ))
         .in_file(path)
     })?;
-    open_parts(&name, (region, given)).map_err(|error| error.in_file(path))
+    open_parts(&name, (region, given), loading).map_err(|error| error.in_file(path))
 }
 
 /// Opens the other parts and combines all of them in order.
-fn open_parts(name: &PartName, given: (Region, Part)) -> Result<Gguf, FormatError> {
+fn open_parts(name: &PartName, given: (Region, Part), loading: Loading) -> Result<Gguf, FormatError> {
     let mut given = Some(given);
     let mut regions = Vec::new();
     let mut tensors = Vec::new();
@@ -89,7 +89,7 @@ fn open_parts(name: &PartName, given: (Region, Part)) -> Result<Gguf, FormatErro
         let path = name.path_of(number);
         let (region, part) = match given.take_if(|_| number == name.number) {
             Some((region, part)) => (region, part),
-            None => open_part(&path, number, name.count)?,
+            None => open_part(&path, number, name.count, loading)?,
         };
         check_number(&part.metadata, number, name.count).map_err(|error| error.in_file(&path))?;
         // The given part was read as if it were the only one.
@@ -108,12 +108,12 @@ fn open_parts(name: &PartName, given: (Region, Part)) -> Result<Gguf, FormatErro
     Gguf::assemble(metadata, tensors, regions)
 }
 
-fn open_part(path: &Path, number: u32, count: u32) -> Result<(Region, Part), FormatError> {
+fn open_part(path: &Path, number: u32, count: u32, loading: Loading) -> Result<(Region, Part), FormatError> {
     if !path.exists() {
         let missing = path.display();
         return Err(split(format!("part {number} of {count} is missing: put {missing} beside the others")));
     }
-    let region = map_file(path)?;
+    let region = load_file(path, loading)?;
     let part = read_part(&region, 0).map_err(|error| error.in_file(path))?;
     Ok((region, part))
 }

@@ -8,7 +8,7 @@ use super::mlx::{self, Quantisation};
 use super::tensors::{self, Stored};
 use super::{CONFIG, INDEX, WEIGHTS};
 use crate::error::printable;
-use crate::{FormatError, Region, TensorInfo};
+use crate::{FormatError, Loading, Region, TensorInfo};
 
 /// A checkpoint whose configuration has been read, but not its weights.
 #[derive(Debug)]
@@ -64,15 +64,20 @@ impl Checkpoint {
         if own_config && path.is_file() { Document::read(&path).map(Some) } else { Ok(None) }
     }
 
-    /// Maps the files. `is_ignorable` tells which tensors an index may list although the file does not contain them.
-    pub fn weights(&self, is_ignorable: impl Fn(&str) -> bool) -> Result<Weights, FormatError> {
+    /// Maps or reads the files. `is_ignorable` tells which tensors an index may list although the file does not contain
+    /// them.
+    pub fn weights(
+        &self,
+        loading: Loading,
+        is_ignorable: impl Fn(&str) -> bool,
+    ) -> Result<Weights, FormatError> {
         let files = match &self.file {
             Some(file) => BTreeMap::from([(file.clone(), Vec::new())]),
             None => weight_files(&self.path)?,
         };
         let mut weights = Weights { stored: Vec::new(), regions: Vec::new() };
         for (file, promised) in &files {
-            let region = crate::map::map_file(file)?;
+            let region = crate::map::load_file(file, loading)?;
             let found = tensors::read(&region, weights.regions.len())
                 .and_then(|found| refuse_absent(promised, &found, &is_ignorable).map(|()| found))
                 .map_err(|error| error.in_file(file))?;
@@ -97,8 +102,8 @@ impl Weights {
     }
 
     /// A SafeTensors file.
-    pub fn open(path: &Path) -> Result<Weights, FormatError> {
-        let region = crate::map::map_file(path)?;
+    pub fn open(path: &Path, loading: Loading) -> Result<Weights, FormatError> {
+        let region = crate::map::load_file(path, loading)?;
         Weights::from_region(region).map_err(|error| error.in_file(path))
     }
 

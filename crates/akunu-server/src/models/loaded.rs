@@ -85,7 +85,7 @@ impl Loaded {
         options: ModelsOptions,
         budget: MemoryBudget,
     ) -> Result<Loaded, LoadError> {
-        let model = spec.open()?;
+        let model = spec.open(options.no_mmap)?;
         let model = Arc::new(model.named(&spec.name));
         let kind = Kind::of(&model, &options);
         let chat_format = chat_format(spec, &model);
@@ -264,9 +264,10 @@ fn run(
     }
 }
 
-/// The memory that a plan needs, if the budget allows it.
-fn bytes_of(memory: &MemoryPlan, budget: MemoryBudget) -> Result<u64, LoadError> {
-    let bytes = memory.allocated() + memory.weights_in_place;
+/// The memory that a model needs by its plan, if the budget allows it.
+fn bytes_of(model: &Model, memory: &MemoryPlan, budget: MemoryBudget) -> Result<u64, LoadError> {
+    // Weights in place are among what was read.
+    let bytes = memory.allocated() + memory.weights_in_place.max(model.read_bytes());
     match budget.limit.filter(|limit| budget.used + bytes > *limit) {
         None => Ok(bytes),
         Some(limit) => Err(LoadError::OutOfMemory(format!(
@@ -285,7 +286,7 @@ fn start(
 ) -> Result<(Worker, Ready), LoadError> {
     let ModelsOptions { engine, device, scheduler, .. } = options;
     let device = device(engine)?;
-    let bytes = bytes_of(&akunu::plan(&model, device.capabilities(), engine)?.memory, budget)?;
+    let bytes = bytes_of(&model, &akunu::plan(&model, device.capabilities(), engine)?.memory, budget)?;
     let engine = Engine::on_device(model, device, engine)?;
     let context = engine.context();
     let (scheduler, handle) = Scheduler::new(engine, scheduler)?;
@@ -311,7 +312,7 @@ fn start_texts(
         fuse: engine.fuse,
         ..EmbedOptions::default()
     };
-    let bytes = bytes_of(&plan_texts(&model, device.capabilities(), &options)?.0.memory, budget)?;
+    let bytes = bytes_of(&model, &plan_texts(&model, device.capabilities(), &options)?.0.memory, budget)?;
     let embedder = Embedder::on_device(model, device, &options)?;
     let (queue, worker) = TextQueue::new(embedder, task, scheduler.queue);
     let context = queue.longest();

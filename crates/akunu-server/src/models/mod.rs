@@ -32,8 +32,9 @@ impl ModelSpec {
         ModelSpec { name: "akunu-tales".into(), ..ModelSpec::default() }
     }
 
-    pub(crate) fn open(&self) -> Result<Model, Error> {
+    pub(crate) fn open(&self, no_mmap: bool) -> Result<Model, Error> {
         match &self.path {
+            Some(path) if no_mmap => Model::read(path),
             Some(path) => Model::open(path),
             None => Model::embedded(),
         }
@@ -64,6 +65,8 @@ pub struct ModelsOptions {
     pub pooling: Option<Pooling>,
     /// Use generative models as rerankers, by their probability of answering yes.
     pub rerank: bool,
+    /// Read the files of models that are loaded into memory, instead of mapping them.
+    pub no_mmap: bool,
     /// Receives messages for the operator, such as errors with paths of files.
     pub log: fn(&str),
 }
@@ -79,6 +82,7 @@ impl Default for ModelsOptions {
             memory: None,
             pooling: None,
             rerank: false,
+            no_mmap: false,
             log: |_| {},
         }
     }
@@ -180,7 +184,7 @@ impl Models {
             return Some(*kind);
         }
         let (spec, options) = (spec.clone(), self.options.clone());
-        let kind = blocking(move || Some(Kind::of(&spec.open().ok()?, &options))).await.ok()??;
+        let kind = blocking(move || Some(Kind::of(&spec.open(false).ok()?, &options))).await.ok()??;
         Some(*entry.kind.get_or_init(|| kind))
     }
 

@@ -64,7 +64,7 @@ pub(super) async fn show(State(app): State<App>, JsonBody(body): JsonBody) -> Re
     let fields = Fields::new(&body)?;
     let spec = app.models().spec(Some(super::model(&fields)?))?.clone();
     let shown = blocking(move || {
-        let model = spec.open()?;
+        let model = spec.open(false)?;
         Ok::<Json, Refusal>(describe(&spec, &model, app.models().kind_of(&model)))
     });
     Ok(json(&shown.await??))

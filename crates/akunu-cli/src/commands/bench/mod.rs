@@ -71,6 +71,9 @@ pub struct BenchArgs {
     /// Device that runs the model
     #[arg(long, default_value = "auto", value_parser = args::device())]
     device: DeviceChoice,
+    /// Read the model's files into memory instead of mapping them
+    #[arg(long)]
+    no_mmap: bool,
     /// Runs every test twice on the Metal device, with tables encoded for every pass and as indirect command buffers
     /// encoded once, and reports which is faster
     #[arg(long)]
@@ -123,7 +126,7 @@ struct Memory {
 
 pub fn run(args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
     let opened = Instant::now();
-    let model = super::open(args.model.model.as_deref())?;
+    let model = super::open(args.model.model.as_deref(), args.no_mmap)?;
     let open_time = opened.elapsed();
     if let Some(task) = args.task.task(&model) {
         return texts::run(args, &model, task, open_time, out);
@@ -347,7 +350,7 @@ fn print(rows: &[Row], out: &mut Output) -> Result<(), Failure> {
             row.of_ceiling.map_or(String::new(), |part| format!("{:.0}%", 100.0 * part)),
         ]);
     }
-    out.text(&grid.render(output::width()))?;
+    out.listing(&grid.render(output::width()))?;
     if let Some(last) = rows.last() {
         print_machine(last.ceilings.as_ref(), last.load_s, last.memory, out)?;
     }

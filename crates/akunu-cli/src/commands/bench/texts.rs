@@ -208,7 +208,7 @@ fn print(rows: &[Row], out: &mut Output) -> Result<(), Failure> {
             row.of_ceiling.map_or(String::new(), |part| format!("{:.0}%", 100.0 * part)),
         ]);
     }
-    out.text(&grid.render(output::width()))?;
+    out.listing(&grid.render(output::width()))?;
     if let Some(last) = rows.last() {
         super::print_machine(last.ceilings.as_ref(), last.load_s, last.memory, out)?;
     }

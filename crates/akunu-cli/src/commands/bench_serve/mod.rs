@@ -176,7 +176,7 @@ fn print(load: &Load, url: &str, report: &BenchServeReport, out: &mut Output) ->
         let [mean, p50, p90, p99, max] = percentiles.values().map(|value| format!("{value:.1}"));
         grid.row([name.to_string(), mean, p50, p90, p99, max]);
     }
-    out.text(&grid.render(output::width()))
+    out.listing(&grid.render(output::width()))
 }
 
 fn positive(text: &str) -> Result<f64, String> {

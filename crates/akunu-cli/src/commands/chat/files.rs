@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use akunu::chat::conversation;
+use akunu_file::Existing;
 use serde_json::Value as Json;
 
 use crate::failure::Failure;
@@ -27,24 +28,15 @@ pub fn load(path: &Path) -> Result<Vec<Json>, Failure> {
 
 /// Saves a conversation. An existing file is overwritten only if it contains a conversation.
 pub fn save(path: &Path, messages: &[Json]) -> Result<(), Failure> {
-    match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        _ if load(path).is_ok() => {}
+    let existing = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Existing::Refuse,
+        _ if load(path).is_ok() => Existing::Replace,
         _ => {
             let shown = path.display();
             return Err(Failure::new(format!("{shown} exists and is not a saved conversation"))
                 .hint("the file was not changed: save under another name"));
         }
-    }
+    };
     let failure = |error: std::io::Error| Failure::io("write", path, &error);
-    // Written to a temporary file first, so that a full disk does not destroy an earlier conversation.
-    let mut part = path.as_os_str().to_owned();
-    part.push(".part");
-    let written =
-        std::fs::write(&part, conversation::to_json(messages)).and_then(|()| std::fs::rename(&part, path));
-    written
-        .inspect_err(|_| {
-            let _ = std::fs::remove_file(&part);
-        })
-        .map_err(failure)
+    akunu_file::write(path, conversation::to_json(messages).as_bytes(), existing).map_err(failure)
 }

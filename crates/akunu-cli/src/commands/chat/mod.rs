@@ -106,7 +106,7 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
         return Err(akunu::Error::EmptyPrompt.into());
     }
     let path = args.model.as_deref().map(hub::resolve).transpose()?;
-    let model = super::open_generating(path.as_deref())?;
+    let model = super::open_generating(path.as_deref(), args.engine.engine.device.no_mmap)?;
     let template = template(&args, &model, path.as_deref())?;
     let mut messages = args.load.as_deref().map(files::load).transpose()?.unwrap_or_default();
     let sampling = args.sampling.sampling(&model);

@@ -69,7 +69,7 @@ impl ChatReport {
     pub fn print(&self, stats: Stats) {
         match stats {
             Stats::None => {}
-            Stats::Json => output::note(&serde_json::to_string(self).unwrap_or_default()),
+            Stats::Json => output::json_note(self),
             Stats::Text => self.print_text(),
         }
     }

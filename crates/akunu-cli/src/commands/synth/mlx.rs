@@ -1,12 +1,13 @@
 //! Synthetic models as MLX folders: `config.json` and one SafeTensors file with quants, scales and biases.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::fs;
+use std::io::{self, BufWriter, IntoInnerError, Write};
 use std::path::Path;
 
 use akunu_arch::facts::Fact;
 use akunu_arch::tensors::Kind;
 use akunu_arch::{Card, RopeScaling};
+use akunu_file::{Existing, NewFile};
 use akunu_format::{Affine, DType, ScaleType};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{Map, Value, json};
@@ -50,21 +51,23 @@ pub(super) fn write(
     if config_file.exists() {
         fs::remove_file(&config_file).map_err(|error| Failure::io("replace", &config_file, &error))?;
     }
-    super::write_complete(&folder.join("model.safetensors"), |part| {
-        let file = File::create(part).map_err(|error| Failure::io("write", part, &error))?;
-        weights(BufWriter::new(file), tensors, dtypes, maker)
-            .map_err(|error| Failure::io("write", part, &error))
-    })?;
+    let file = folder.join("model.safetensors");
+    let written = NewFile::create(&file).and_then(|new| {
+        let out = weights(BufWriter::new(new), tensors, dtypes, maker)?;
+        out.into_inner().map_err(IntoInnerError::into_error)?.commit(Existing::Replace)
+    });
+    written.map_err(|error| Failure::io("write", &file, &error))?;
     let config = config(maker.preset, bits).to_string();
-    fs::write(&config_file, config).map_err(|error| Failure::io("write", &config_file, &error))
+    akunu_file::write(&config_file, config.as_bytes(), Existing::Replace)
+        .map_err(|error| Failure::io("write", &config_file, &error))
 }
 
-fn weights(
-    mut out: impl Write,
+fn weights<W: Write>(
+    mut out: W,
     tensors: &[Tensor],
     dtypes: &[DType],
     maker: &mut Maker<'_>,
-) -> io::Result<()> {
+) -> io::Result<W> {
     let stored = || {
         let all = tensors.iter().zip(dtypes).enumerate();
         // RoPE frequencies are stated in the configuration.
@@ -87,7 +90,7 @@ fn weights(
             start += size;
         }
     }
-    out.flush()
+    Ok(out)
 }
 
 /// Pads the header so that the data begins at a multiple of eight.

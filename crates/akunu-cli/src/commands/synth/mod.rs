@@ -3,25 +3,26 @@
 mod mlx;
 mod presets;
 
-use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu_arch::tensors::Kind;
+use akunu_file::NewFile;
 use akunu_format::blocks::{Rng, random_row};
 use akunu_format::quantise::Mix;
 use akunu_format::{DType, FormatError, GgufWriter, TensorSpec};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use super::quantize::{mix, part_name};
+use super::quantize::mix;
 use crate::args;
 use crate::failure::Failure;
 use crate::grid::grouped;
 use crate::interrupt;
 use crate::output::{self, Output};
 use crate::progress::Progress;
+use crate::sources;
 use presets::{Preset, Tensor, presets};
 
 /// Approximate number of bytes that a thread generates at a time.
@@ -65,9 +66,7 @@ fn preset() -> impl TypedValueParser<Value = Preset> {
 }
 
 pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
-    if args.out.exists() && !args.force {
-        return Err(Failure::new(format!("{} exists", args.out.display())).hint("--force overwrites it"));
-    }
+    sources::refuse_existing(&args.out, args.force)?;
     let mut preset = args.preset;
     preset.shape.layers = args.layers.unwrap_or(preset.shape.layers);
     let tensors = preset.tensors();
@@ -84,7 +83,7 @@ pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
         Maker { preset: &preset, seed: args.seed, cancel: &cancel, progress: &mut progress, done: 0 };
     let written = match args.mlx {
         Some(bits) => mlx::write(&args.out, &tensors, &dtypes, bits, &mut maker),
-        None => write_gguf(&args.out, &tensors, &dtypes, args.quant.file_type, &mut maker),
+        None => write_gguf(args, &tensors, &dtypes, &mut maker),
     };
     drop(progress);
     if let Err(failure) = written {
@@ -102,41 +101,30 @@ pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes to a temporary name first, so that an incomplete file is never mistaken for a model.
-fn write_complete(path: &Path, write: impl FnOnce(&Path) -> Result<(), Failure>) -> Result<(), Failure> {
-    let part = part_name(path);
-    let finished = write(&part)
-        .and_then(|()| std::fs::rename(&part, path).map_err(|error| Failure::io("write", path, &error)));
-    if finished.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    finished
-}
-
 fn dtypes(tensors: &[Tensor], preset: &Preset, mix: Mix, pure: bool) -> Vec<DType> {
     let model = preset.proportions();
     tensors.iter().map(|tensor| mix.dtype(&tensor.name, &tensor.shape, &model, pure)).collect()
 }
 
 fn write_gguf(
-    path: &Path,
+    args: &SynthArgs,
     tensors: &[Tensor],
     dtypes: &[DType],
-    file_type: u32,
     maker: &mut Maker<'_>,
 ) -> Result<(), Failure> {
+    let path = &args.out;
+    let failed = |error: FormatError| match error {
+        FormatError::Io { error, .. } => Failure::io("write", path, &error),
+        other => Failure::new(format!("cannot write {}: {other}", path.display())),
+    };
     let specs: Vec<TensorSpec> = tensors.iter().zip(dtypes).map(|(t, &dtype)| t.spec(dtype)).collect();
-    write_complete(path, |part| {
-        let failed = |error: FormatError| Failure::new(format!("cannot write {}: {error}", path.display()));
-        let file = File::create(part).map_err(|error| Failure::io("write", part, &error))?;
-        let metadata = maker.preset.metadata(file_type);
-        let mut writer = GgufWriter::new(file, &metadata, specs.clone()).map_err(failed)?;
-        for (index, (tensor, spec)) in tensors.iter().zip(&specs).enumerate() {
-            writer.tensor(|out| maker.tensor(index, tensor, spec.dtype, out)).map_err(failed)?;
-        }
-        writer.finish().map_err(failed)?;
-        Ok(())
-    })
+    let file = NewFile::create(path).map_err(|error| Failure::io("write", path, &error))?;
+    let metadata = maker.preset.metadata(args.quant.file_type);
+    let mut writer = GgufWriter::new(file, &metadata, specs.clone()).map_err(failed)?;
+    for (index, (tensor, spec)) in tensors.iter().zip(&specs).enumerate() {
+        writer.tensor(|out| maker.tensor(index, tensor, spec.dtype, out)).map_err(failed)?;
+    }
+    sources::commit(writer.finish().map_err(failed)?, path, args.force)
 }
 
 /// Generates tensor data in parts, shared by threads. The bytes of a part depend only on the seed and its position.

@@ -1,0 +1,66 @@
+//! The file of an `--out` option.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use akunu_arch::WeightProvider;
+use akunu_file::{Existing, NewFile};
+
+use crate::failure::Failure;
+use crate::{interrupt, sources};
+
+/// Opened before the computation, so that an unwritable path is reported early. Links are followed. A file appears, or
+/// is replaced, when it is complete; devices and pipes are written to.
+#[derive(Debug)]
+pub struct OutFile {
+    path: PathBuf,
+    out: Out,
+}
+
+#[derive(Debug)]
+enum Out {
+    File(NewFile),
+    Device(File),
+}
+
+impl OutFile {
+    /// The model's own files are rejected.
+    pub fn open(path: &Path, weights: &dyn WeightProvider) -> Result<OutFile, Failure> {
+        sources::refuse(path, weights)?;
+        interrupt::remove_unfinished_files();
+        let failed = |error| Failure::io("write", path, &error);
+        let target = followed(path);
+        let existing = match target.exists() {
+            true => Some(OpenOptions::new().write(true).open(&target).map_err(failed)?),
+            false => None,
+        };
+        let out = match existing {
+            Some(device) if !device.metadata().map_err(failed)?.is_file() => Out::Device(device),
+            _ => Out::File(NewFile::create(&target).map_err(failed)?),
+        };
+        Ok(OutFile { path: path.to_path_buf(), out })
+    }
+
+    pub fn write(self, bytes: &[u8]) -> Result<(), Failure> {
+        let written = match self.out {
+            Out::Device(mut device) => device.write_all(bytes),
+            Out::File(mut file) => file.write_all(bytes).and_then(|()| file.commit(Existing::Replace)),
+        };
+        written.map_err(|error| Failure::io("write", &self.path, &error))
+    }
+}
+
+/// The path that symbolic links lead to, which need not exist.
+fn followed(path: &Path) -> PathBuf {
+    // As many as Linux follows.
+    const MAX: usize = 40;
+    let mut target = path.to_path_buf();
+    for _ in 0..MAX {
+        match std::fs::read_link(&target) {
+            Ok(next) => target = target.parent().unwrap_or(Path::new("")).join(next),
+            Err(_) => break,
+        }
+    }
+    target
+}

@@ -1,0 +1,22 @@
+//! Files that are written completely or not at all, and the identity of files.
+//!
+//! ```
+//! use std::io::Write;
+//!
+//! use akunu_file::{Existing, NewFile};
+//! # fn main() -> std::io::Result<()> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("model.gguf");
+//! let mut file = NewFile::create(&path)?;
+//! file.write_all(b"content")?;
+//! file.commit(Existing::Refuse)?;
+//! assert_eq!(std::fs::read(&path)?, b"content");
+//! # Ok(())
+//! # }
+//! ```
+
+mod identity;
+mod new_file;
+
+pub use identity::FileId;
+pub use new_file::{Existing, NewFile, remove_unfinished, rename, write};
