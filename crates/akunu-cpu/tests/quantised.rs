@@ -21,30 +21,44 @@ fn exact(weights: &[f32], x: &[f64]) -> (f64, f64) {
     terms.fold((0.0, 0.0), |(sum, size), t| (sum + t, size + t.abs()))
 }
 
+/// One row of activations, with what its comparison with any row of weights needs.
+struct Activations {
+    exact: Vec<f64>,
+    /// After quantisation.
+    rounded: Vec<f64>,
+    /// Half of the step of each block's scale, and a little more.
+    half_steps: Vec<f64>,
+}
+
+impl Activations {
+    fn new(x: &[f32]) -> Activations {
+        let largest = |block: &[f32]| block.iter().fold(0.0_f64, |m, v| m.max(f64::from(v.abs())));
+        Activations {
+            exact: x.iter().map(|v| f64::from(*v)).collect(),
+            rounded: q8::dequantise_row(&q8_row(x), x.len()).into_iter().map(f64::from).collect(),
+            half_steps: x.chunks(32).map(|block| 0.501 * largest(block) / 127.0).collect(),
+        }
+    }
+}
+
 fn check(dtype: DType, inputs: usize) {
     let spec = matrices::matmul(dtype, ROWS, (inputs, OUTPUTS), false, false);
     let found = to_f32s(&spec.whole().run(&mut cpu(*Isa::available().last().unwrap(), 2))[0]);
     let bytes = weight_rows(dtype, 2, OUTPUTS, inputs);
-    let x = values(1, ROWS * inputs);
+    let rows: Vec<Activations> = values(1, ROWS * inputs).chunks(inputs).map(Activations::new).collect();
     for (o, row) in bytes.chunks(dtype.row_bytes(inputs).unwrap()).enumerate() {
         let mut w = vec![0.0; inputs];
         dequantize_row(dtype, row, &mut w).unwrap();
-        for (r, x) in x.chunks(inputs).enumerate() {
+        let magnitudes: Vec<f64> =
+            w.chunks(32).map(|w| w.iter().map(|w| f64::from(w.abs())).sum::<f64>()).collect();
+        for (r, x) in rows.iter().enumerate() {
             let found = f64::from(found[r * OUTPUTS + o]);
-            let rounded: Vec<f64> =
-                q8::dequantise_row(&q8_row(x), inputs).into_iter().map(f64::from).collect();
             // The same integers and scales: only the rounding of f32 additions differs.
-            let (sum, size) = exact(&w, &rounded);
+            let (sum, size) = exact(&w, &x.rounded);
             assert!((found - sum).abs() <= 1e-6 * size, "{dtype} {inputs}: {found} and not {sum} of {size}");
             // The activations before quantisation: the error is up to half a step of each block's scale.
-            let (sum, _) = exact(&w, &x.iter().map(|v| f64::from(*v)).collect::<Vec<_>>());
-            let blocks = x.chunks(32).zip(w.chunks(32));
-            let bound: f64 = blocks
-                .map(|(x, w)| {
-                    let largest = x.iter().fold(0.0_f64, |m, v| m.max(f64::from(v.abs())));
-                    0.501 * largest / 127.0 * w.iter().map(|w| f64::from(w.abs())).sum::<f64>()
-                })
-                .sum();
+            let (sum, _) = exact(&w, &x.exact);
+            let bound: f64 = x.half_steps.iter().zip(&magnitudes).map(|(step, w)| step * w).sum();
             assert!((found - sum).abs() <= bound + 1e-6 * size, "{dtype} {inputs}: {found} and not {sum}");
         }
     }
