@@ -11,22 +11,24 @@ pub fn rope() -> Vec<Spec> {
     let mut specs = vec![];
     for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
         for kv in kv_types(dim) {
-            for (style, qk_norm, rotates, queries) in [
-                (RopeStyle::HalfSplit, i % 2 == 0, true, true),
-                (RopeStyle::Interleaved, i % 2 == 1, true, true),
-                (RopeStyle::HalfSplit, false, false, true),
-                (RopeStyle::HalfSplit, false, false, false),
+            for (style, qk_norm, queries) in [
+                (Some(RopeStyle::HalfSplit), i % 2 == 0, true),
+                (Some(RopeStyle::Interleaved), i % 2 == 1, true),
+                (None, i % 2 == 0, true),
+                (None, i % 2 == 1, true),
+                (None, i % 2 == 0, false),
+                (None, i % 2 == 1, false),
             ] {
                 let heads = if queries { heads } else { 0 };
                 let rows = [1, 5][i % 2];
                 specs.push(spec(
-                    format!("rope {heads}/{kv_heads}x{dim} {kv:?} {style:?} rotates {rotates}"),
+                    format!("rope {heads}/{kv_heads}x{dim} {kv:?} {style:?} norm {qk_norm}"),
                     rows,
                     move |part| {
-                        let dims = match rotates {
-                            true if dim >= 80 => dim / 2,
-                            true => dim,
-                            false => 0,
+                        let dims = match style {
+                            Some(_) if dim >= 80 => dim / 2,
+                            Some(_) => dim,
+                            None => 0,
                         };
                         let (context, positions) = (16, 32);
                         let params = RopeKvParams {
@@ -43,10 +45,8 @@ pub fn rope() -> Vec<Spec> {
                             .flat_map(|a| [(a * 9.0).cos(), (a * 9.0).sin()])
                             .collect();
                         let bytes = (kv_heads * positions) as usize * kv.row_bytes(dim as usize).unwrap();
-                        let mut data = vec![
-                            pick(&f32s(&values(40, rows * cols)), rows, &part),
-                            pick(&f32s(&angles), rows, &part),
-                        ];
+                        let mut data = vec![pick(&f32s(&values(40, rows * cols)), rows, &part)];
+                        data.extend(style.map(|_| pick(&f32s(&angles), rows, &part)));
                         if queries {
                             data.push(poison(part.len() * (heads * dim) as usize * 4));
                         }

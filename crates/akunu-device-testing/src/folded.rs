@@ -163,8 +163,8 @@ pub fn attention() -> Vec<Spec> {
                 if seen.0.kv_len > 400 && (i + j + k) % 2 == 0 {
                     continue;
                 }
-                let style = [RopeStyle::HalfSplit, RopeStyle::Interleaved][(i + k) % 2];
-                let rope = Rope { style, qk_norm: (i + j) % 2 == 0 };
+                let styles = [Some(RopeStyle::HalfSplit), Some(RopeStyle::Interleaved), None];
+                let rope = Rope { style: styles[(i + k) % 3], qk_norm: (i + j) % 2 == 0 };
                 let whole = (heads / kv_heads * dim).is_multiple_of(32);
                 let all = [OutputForms::Q8, OutputForms::F32, OutputForms::Both];
                 let out = if whole { all[(i + j + k) % 3] } else { OutputForms::F32 };
@@ -187,7 +187,11 @@ fn attend(
         let scale = 3.0 / (dim as f32).sqrt();
         let soft_cap = if window == 0 { 0.0 } else { 7.0 };
         let factor_step = if window == 0 { 0 } else { 50 };
-        let rope_dims = if dim >= 80 { dim / 2 } else { dim };
+        let rope_dims = match rope.style {
+            None => 0,
+            Some(_) if dim >= 80 => dim / 2,
+            Some(_) => dim,
+        };
         let (head_dim, epsilon) = (dim, 1e-3);
         let params = AttentionParams {
             heads,
@@ -213,7 +217,7 @@ fn attend(
             cache(kv, 53, kv_heads, positions, dim),
         ];
         data.extend(outputs(out, 1, (heads * dim) as usize));
-        data.push(f32s(&angles));
+        data.extend(rope.style.map(|_| f32s(&angles)));
         if rope.qk_norm {
             data.extend([f32s(&values(54, dim as usize)), f32s(&values(55, dim as usize))]);
         }

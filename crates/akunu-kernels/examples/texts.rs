@@ -210,7 +210,7 @@ fn add_attention(texts: &mut Texts, head_dim: u32) {
         epsilon: 1e-5,
         ..AttentionParams::default()
     };
-    let rope = Some(Rope { style: RopeStyle::Interleaved, qk_norm: false });
+    let rope = Some(Rope { style: Some(RopeStyle::Interleaved), qk_norm: false });
     for (rows, rope) in [(1, None), (512, None), (1, rope)] {
         let kernel =
             Kernel::Attention(ops::Attention { rope, ..ops::Attention::plain(KvType::F16, OutputForms::Q8) });

@@ -163,7 +163,7 @@ impl Shape<'_> {
             Kernel::HalfMatmul(ops::HalfMatmul { bias, residual }) => {
                 return Ok(self.half_matmul(bias, residual));
             }
-            Kernel::RopeKv(ops::RopeKv { style, qk_norm, kv, .. }) => self.rope_kv(style, qk_norm, kv),
+            Kernel::RopeKv(op) => self.rope_kv(op),
             Kernel::Attention(op) => self.attention(op)?,
             Kernel::Argmax(ops::Argmax) => self.argmax(),
             Kernel::Sample(ops::Sample) => return Ok(self.sample()?.into_iter().map(Work::Launch).collect()),

@@ -121,7 +121,7 @@ fn a_product_that_begins_a_norm_has_a_block_of_outputs_a_group_and_is_for_few_ro
 
 #[test]
 fn attention_rotates_heads_for_one_row_only() {
-    let rope = Some(Rope { style: RopeStyle::HalfSplit, qk_norm: true });
+    let rope = Some(Rope { style: Some(RopeStyle::HalfSplit), qk_norm: true });
     let kernel =
         Kernel::Attention(ops::Attention { rope, ..ops::Attention::plain(KvType::F16, OutputForms::Q8) });
     let params = AttentionParams {

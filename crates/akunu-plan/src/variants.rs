@@ -107,10 +107,11 @@ impl OutputForms {
     }
 }
 
-/// The RoPE settings of Q and K.
+/// How the heads of Q and K are prepared for attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rope {
-    pub style: RopeStyle,
+    /// `None` without RoPE.
+    pub style: Option<RopeStyle>,
     /// Each head is normalized first.
     pub qk_norm: bool,
 }
@@ -118,7 +119,8 @@ pub struct Rope {
 impl Rope {
     pub(crate) fn name(self) -> String {
         let norm = if self.qk_norm { "qk_norm_" } else { "" };
-        format!("{norm}rope_{}", self.style.name())
+        let style = self.style.map_or("no_rope".into(), |style| format!("rope_{}", style.name()));
+        norm.to_owned() + &style
     }
 }
 

@@ -133,7 +133,6 @@ unsafe fn one_head<V: Lanes>(
     // SAFETY: the row and its position were checked at submission; this worker handles this head alone.
     unsafe {
         let x = f32s(o.qkv).add((r * (heads + 2 * kv_heads) + head) * dim);
-        let angles = f32s(o.angles).add(r * dims);
         let position = row.position as usize;
         if head >= heads + kv_heads {
             let place = cache.offset(row.start, head - heads - kv_heads, position);
@@ -157,7 +156,9 @@ unsafe fn one_head<V: Lanes>(
         } else {
             x.copy_to_nonoverlapping(to, dim);
         }
-        rotate::<V>(to, op.style, dims, angles);
+        if let Some((style, angles)) = op.style.zip(o.angles) {
+            rotate::<V>(to, style, dims, f32s(angles).add(r * dims));
+        }
         if !is_q {
             let keys = o.k_cache.0.add(cache.offset(row.start, head - heads, 0));
             let held = &raw mut (*context.scratch).held;

@@ -1,6 +1,6 @@
 //! Kernels that access the KV cache, and argmax.
 
-use akunu_plan::ops::{ArgmaxParams, Attention, AttentionParams, KvMoveParams, RopeKvParams};
+use akunu_plan::ops::{ArgmaxParams, Attention, AttentionParams, KvMoveParams, RopeKv, RopeKvParams};
 use akunu_plan::{KvType, OutputForms, Rope, RopeStyle};
 
 use crate::function::source;
@@ -47,8 +47,8 @@ impl LaunchBuilder {
             .style(rope.style)
     }
 
-    fn style(self, style: RopeStyle) -> LaunchBuilder {
-        self.constants([("STYLE", u32::from(style == RopeStyle::Interleaved))])
+    fn style(self, style: Option<RopeStyle>) -> LaunchBuilder {
+        self.constants([("STYLE", u32::from(style == Some(RopeStyle::Interleaved)))])
     }
 }
 
@@ -173,10 +173,12 @@ impl Shape<'_> {
             .constants([("POSITIONS", p.positions)])
     }
 
-    pub(super) fn rope_kv(&self, style: RopeStyle, qk_norm: bool, kv: KvType) -> Launch {
+    pub(super) fn rope_kv(&self, op: RopeKv) -> Launch {
         const SIMDS: u32 = 4;
         let p: RopeKvParams = self.command.params();
-        let as_is = p.rope_dims == 0 && !qk_norm && kv != KvType::Q8_0 && p.head_dim.is_multiple_of(4);
+        let (rope, kv) = (Rope { style: op.style, qk_norm: op.qk_norm }, op.kv);
+        let as_is =
+            rope.style.is_none() && !rope.qk_norm && kv != KvType::Q8_0 && p.head_dim.is_multiple_of(4);
         if as_is {
             return self.kv_write(&p, kv);
         }
@@ -188,7 +190,7 @@ impl Shape<'_> {
         .variant([("KV_TYPE", kv_number(kv))])
         .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("HEAD_DIM", p.head_dim)])
         .constants([("POSITIONS", p.positions)])
-        .rope(Rope { style, qk_norm }, p.rope_dims)
+        .rope(rope, p.rope_dims)
         .shared(SIMDS * p.head_dim * 4)
         .over([(p.heads + 2 * p.kv_heads).div_ceil(SIMDS), self.rows, 1], SIMDS * 32)
     }
@@ -215,7 +217,7 @@ impl Shape<'_> {
         const SIMDS: u32 = 8;
         let p: KvMoveParams = self.command.params();
         self.kv_move("kv_shift", vec![&RANGE_REDUCTION, &KV, &ROPE, &KV_SHIFT], kv)
-            .style(style)
+            .style(Some(style))
             .shared(SIMDS * p.head_dim * 4)
             .over([p.kv_heads, 2, 1], SIMDS * 32)
     }

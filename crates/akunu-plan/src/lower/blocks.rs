@@ -174,13 +174,8 @@ impl<'a, 'w> Blocks<'a, 'w> {
             Some(QkNorm::Head) => Some(self.head_norms(layer, heads)?),
             _ => None,
         };
-        let set = attention.rotation.map_or(0, |rotation| self.rope_index(rotation));
-        let rotation = HeadRotation {
-            style: self.rope_style(),
-            frequencies: attention.rotation,
-            angles: self.angles.get(set).copied().unwrap_or(qkv),
-            norms,
-        };
+        let angles = attention.rotation.map(|rotation| self.angles[self.rope_index(rotation)]);
+        let rotation = HeadRotation { rope: angles.map(|angles| (self.rope_style(), angles)), norms };
         let q = self.graph.value("q", q_size, RowSet::All);
         self.graph.push(label("rope_kv"), Action::RopeKv { layer, heads, rotation, qkv, q: Some(q) });
         let attended = self.graph.value("attn", q_size, RowSet::All);

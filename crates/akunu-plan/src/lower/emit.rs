@@ -361,7 +361,7 @@ impl Emitter<'_> {
         let norm = |part: usize| rotation.norms.map(|norms| F32(norms[part].into()));
         let operands = RopeKvOperands {
             qkv: self.f32s(qkv),
-            angles: self.f32s(rotation.angles),
+            angles: rotation.angles().map(|angles| self.f32s(angles)),
             rows: self.rows(),
             q: q.map(|q| self.f32s(q)),
             k_cache,
@@ -378,7 +378,7 @@ impl Emitter<'_> {
             epsilon: context.config.norm_epsilon,
         };
         let op = RopeKv {
-            style: rotation.style,
+            style: rotation.rope.map(|(style, _)| style),
             qk_norm: rotation.norms.is_some(),
             kv: context.options.kv,
             queries: q.is_some(),
@@ -399,7 +399,7 @@ impl Emitter<'_> {
             v_cache,
             rows: self.rows(),
             out: self.bind_forms(forms, attend.out),
-            angles: rotation.map(|rotation| self.f32s(rotation.angles)),
+            angles: rotation.and_then(HeadRotation::angles).map(|angles| self.f32s(angles)),
             q_norm: norm(0),
             k_norm: norm(1),
             position_bias: attend.position_bias.map(|bias| F32(bias.buffer.into())),
@@ -421,7 +421,8 @@ impl Emitter<'_> {
             factor_step: attend.query_factors.map_or(0, |factors| factors.step as u32),
             factors: attend.query_factors.map_or(0, |factors| factors.count as u32),
         };
-        let rope = rotation.map(|r| Rope { style: r.style, qk_norm: r.norms.is_some() });
+        let rope =
+            rotation.map(|r| Rope { style: r.rope.map(|(style, _)| style), qk_norm: r.norms.is_some() });
         let op = Attention {
             kv: context.options.kv,
             out: forms,
@@ -469,7 +470,7 @@ impl Emitter<'_> {
     }
 
     fn rope_dims(&self, rotation: &HeadRotation) -> u32 {
-        if rotation.frequencies.is_some() { self.shape.context.config.rope.dims as u32 } else { 0 }
+        if rotation.rope.is_some() { self.shape.context.config.rope.dims as u32 } else { 0 }
     }
 
     fn rows(&self) -> Rows<Binding> {

@@ -217,7 +217,7 @@ fn leave_queries(graph: &mut Graph) {
         let Action::RopeKv { rotation, qkv, q: Some(q), heads, .. } = &graph.steps[at].action else {
             continue;
         };
-        if rotation.frequencies.is_some() || rotation.norms.is_some() {
+        if rotation.rope.is_some() || rotation.norms.is_some() {
             continue;
         }
         let (qkv, q, q_size, kv_size) = (*qkv, *q, heads.q_size(), heads.kv_size());
@@ -238,9 +238,7 @@ fn leave_queries(graph: &mut Graph) {
                 };
             }
         }
-        if let Action::RopeKv { rotation, qkv, q, .. } = &mut graph.steps[at].action {
-            // No angles are read without rotation, but the place of some is bound.
-            rotation.angles = kv;
+        if let Action::RopeKv { qkv, q, .. } = &mut graph.steps[at].action {
             (*qkv, *q) = (kv, None);
         }
     }

@@ -135,13 +135,16 @@ pub(super) struct TokenTypes {
 /// How the heads of Q and K are prepared for attention.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadRotation {
-    pub style: RopeStyle,
-    /// The RoPE frequencies; `None` without RoPE.
-    pub frequencies: Option<Rotation>,
-    /// cos and sin of each row; unused without RoPE.
-    pub angles: Value,
+    /// The style of RoPE, and cos and sin of each row; `None` without RoPE.
+    pub rope: Option<(RopeStyle, Value)>,
     /// Norms of each head of Q and K.
     pub norms: Option<[BufferId; 2]>,
+}
+
+impl HeadRotation {
+    pub fn angles(&self) -> Option<Value> {
+        self.rope.map(|(_, angles)| angles)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -314,10 +317,12 @@ impl Action {
             Action::Add { x, residual, .. } | Action::NormAdd { x, residual, .. } => {
                 vec![(*x, None), (*residual, None)]
             }
-            Action::RopeKv { rotation, qkv, .. } => vec![(*qkv, None), (rotation.angles, None)],
+            Action::RopeKv { rotation, qkv, .. } => {
+                [*qkv].into_iter().chain(rotation.angles()).map(|value| (value, None)).collect()
+            }
             Action::Attend(attend) => {
-                let angles = attend.rotation.map(|rotation| (rotation.angles, None));
-                [(attend.q, None)].into_iter().chain(angles).collect()
+                let angles = attend.rotation.and_then(|rotation| rotation.angles());
+                [attend.q].into_iter().chain(angles).map(|value| (value, None)).collect()
             }
             Action::Argmax { logits, .. } => vec![(*logits, None)],
         }

@@ -3,7 +3,7 @@
 //! With `rope` it also does the work of [`super::RopeKv`]. This is possible for one row only: with several, a row might
 //! read the key of another before it is written.
 
-use super::extent::{Counts, Extent, check_head, f32s, forms};
+use super::extent::{Counts, Extent, check_rotation, f32s, forms};
 use super::norm::OUT;
 use super::rope_kv::Rotation;
 use super::{
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::reference::{Bound, Cache, kv_load, soft_cap};
 use crate::table::Binding;
-use crate::{Cost, KvType, OutputForms, Rope, Row, position_bytes};
+use crate::{Cost, KvType, OutputForms, Rope, RopeStyle, Row, position_bytes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attention {
@@ -87,7 +87,7 @@ operands! {
         v_cache: (op.cache_access()) Values(op.kv),
         rows: read Rows(READS),
         out: write Forms(op.out, OUT),
-        angles: read F32 if op.rope.is_some(),
+        angles: read F32 if op.style().is_some(),
         q_norm: read F32 if op.norms_heads(),
         k_norm: read F32 if op.norms_heads(),
         position_bias: read F32 if op.position_bias,
@@ -127,6 +127,11 @@ impl Attention {
         if self.rope.is_some() { Access::Update } else { Access::Read }
     }
 
+    /// The style of RoPE, if attention applies it.
+    fn style(self) -> Option<RopeStyle> {
+        self.rope.and_then(|rope| rope.style)
+    }
+
     fn norms_heads(self) -> bool {
         self.rope.is_some_and(|rope| rope.qk_norm)
     }
@@ -134,15 +139,14 @@ impl Attention {
     /// Returns Q ready for attention: as bound, or computed here, with K and V written to the cache.
     fn queries(self, bound: &mut Bound<'_>, p: &AttentionParams, o: &AttentionOperands<Binding>) -> Vec<f32> {
         let AttentionParams { heads, kv_heads, head_dim, rope_dims, positions, epsilon, .. } = *p;
-        let Some((Rope { style, .. }, angles)) = self.rope.zip(o.angles) else {
+        if self.rope.is_none() {
             return bound.f32s(o.q.0)[..bound.live.rows * (heads * head_dim) as usize].to_vec();
-        };
+        }
         let rotation = Rotation {
-            style,
+            rope: self.style().zip(o.angles),
             kv: self.kv,
             p: RopeKvParams { heads, kv_heads, head_dim, rope_dims, positions, epsilon },
             qkv: o.q.0,
-            angles,
             norms: o.q_norm.zip(o.k_norm).map(|(q, k)| [q, k]),
         };
         let rows = bound.rows(o.rows).to_vec();
@@ -163,7 +167,7 @@ impl Op for Attention {
     }
 
     fn extents(self, p: &AttentionParams, counts: &Counts) -> Result<AttentionOperands<Extent>, String> {
-        check_head(p.head_dim, p.rope_dims)?;
+        check_rotation(p.head_dim, self.style(), p.rope_dims)?;
         if p.kv_heads == 0 || !p.heads.is_multiple_of(p.kv_heads) || p.heads == 0 {
             return Err(format!("{} heads over {} kv heads", p.heads, p.kv_heads));
         }
@@ -188,7 +192,7 @@ impl Op for Attention {
             v_cache,
             rows: counts.rows(),
             out: forms(self.out, rows, cols)?,
-            angles: self.rope.map(|_| f32s(rows, p.rope_dims)),
+            angles: self.style().map(|_| f32s(rows, p.rope_dims)),
             q_norm: norm,
             k_norm: norm,
             position_bias: self.position_bias.then(|| f32s(p.heads as usize, p.bias_cols())),

@@ -2,7 +2,7 @@
 //! that kernels can use raw pointers.
 
 use super::{F16, F32, Forms, Input, Keys, Moves, Q8, RowSet, Rows, U32, Values, Weight};
-use crate::{DType, EntryBounds, KvType, Move, OutputForms, Row, halves, q8};
+use crate::{DType, EntryBounds, KvType, Move, OutputForms, RopeStyle, Row, halves, q8};
 
 /// The range that a command may access in one binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +106,15 @@ pub(super) fn squares(rows: usize, cols: u32) -> Result<F32<Extent>, String> {
 pub(super) fn check_head(head_dim: u32, rope_dims: u32) -> Result<(), String> {
     if head_dim == 0 || rope_dims > head_dim || !rope_dims.is_multiple_of(2) {
         return Err(format!("RoPE over {rope_dims} dimensions of heads of {head_dim}"));
+    }
+    Ok(())
+}
+
+/// Also rejects RoPE over no dimensions, and dimensions without RoPE.
+pub(super) fn check_rotation(head_dim: u32, style: Option<RopeStyle>, rope_dims: u32) -> Result<(), String> {
+    check_head(head_dim, rope_dims)?;
+    if style.is_some() != (rope_dims > 0) {
+        return Err(format!("RoPE {style:?} over {rope_dims} dimensions"));
     }
     Ok(())
 }

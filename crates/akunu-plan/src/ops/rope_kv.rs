@@ -1,6 +1,6 @@
-//! Normalizes each head of Q and K if the model does, applies RoPE to Q and K, and writes K and V to the cache.
+//! Normalizes each head of Q and K and applies RoPE to them, if the layer does, and writes K and V to the cache.
 
-use super::extent::{Counts, Extent, check_head, f32s};
+use super::extent::{Counts, Extent, check_rotation, f32s};
 use super::{F32, Keys, Op, RowField, Rows, Values, operands, params};
 use crate::reference::{Bound, Cache, kv_store, normalise, rotate};
 use crate::table::Binding;
@@ -8,7 +8,8 @@ use crate::{KvType, NormKind, Rope, RopeStyle, Row};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RopeKv {
-    pub style: RopeStyle,
+    /// `None` without RoPE.
+    pub style: Option<RopeStyle>,
     pub qk_norm: bool,
     pub kv: KvType,
     /// Whether `qkv` contains Q as well. Without, `heads` is 0: attention reads Q where the product wrote it.
@@ -20,7 +21,7 @@ params! {
         heads: u32,
         kv_heads: u32,
         head_dim: u32,
-        /// RoPE is applied to the first `rope_dims` of a head.
+        /// RoPE is applied to the first `rope_dims` of a head; 0 without RoPE.
         rope_dims: u32,
         /// Number of positions in a layer's cache.
         positions: u32,
@@ -32,7 +33,7 @@ params! {
 operands! {
     RopeKvOperands of RopeKv as op {
         qkv: read F32,
-        angles: read F32,
+        angles: read F32 if op.style.is_some(),
         rows: read Rows(&[RowField::Position, RowField::Start]),
         q: write F32 if op.queries,
         k_cache: update Keys(op.kv),
@@ -53,7 +54,7 @@ impl Op for RopeKv {
     }
 
     fn extents(self, p: &RopeKvParams, counts: &Counts) -> Result<RopeKvOperands<Extent>, String> {
-        check_head(p.head_dim, p.rope_dims)?;
+        check_rotation(p.head_dim, self.style, p.rope_dims)?;
         if self.queries != (p.heads > 0) {
             return Err(format!("{} heads of queries", p.heads));
         }
@@ -62,7 +63,7 @@ impl Op for RopeKv {
         let norm = self.qk_norm.then(|| f32s(1, dim));
         Ok(RopeKvOperands {
             qkv: f32s(counts.rows, (u64::from(p.heads) + 2 * u64::from(p.kv_heads)) * dim),
-            angles: f32s(counts.rows, p.rope_dims),
+            angles: self.style.map(|_| f32s(counts.rows, p.rope_dims)),
             rows: counts.rows(),
             q: self.queries.then(|| f32s(counts.rows, u64::from(p.heads) * dim)),
             k_cache,
@@ -75,11 +76,10 @@ impl Op for RopeKv {
     fn reference(self, mut bound: Bound<'_>) {
         let (p, o) = (bound.params::<RopeKvParams>(), bound.operands(self));
         let rotation = Rotation {
-            style: self.style,
+            rope: self.style.zip(o.angles),
             kv: self.kv,
             p,
             qkv: o.qkv,
-            angles: o.angles,
             norms: o.q_norm.zip(o.k_norm).map(|(q, k)| [q, k]),
         };
         let rows = bound.rows(o.rows).to_vec();
@@ -95,11 +95,11 @@ impl Op for RopeKv {
 
 /// The preparation of the heads of `qkv` for attention: by [`RopeKv`], or by attention itself.
 pub(super) struct Rotation {
-    pub style: RopeStyle,
+    /// The style of RoPE and the angles of each row; `None` without RoPE.
+    pub rope: Option<(RopeStyle, F32<Binding>)>,
     pub kv: KvType,
     pub p: RopeKvParams,
     pub qkv: F32<Binding>,
-    pub angles: F32<Binding>,
     /// Norms of Q and K.
     pub norms: Option<[F32<Binding>; 2]>,
 }
@@ -122,9 +122,11 @@ impl Rotation {
             }
             None => x.to_vec(),
         };
-        let dims = self.p.rope_dims as usize;
-        let angles = &bound.f32s(self.angles)[row * dims..][..dims];
-        rotate(&mut x, self.style, dims, |i| (f64::from(angles[2 * i]), f64::from(angles[2 * i + 1])));
+        if let Some((style, angles)) = self.rope {
+            let dims = self.p.rope_dims as usize;
+            let angles = &bound.f32s(angles)[row * dims..][..dims];
+            rotate(&mut x, style, dims, |i| (f64::from(angles[2 * i]), f64::from(angles[2 * i + 1])));
+        }
         x
     }
 
