@@ -225,6 +225,7 @@ impl<'t> Interpreter<'t> {
         if text.as_str().chars().count() <= length.saturating_add(leeway) {
             return Ok(text.clone());
         }
+        self.limits.bytes(2 * end.len())?;
         let kept = length.saturating_sub(end.as_str().chars().count());
         let cut = text.as_str().char_indices().nth(kept).map_or(text.len(), |(at, _)| at);
         let mut head = text.slice(0..cut);
@@ -246,6 +247,7 @@ impl<'t> Interpreter<'t> {
         }
         let parsed = match value {
             Value::Str(text) => {
+                self.limits.bytes(text.len())?;
                 let clean = text.as_str().trim().replace('_', "");
                 match (name, clean.parse::<i128>(), clean.parse::<f64>()) {
                     ("int", Ok(i), _) => Some(Value::Int(i)),

@@ -100,7 +100,11 @@ impl Interpreter<'_> {
         let mut entries = Vec::new();
         for value in arguments.positional {
             match value {
-                Value::Dict(id) => entries.extend(self.heap.entries(id).entries.iter().cloned()),
+                Value::Dict(id) => {
+                    let given = &self.heap.entries(id).entries;
+                    self.limits.bytes(given.len() * size_of::<(Value, Value)>())?;
+                    entries.extend(given.iter().cloned());
+                }
                 other => {
                     for pair in self.iterate(&other)?.iter() {
                         let pair = self.iterate(pair)?;

@@ -198,3 +198,86 @@ fn every_operator_grows_with_its_input() {
         assert!(check(template, &inputs).is_some(), "{template}: {:?}", cost(template, &inputs[0]));
     }
 }
+
+/// The seconds that a step may take at most, so that the clock is looked at often enough.
+const STEP: f64 = 50e-6;
+
+/// Checks that the time of an expression of one variable is paid by its steps.
+fn check_steps(variable: &'static str, expression: &str, given: &[(&'static str, Json)]) {
+    let given: Vec<_> = given.iter().filter(|(name, _)| *name == variable).cloned().collect();
+    let unpaid = || {
+        let (without, base) = cost("", &given).unwrap();
+        let (with, seconds) = cost(&format!("{{% set found = {expression} %}}"), &given).ok()?;
+        Some(seconds - base - STEP * (with[0] - without[0]) as f64)
+    };
+    // Other programs may disturb a measurement, so one of several must hold.
+    let is_paid = || unpaid().is_none_or(|seconds| seconds < 1e-3);
+    assert!((0..5).any(|_| is_paid()), "{expression}: {:?} s are not paid", unpaid());
+}
+
+#[test]
+fn time_is_paid_by_steps() {
+    let (texts, others) = (input(1 << 21), input(1 << 18));
+    let of = |variable: &str| if variable == "s" { &texts } else { &others };
+    for name in filters::NAMES {
+        let of_filter = OF_FILTERS.iter().find(|(known, _)| *known == name);
+        let arguments = of_filter.map_or_else(|| arguments(name), |(_, arguments)| arguments);
+        for variable in ["s", "l", "d"] {
+            check_steps(variable, &format!("{variable} | {name}({arguments})"), of(variable));
+        }
+    }
+    for (variable, names) in [("s", &STR_METHODS[..]), ("l", &LIST_METHODS[..]), ("d", &DICT_METHODS[..])] {
+        for name in names {
+            let of_list = OF_LISTS.iter().find(|(known, _)| variable == "l" && known == name);
+            let arguments = of_list.map_or_else(|| arguments(name), |(_, arguments)| arguments);
+            check_steps(variable, &format!("{variable}.{name}({arguments})"), of(variable));
+        }
+    }
+    for (variable, expression) in [
+        ("s", "'ab cd' | truncate(1, true, s, 0)"),
+        ("s", "'a'.center(0, s)"),
+        ("s", "'a'.strip(s)"),
+        ("s", "[1] | join(s)"),
+        ("s", "{1: 2} | tojson(separators=[',', s])"),
+        ("s", "'a' | replace('a', s)"),
+        ("s", "'a'.startswith(s)"),
+        ("s", "'%s' % s"),
+        ("s", "'{}'.format(s)"),
+        ("s", "s == s ~ 'a'"),
+        ("s", "s * 2"),
+        ("s", "s[5:]"),
+        ("d", "namespace(d)"),
+        ("d", "dict(d)"),
+        ("d", "{}.update(d)"),
+        ("l", "[].extend(l)"),
+        ("l", "l + l"),
+        ("l", "l * 2"),
+        ("l", "l[::-1]"),
+    ] {
+        check_steps(variable, expression, of(variable));
+    }
+}
+
+#[test]
+fn copies_that_are_kept_are_charged() {
+    let (text, tabs) = ("a b".repeat(1 << 20), "\t\u{1}".repeat(1 << 20));
+    let entries: serde_json::Map<String, Json> = (0..200).map(|n| (n.to_string(), n.into())).collect();
+    let variables = [("s", Json::from(text)), ("t", tabs.into()), ("d", entries.into())];
+    let kept = |expression: &str| {
+        format!(
+            "{{% set l = [] %}}{{% for i in range(200) %}}{{% set _ = l.append({expression}) %}}{{% endfor %}}"
+        )
+    };
+    for template in [
+        kept("'ab cd' | truncate(1, true, s, 0)"),
+        kept("t | tojson"),
+        kept("t.expandtabs()"),
+        kept("[t] | string"),
+        "{{ d | tojson(separators=[',', s]) }}".to_string(),
+        "{% set n = namespace(k=(1, 2)) %}{% for i in range(25) %}{% set n.k = (n.k, n.k) %}{% endfor %}{{ {n.k: 1} }}"
+            .to_string(),
+    ] {
+        let error = cost(&template, &variables).unwrap_err();
+        assert!(matches!(error, JinjaError::Limit(_)), "{template}: {error:?}");
+    }
+}

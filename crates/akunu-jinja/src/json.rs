@@ -69,7 +69,8 @@ impl Writer<'_, '_> {
             Value::Int(i) => self.out.push_trusted(&i.to_string()),
             Value::Float(f) => self.out.push_trusted(&float(*f)),
             Value::Str(text) => {
-                self.limits.bytes(2 * text.len())?;
+                // An ASCII character takes at most six bytes when escaped, and longer ones three times as many as before.
+                self.limits.bytes(2 * 6 * text.len())?;
                 self.out.push_trusted("\"");
                 for (run, untrusted) in text.runs() {
                     self.out.push(&escaped(run, self.ascii), untrusted);
@@ -93,6 +94,7 @@ impl Writer<'_, '_> {
                 self.bracket('{', &entries, '}', |me, (key, value)| {
                     me.key(key)?;
                     let colon = me.colon.clone();
+                    me.limits.bytes(colon.len())?;
                     me.out.push_trusted(&colon);
                     me.value(value)
                 })?;

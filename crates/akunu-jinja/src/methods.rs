@@ -147,7 +147,10 @@ impl Interpreter<'_> {
             _ => {
                 let mut added = match arguments.positional.as_slice() {
                     [] => Vec::new(),
-                    [Value::Dict(other)] => self.heap.entries(*other).entries.clone(),
+                    [Value::Dict(other)] => {
+                        self.limits.spend(self.heap.entries(*other).entries.len() / 16)?;
+                        self.heap.entries(*other).entries.clone()
+                    }
                     _ => return Err(JinjaError::type_error("update() takes a dictionary")),
                 };
                 added.extend(arguments.named.into_iter().map(|(name, value)| (Value::Str(name), value)));
@@ -288,7 +291,10 @@ impl Interpreter<'_> {
                 run.chars().map(swap).collect()
             }))),
             "upper" => Ok(Value::Str(text.map_runs(str::to_uppercase))),
-            "expandtabs" => Ok(Value::Str(text.map_runs(|run| run.replace('\t', "        ")))),
+            "expandtabs" => {
+                self.limits.bytes(2 * 8 * string.matches('\t').count())?;
+                Ok(Value::Str(text.map_runs(|run| run.replace('\t', "        "))))
+            }
             _ => Ok(Value::Str(text.map_runs(str::to_lowercase))),
         }
     }
@@ -403,7 +409,7 @@ impl Interpreter<'_> {
             _ => " ".to_string(),
         };
         let missing = width.saturating_sub(text.as_str().chars().count());
-        self.limits.bytes(missing * fill.len())?;
+        self.limits.bytes((1 + missing) * fill.len())?;
         let (left, right) = match name {
             "ljust" => (0, missing),
             // Python puts the extra space on the right, unless the width is odd.

@@ -65,7 +65,8 @@ pub(super) fn write_repr(
         Value::Int(i) => out.push_trusted(&i.to_string()),
         Value::Float(f) => out.push_trusted(&float(*f)),
         Value::Str(text) => {
-            limits.bytes(2 * text.len())?;
+            // A control character takes four bytes when escaped.
+            limits.bytes(2 * 4 * text.len())?;
             let whole = text.as_str();
             let quote = if whole.contains('\'') && !whole.contains('"') { '"' } else { '\'' };
             out.push_trusted(quote.encode_utf8(&mut [0; 4]));

@@ -263,6 +263,7 @@ impl<'t> Heap<'t> {
             Value::Float(f) => Key::Float(f.to_bits()),
             Value::Tuple(id) => {
                 limits.enter()?;
+                limits.bytes(self.items(*id).len() * size_of::<Key>())?;
                 limits.spend(self.items(*id).len())?;
                 let keys = self.items(*id).iter().map(|item| self.key(item, limits));
                 let keys = keys.collect::<JinjaResult<_>>()?;

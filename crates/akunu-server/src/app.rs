@@ -17,18 +17,23 @@ use axum::http::{Method, Uri};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value as Json;
+use tokio::runtime::Handle;
 
+use crate::body::may_be_long;
 use crate::connections::client_of;
 use crate::guard::{self, Cors};
 use crate::keys::Keys;
 use crate::limits::{Limits, Rate};
 use crate::memory::{Charge, RequestMemory};
 use crate::metrics::Metrics;
-use crate::models::Models;
+use crate::models::{Attached, Models};
 use crate::origin::Hosts;
 use crate::protocol;
 use crate::refusal::{Reason, Refusal};
 use crate::server::Options;
+
+/// Maximum bytes of an error message.
+const MAX_MESSAGE: usize = 4096;
 
 /// Clones share the same state.
 #[derive(Clone, Debug)]
@@ -50,6 +55,8 @@ pub struct Shared {
     metrics: Arc<Metrics>,
     /// Shutting down: running requests may finish, and new ones are refused.
     draining: AtomicBool,
+    /// The threads for requests with long bodies.
+    long_requests: Handle,
 }
 
 impl Deref for App {
@@ -146,7 +153,7 @@ impl FromRequestParts<App> for Caller {
 
 impl App {
     /// `is_loopback`: the server listens on the loopback interface only.
-    pub(crate) fn new(options: Options, is_loopback: bool) -> App {
+    pub(crate) fn new(options: Options, is_loopback: bool, long_requests: Handle) -> App {
         let Options { models, limits, keys, cors, allowed_hosts, share_cache, .. } = options;
         App(Arc::new(Shared {
             models: Models::new(models),
@@ -160,6 +167,7 @@ impl App {
             share_cache,
             metrics: Arc::default(),
             draining: AtomicBool::new(false),
+            long_requests,
         }))
     }
 
@@ -169,6 +177,7 @@ impl App {
             .fallback(unknown)
             .method_not_allowed_fallback(wrong_method)
             .layer(from_fn(guard_panics))
+            .layer(from_fn_with_state(self.clone(), set_apart))
             .layer(from_fn_with_state(self.clone(), charge))
             .layer(from_fn_with_state(self.clone(), guard::admit))
             .layer(from_fn_with_state(self.clone(), write_refusals))
@@ -195,6 +204,16 @@ async fn count(State(app): State<App>, request: Request, next: Next) -> Response
     response
 }
 
+/// Handles requests with long bodies on threads of their own: reading, copying and freeing a body of many values takes
+/// seconds, in which the threads for network I/O could not serve anybody else.
+async fn set_apart(State(app): State<App>, request: Request, next: Next) -> Response {
+    if !may_be_long(&request) {
+        return next.run(request).await;
+    }
+    let handled = Attached::new(app.long_requests.spawn(next.run(request))).finished().await;
+    handled.unwrap_or_else(|refusal| refusal.into_response())
+}
+
 /// Counts the memory of a request until its handler returns.
 async fn charge(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let charge = Charge::new(app.memory());
@@ -208,6 +227,8 @@ async fn charge(State(app): State<App>, mut request: Request, next: Next) -> Res
 async fn write_refusals(State(app): State<App>, uri: Uri, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let Some(mut refusal) = response.extensions_mut().remove::<Refusal>() else { return response };
+    // A message may quote a field of the request.
+    refusal.message.truncate(refusal.message.floor_char_boundary(MAX_MESSAGE));
     if refusal.may_name_files {
         refusal.message = app.models().without_paths(refusal.message);
     }
@@ -254,13 +275,13 @@ mod tests {
         async fn broken() -> Response {
             panic!("a secret")
         }
-        let app = App::new(Options::default(), true);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let app = App::new(Options::default(), true, runtime.handle().clone());
         let router: Router = Router::new()
             .route("/v1/broken", get(broken))
             .layer(from_fn(guard_panics))
             .layer(from_fn_with_state(app, write_refusals));
         let service = TowerToHyperService::new(router);
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let request = Request::builder().uri("/v1/broken").body(Body::empty()).unwrap();
         let response = runtime.block_on(service.call(request)).unwrap();
         assert_eq!(response.status(), 500);

@@ -21,6 +21,11 @@ use crate::refusal::{Reason, Refusal};
 /// Bodies of at least this many bytes are parsed on a blocking thread.
 const LONG: usize = 64 << 10;
 
+/// Whether a request's body is long, or may be, because its length is not stated.
+pub(crate) fn may_be_long(request: &Request) -> bool {
+    request.body().size_hint().upper().is_none_or(|bytes| bytes >= LONG as u64)
+}
+
 #[derive(Clone, Debug)]
 pub struct JsonBody(pub Json);
 

@@ -73,16 +73,22 @@ pub struct Server {
     stop: watch::Sender<bool>,
     serving: Option<JoinHandle<()>>,
     runtime: Runtime,
+    /// For requests with long bodies.
+    long_requests: Runtime,
 }
 
 /// Threads for network I/O.
 const THREADS: usize = 2;
 
+/// Threads for requests with long bodies, and for their blocking work. Each has memory that it keeps for its next request.
+const LONG_THREADS: usize = 1;
+const LONG_BLOCKING_THREADS: usize = 2;
+
 /// Threads for blocking work, such as tokenization and large request bodies.
 const BLOCKING_THREADS: usize = 8;
 
 /// How long threads may take to end after [`Options::drain`]: first those of blocking work, then the engines'.
-const LAST_WAIT: Duration = Duration::from_millis(400);
+const LAST_WAIT: Duration = Duration::from_millis(300);
 
 /// Timeout for the head of a request on a connection beyond the limits.
 const SPARE_READ: Duration = Duration::from_secs(5);
@@ -90,13 +96,13 @@ const SPARE_READ: Duration = Duration::from_secs(5);
 impl Server {
     /// Binds the address and starts serving.
     pub fn start(options: Options) -> Result<Server, ServeError> {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(THREADS)
-            .max_blocking_threads(BLOCKING_THREADS)
-            .thread_name("akunu-server")
-            .enable_all()
-            .build()
-            .map_err(ServeError::Threads)?;
+        let runtime = |threads: usize, blocking: usize| {
+            let mut builder = Builder::new_multi_thread();
+            builder.worker_threads(threads).max_blocking_threads(blocking);
+            builder.thread_name("akunu-server").enable_all().build().map_err(ServeError::Threads)
+        };
+        let long_requests = runtime(LONG_THREADS, LONG_BLOCKING_THREADS)?;
+        let runtime = runtime(THREADS, BLOCKING_THREADS)?;
         let address = format!("{}:{}", options.host, options.port);
         let failed = |error| ServeError::Listen { address: address.clone(), error };
         let binding = TcpListener::bind((options.host.as_str(), options.port));
@@ -104,11 +110,11 @@ impl Server {
         let bound = listener.local_addr().map_err(failed)?;
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
         let drain = options.drain;
-        let app = App::new(options, bound.ip().is_loopback());
+        let app = App::new(options, bound.ip().is_loopback(), long_requests.handle().clone());
         let (stop, stopped) = watch::channel(false);
         let serving = serve(listener, tls, app.clone(), stopped, drain);
         let serving = Some(runtime.spawn(serving));
-        Ok(Server { address: bound, app, stop, serving, runtime })
+        Ok(Server { address: bound, app, stop, serving, runtime, long_requests })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -123,6 +129,7 @@ impl Server {
             let _ = self.runtime.block_on(serving);
         }
         // A pass of an engine and work on a blocking thread cannot be interrupted. They end on their own, or with the process.
+        self.long_requests.shutdown_timeout(LAST_WAIT);
         self.runtime.shutdown_timeout(LAST_WAIT);
         let (sender, ended) = std::sync::mpsc::channel::<()>();
         let app = self.app;

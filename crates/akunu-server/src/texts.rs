@@ -151,7 +151,17 @@ impl App {
             return Err(Refusal::invalid("'query' must not be empty").param("query"));
         }
         let RankJob { model, query, documents, truncate, document_tokens, .. } = job;
+        // The query is tokenized with each document.
+        let (bytes, limit) = (query.len().saturating_mul(documents.len()), self.limits().body);
+        if bytes > limit {
+            let message = format!(
+                "the query, once for each document, has {bytes} bytes, and the limit is {limit}: shorten the query or send \
+                 fewer documents"
+            );
+            return Err(Refusal::invalid(message).param("query").code("invalid_value"));
+        }
         let read = move |lease: &Lease, memory: &Arc<RequestMemory>| {
+            let _charge = charge_text(&query, memory)?;
             let pair = |(index, document): (usize, &String)| match document.is_empty() {
                 true => Err(Error::EmptyText { index }.into()),
                 false => {

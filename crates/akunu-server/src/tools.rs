@@ -16,6 +16,7 @@ use serde_json::{Value as Json, json};
 use crate::app::{App, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
+use crate::memory::Charge;
 use crate::models::{Lease, blocking};
 use crate::openai;
 use crate::protocol::Protocol;
@@ -112,8 +113,16 @@ async fn detokenize(State(app): State<App>, JsonBody(body): JsonBody) -> Result<
         .param("tokens")
         .code("invalid_value"));
     }
-    let text = blocking(move || lease.model().decode(&ids)).await??;
-    Ok(json(&json!({ "content": text })))
+    let memory = app.memory().clone();
+    let written = blocking(move || {
+        let tokenizer = lease.model().tokenizer()?;
+        let bytes = ids.iter().filter_map(|id| tokenizer.token_text(*id)).map(str::len);
+        let charge = Charge::new(&memory);
+        // The text, its copy as JSON, and the answer, in which a byte may take six.
+        charge.take(bytes.fold(0, usize::saturating_add).saturating_mul(8))?;
+        Ok::<_, Refusal>(json(&json!({ "content": lease.model().decode(&ids)? })))
+    });
+    written.await?
 }
 
 async fn apply_template(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use akunu::schedule::SchedulerOptions;
 use akunu::{Device, EngineOptions, Error, Model, Pooling, open_device};
 
+use tokio::task::JoinHandle;
+
 use crate::refusal::{Reason, Refusal};
 pub use kind::Kind;
 pub use loaded::{Lease, Loaded};
@@ -266,10 +268,59 @@ impl Models {
     }
 }
 
-/// Runs blocking work on a blocking thread.
+/// A task that is aborted when this is dropped, as when a client hangs up.
+#[derive(Debug)]
+pub(crate) struct Attached<T>(JoinHandle<T>);
+
+impl<T> Attached<T> {
+    pub(crate) fn new(task: JoinHandle<T>) -> Attached<T> {
+        Attached(task)
+    }
+
+    /// The result of the task. A panic is an error of the request.
+    pub(crate) async fn finished(mut self) -> Result<T, Refusal> {
+        let result = (&mut self.0).await;
+        result.map_err(|_| Refusal::internal("internal error: a bug in Akunu"))
+    }
+}
+
+impl<T> Drop for Attached<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Runs blocking work on a blocking thread. Work that nobody waits for any more is not begun.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Refusal> {
-    let result = tokio::task::spawn_blocking(work).await;
-    result.map_err(|_| Refusal::internal("internal error: a bug in Akunu"))
+    Attached::new(tokio::task::spawn_blocking(work)).finished().await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn work_of_clients_that_hung_up_is_not_begun() {
+        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        let (release, held) = channel::<()>();
+        let was_begun = Arc::new(AtomicBool::new(false));
+        runtime.block_on(async {
+            let first = tokio::spawn(blocking(move || held.recv()));
+            tokio::task::yield_now().await;
+            let begun = was_begun.clone();
+            let second = tokio::spawn(blocking(move || begun.store(true, Ordering::Relaxed)));
+            tokio::task::yield_now().await;
+            second.abort();
+            assert!(second.await.is_err());
+            release.send(()).unwrap();
+            first.await.unwrap().unwrap().unwrap();
+            blocking(|| ()).await.unwrap();
+        });
+        assert!(!was_begun.load(Ordering::Relaxed));
+    }
 }

@@ -10,7 +10,9 @@ use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
 use crate::job::{AnswerPiece, Job, Output, OutputEvent, Prompt, Running};
+use crate::memory::Charge;
 use crate::refusal::Refusal;
+use crate::start::MAX_CHOICES;
 use crate::stream::{self, Writer};
 
 /// OpenAI's default.
@@ -51,6 +53,9 @@ pub(super) async fn completions(
         true => prompts.iter().map(echoed).collect::<Result<_, _>>()?,
         false => vec![String::new(); prompts.len()],
     };
+    let echoed_bytes: usize = texts.iter().map(String::len).sum();
+    let charge = Charge::new(app.memory());
+    charge.take(echoed_bytes.saturating_mul(4 * choices_per_prompt))?;
     // With `echo`, each choice begins with its prompt.
     let texts: Vec<ChoiceText> = (0..prompts.len() * choices_per_prompt)
         .map(|choice| ChoiceText { text: texts[choice / choices_per_prompt].clone(), offset: 0 })
@@ -93,6 +98,13 @@ fn prompts(fields: &Fields<'_>) -> Result<Vec<Prompt>, Refusal> {
         Some(Json::Array(list)) if list.is_empty() => Err(refuse()),
         Some(Json::Array(list)) if list.iter().all(Json::is_number) => {
             Ok(vec![ids(list).ok_or_else(refuse)?])
+        }
+        Some(Json::Array(list)) if list.len() > MAX_CHOICES => {
+            let message = format!(
+                "'prompt' has {} prompts, and a request may ask for {MAX_CHOICES} answers",
+                list.len()
+            );
+            Err(Refusal::invalid(message).param("prompt").code("invalid_value"))
         }
         Some(Json::Array(list)) => list.iter().map(|value| one(value).ok_or_else(refuse)).collect(),
         Some(value) => Ok(vec![one(value).ok_or_else(refuse)?]),

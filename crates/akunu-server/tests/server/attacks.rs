@@ -282,3 +282,47 @@ fn more_sequences_than_rows_of_a_chunk_are_served() {
         assert!(text.starts_with("HTTP/1.1 200") && text.contains("[DONE]"), "{text}");
     }
 }
+
+/// Lists of many values are read, copied and freed while others are served.
+#[test]
+fn long_requests_do_not_delay_others() {
+    let server = serve();
+    let message = r#"{"role":"user","content":"a"},"#;
+    let body = format!(r#"{{"messages":[{}{{}}]}}"#, message.repeat(100_000));
+    let done = std::sync::atomic::AtomicUsize::new(0);
+    let long = || {
+        assert_eq!(server.post_bytes("/v1/chat/completions", body.as_bytes()).status, 400);
+        done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    };
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..4).map(|_| scope.spawn(long)).collect();
+        while done.load(std::sync::atomic::Ordering::Relaxed) < all.len() {
+            let start = Instant::now();
+            assert_eq!(server.get("/health").status, 200);
+            assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        }
+    });
+}
+
+#[test]
+fn answers_that_are_much_longer_than_their_requests_are_charged() {
+    let server = serve_with(|options| options.limits.memory = 1 << 20);
+    let ids = server.ok("/tokenize", &json!({ "content": "start" }))["tokens"].clone();
+    let tokens = |count: usize| json!({ "tokens": vec![ids[0].clone(); count] });
+    assert_eq!(server.post("/detokenize", &tokens(100)).status, 200);
+    let small = serve_with(|options| options.limits.memory = 128 << 10);
+    assert_eq!(small.post("/detokenize", &tokens(100)).status, 200);
+    let echo =
+        |n: usize| json!({ "prompt": "Once upon a time ".repeat(8), "echo": true, "n": n, "max_tokens": 1 });
+    assert_eq!(small.post("/v1/completions", &echo(1)).status, 200);
+    assert_eq!(refused(&small.post("/v1/completions", &echo(128))), (413, "request_too_large".into()));
+    assert_eq!(server.post("/v1/completions", &echo(128)).status, 200);
+}
+
+#[test]
+fn error_messages_are_short() {
+    let server = serve();
+    let answer = server.post("/v1/completions", &json!({ "prompt": "a", "model": "\u{1}".repeat(1 << 20) }));
+    assert_eq!(answer.status, 404);
+    assert!(answer.body.len() < 32 << 10, "{}", answer.body.len());
+}

@@ -169,3 +169,16 @@ fn a_document_that_is_too_long_is_refused_or_truncated() {
     let left = json!({ "query": QUERY, "texts": ["w30"], "truncate": true, "truncation_direction": "Left" });
     assert_eq!(server.post("/rerank", &left).status, 400);
 }
+
+#[test]
+fn a_long_query_is_not_tokenized_with_each_of_many_documents() {
+    let (_folder, server) = serve();
+    let query = "w20 ".repeat(64 << 10);
+    for (path, documents) in [("/v1/rerank", "documents"), ("/rerank", "texts")] {
+        let mut body = json!({ "query": query, "truncate": true });
+        body[documents] = vec!["w30"; 2048].into();
+        let answer = server.post(path, &body);
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        assert!(answer.text().contains("shorten the query or send fewer documents"), "{}", answer.text());
+    }
+}
