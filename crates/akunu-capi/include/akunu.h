@@ -207,6 +207,10 @@ enum akunu_answer_format
     AKUNU_ANSWER_FORMAT_JSON_SCHEMA = 2,
     // One call of one of the conversation's tools.
     AKUNU_ANSWER_FORMAT_TOOL_CALL = 3,
+    // A text that the regular expression in `schema` matches as a whole.
+    AKUNU_ANSWER_FORMAT_REGEX = 4,
+    // A text of the grammar in `schema`, in llama.cpp's syntax (GBNF) or in Lark's.
+    AKUNU_ANSWER_FORMAT_GRAMMAR = 5,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -423,7 +427,7 @@ typedef struct akunu_answer_options {
     uint32_t size;
     // An akunu_answer_format.
     uint32_t format;
-    // A JSON Schema for AKUNU_ANSWER_FORMAT_JSON_SCHEMA, as JSON.
+    // A JSON Schema for AKUNU_ANSWER_FORMAT_JSON_SCHEMA, as JSON; a regular expression for _REGEX; a grammar for _GRAMMAR.
     const char *schema;
     // The name of a chat template of the model; null: the default.
     const char *template_name;

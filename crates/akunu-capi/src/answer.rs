@@ -6,8 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use akunu::chat::{AnswerOptions, ChatFormat, ChatRequest, ChatTemplates, Event, Responder};
-use akunu::constrain::{Constraints, ResponseFormat, Tool};
-use akunu::{Error, FinishReason, GenerateOptions};
+use akunu::{Constraints, Error, FinishReason, GenerateOptions, ResponseFormat, Tool};
 use serde_json::{Map, Value as Json};
 
 use crate::arguments::{OutBuffer, optional_text, read_options};
@@ -123,6 +122,16 @@ unsafe fn answer_options(
                 .map_err(|error| Failure::argument(format!("the schema is not JSON: {error}")))?;
             Some(ResponseFormat::Schema(schema))
         }
+        f if f == AnswerFormat::Regex as u32 => {
+            let regex =
+                schema.ok_or_else(|| Failure::argument("AKUNU_ANSWER_FORMAT_REGEX needs a schema"))?;
+            Some(ResponseFormat::Regex(regex.into()))
+        }
+        f if f == AnswerFormat::Grammar as u32 => {
+            let grammar =
+                schema.ok_or_else(|| Failure::argument("AKUNU_ANSWER_FORMAT_GRAMMAR needs a schema"))?;
+            Some(ResponseFormat::from_grammar(grammar))
+        }
         f if f == AnswerFormat::ToolCall as u32 => {
             let tools: Vec<Tool> = tools.iter().flatten().filter_map(Tool::from_openai).collect();
             if tools.is_empty() {
@@ -134,10 +143,10 @@ unsafe fn answer_options(
         }
         other => return Err(Failure::argument(format!("{other} is not an akunu_answer_format"))),
     };
-    let is_json = matches!(format, Some(ResponseFormat::Object | ResponseFormat::Schema(_)));
-    if is_json && tools.is_some() {
+    let is_call = matches!(format, Some(ResponseFormat::Call(_)));
+    if format.is_some() && !is_call && tools.is_some() {
         return Err(Failure::argument(
-            "a JSON format together with tools is not supported: use AKUNU_ANSWER_FORMAT_TEXT or _TOOL_CALL",
+            "a format together with tools is not supported: use AKUNU_ANSWER_FORMAT_TEXT or _TOOL_CALL",
         ));
     }
     Ok(AnswerOptions { tools, format, one_call: settings.one_call != 0 })
@@ -211,10 +220,8 @@ struct Request {
 impl Request {
     fn run(self, worker: &mut Worker, emit: Emit<'_, Delta>) -> Result<Answered, Failure> {
         let chat_format = self.chat_format(worker)?;
-        let constraints = worker.constraints.get_or_insert_with(|| {
-            let constraints = Constraints::new(self.model.model.clone());
-            Arc::new(constraints)
-        });
+        let constraints =
+            worker.constraints.get_or_insert_with(|| Constraints::new(self.model.model.clone()));
         let constraints = constraints.clone();
         let (engine, state) = worker.session(self.number)?;
         let SessionState { session, pending, responders, message } = state;

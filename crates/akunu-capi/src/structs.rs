@@ -291,6 +291,10 @@ pub enum AnswerFormat {
     JsonSchema = 2,
     /// One call of one of the conversation's tools.
     ToolCall = 3,
+    /// A text that the regular expression in `schema` matches as a whole.
+    Regex = 4,
+    /// A text of the grammar in `schema`, in llama.cpp's syntax (GBNF) or in Lark's.
+    Grammar = 5,
 }
 
 /// Options for answering a conversation. 0 in every field but `size` selects the defaults.
@@ -301,7 +305,7 @@ pub struct AnswerSettings {
     pub size: u32,
     /// An akunu_answer_format.
     pub format: u32,
-    /// A JSON Schema for AKUNU_ANSWER_FORMAT_JSON_SCHEMA, as JSON.
+    /// A JSON Schema for AKUNU_ANSWER_FORMAT_JSON_SCHEMA, as JSON; a regular expression for _REGEX; a grammar for _GRAMMAR.
     pub schema: *const c_char,
     /// The name of a chat template of the model; null: the default.
     pub template_name: *const c_char,

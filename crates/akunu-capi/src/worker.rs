@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use akunu::chat::{ChatFormat, Responder};
-use akunu::constrain::Constraints;
-use akunu::{Engine, EngineOptions, Generated, Session};
+use akunu::{Constraints, Engine, EngineOptions, Generated, Session};
 use serde_json::Value as Json;
 
 use crate::boundary::{Failure, Status, check_not_in_callback};
@@ -24,7 +23,7 @@ pub(crate) struct Worker {
     pub(crate) fresh: Option<usize>,
     /// By the template's name.
     pub(crate) chat_formats: BTreeMap<Option<String>, Arc<ChatFormat>>,
-    pub(crate) constraints: Option<Arc<Constraints>>,
+    pub(crate) constraints: Option<Constraints>,
 }
 
 /// The engine's side of a session.

@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod environment;
 mod failure;
+mod format;
 mod grid;
 mod hub;
 mod ids;

@@ -1,6 +1,6 @@
 //! Errors of requests, independent of the protocol.
 
-use akunu::Error;
+use akunu::{Error, GrammarError};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
@@ -128,7 +128,11 @@ impl From<Error> for Refusal {
             Error::EmptyText { .. } | Error::UnknownPrompt { .. } | Error::ManyLabels { .. } => {
                 Refusal::invalid(text)
             }
-            Error::Schema(_) | Error::NothingFits | Error::ManyReadings => Refusal::invalid(text),
+            Error::Grammar(GrammarError::Busy { .. }) => {
+                Refusal::new(Reason::TooMany, text).code("queue_full").retry_after(1)
+            }
+            Error::Grammar(GrammarError::Vocabulary { .. }) => Refusal::internal(text),
+            Error::Grammar(_) => Refusal::invalid(text),
             Error::EmptyPrompt | Error::Setting { .. } | Error::TokenOutsideVocabulary { .. } => {
                 Refusal::invalid(text)
             }

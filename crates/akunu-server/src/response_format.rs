@@ -1,6 +1,6 @@
 //! Reads the requested format of an answer, for all protocols.
 
-use akunu::constrain::{ResponseFormat, Tool};
+use akunu::{ResponseFormat, Tool};
 use serde_json::Value as Json;
 
 use crate::fields::Fields;
@@ -43,6 +43,95 @@ pub(crate) fn format(
         }
         _ => Err(format.refuse("type", "\"text\", \"json_object\" or \"json_schema\"")),
     }
+}
+
+/// Reads the format that a request of OpenAI's API asks for: in its own form, in vLLM's, or in llama.cpp's. Two are refused.
+pub(crate) fn requested(fields: &Fields<'_>) -> Result<Option<RequestedFormat>, Refusal> {
+    let response_format = fields.object("response_format")?;
+    let within = response_format.map(|format| Fields::within(format, "response_format."));
+    let mut all = Vec::from_iter(format(within.as_ref(), Some("json_schema"), "response_format")?);
+    if let Some(outputs) = fields.object("structured_outputs")? {
+        let outputs = Fields::within(outputs, "structured_outputs.");
+        for (name, param, read) in STRUCTURED_OUTPUTS {
+            all.extend(read(&outputs, name)?.map(|format| RequestedFormat { format, param }));
+        }
+        for name in ["structural_tag", "whitespace_pattern"] {
+            if outputs.get(name).is_some() {
+                return Err(unsupported(format!("structured_outputs.{name}")));
+            }
+        }
+    }
+    for (param, read) in OTHER_FIELDS {
+        all.extend(read(fields, param)?.map(|format| RequestedFormat { format, param }));
+    }
+    if fields.get("guided_whitespace_pattern").is_some() {
+        return Err(unsupported("guided_whitespace_pattern".into()));
+    }
+    if let [one, other, ..] = &all[..] {
+        let message = format!("'{}' together with '{}' is not supported: give one", one.param, other.param);
+        return Err(Refusal::invalid(message).param(other.param).code("unsupported_parameter"));
+    }
+    Ok(all.pop())
+}
+
+fn unsupported(param: String) -> Refusal {
+    Refusal::invalid(format!("'{param}' is not supported")).param(param).code("unsupported_parameter")
+}
+
+type Read = fn(&Fields<'_>, &str) -> Result<Option<ResponseFormat>, Refusal>;
+
+/// The fields of vLLM's `structured_outputs`.
+const STRUCTURED_OUTPUTS: [(&str, &str, Read); 5] = [
+    ("json", "structured_outputs.json", schema),
+    ("json_object", "structured_outputs.json_object", any_object),
+    ("regex", "structured_outputs.regex", regex),
+    ("choice", "structured_outputs.choice", choice),
+    ("grammar", "structured_outputs.grammar", grammar),
+];
+
+/// Earlier fields of vLLM, and llama.cpp's.
+const OTHER_FIELDS: [(&str, Read); 6] = [
+    ("guided_json", schema),
+    ("guided_regex", regex),
+    ("guided_choice", choice),
+    ("guided_grammar", grammar),
+    ("json_schema", schema),
+    ("grammar", grammar),
+];
+
+/// A JSON Schema, or a string that contains one.
+fn schema(fields: &Fields<'_>, name: &str) -> Result<Option<ResponseFormat>, Refusal> {
+    let refuse = || fields.refuse(name, "a JSON Schema, or a string that contains one");
+    let schema = match fields.get(name) {
+        None => return Ok(None),
+        Some(Json::String(text)) => serde_json::from_str(text).map_err(|_| refuse())?,
+        Some(schema) => schema.clone(),
+    };
+    match schema {
+        Json::Object(_) | Json::Bool(_) => Ok(Some(ResponseFormat::Schema(schema))),
+        _ => Err(refuse()),
+    }
+}
+
+fn any_object(fields: &Fields<'_>, name: &str) -> Result<Option<ResponseFormat>, Refusal> {
+    Ok(fields.flag(name)?.filter(|flag| *flag).map(|_| ResponseFormat::Object))
+}
+
+fn regex(fields: &Fields<'_>, name: &str) -> Result<Option<ResponseFormat>, Refusal> {
+    Ok(fields.text(name)?.map(|text| ResponseFormat::Regex(text.into())))
+}
+
+fn choice(fields: &Fields<'_>, name: &str) -> Result<Option<ResponseFormat>, Refusal> {
+    let Some(list) = fields.list(name)? else { return Ok(None) };
+    let texts: Option<Vec<String>> = list.iter().map(|text| text.as_str().map(String::from)).collect();
+    let texts = texts.ok_or_else(|| fields.refuse(name, "a list of strings"))?;
+    Ok(Some(ResponseFormat::Choice(texts)))
+}
+
+/// A grammar in llama.cpp's syntax or in Lark's. An empty one counts as absent.
+fn grammar(fields: &Fields<'_>, name: &str) -> Result<Option<ResponseFormat>, Refusal> {
+    let text = fields.text(name)?.filter(|text| !text.trim().is_empty());
+    Ok(text.map(ResponseFormat::from_grammar))
 }
 
 /// A format that forces a call of one of the conversation's tools, or of the one named `only`.

@@ -3,13 +3,12 @@
 use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use akunu::chat::{AnswerOptions, AnswerReader};
-use akunu::constrain::ResponseFormat;
 use akunu::schedule::{Event, OnEvent, Refused, Request};
-use akunu::{Error, GenerateOptions, Sampling};
+use akunu::{Constraints, Error, GenerateOptions, GrammarError, ResponseFormat, Sampling};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
@@ -46,11 +45,17 @@ impl App {
             let lease = self.models().get(job.model.as_deref()).await?;
             lease.check_kind(Kind::Generates)?;
             let (of_job, of_lease, memory) = (job.clone(), lease.clone(), self.memory().clone());
-            let mut prepared = blocking(move || Prepared::all(&of_job, &of_lease, &memory)).await??;
+            let cancel = Arc::new(AtomicBool::new(false));
+            // If the client hangs up, this future is dropped, and the grammar need not be compiled.
+            let hung_up = CancelOnDrop(Some(cancel.clone()));
+            let (of_cancel, owner) = (cancel.clone(), caller.owner);
+            let prepared = move || Prepared::all(&of_job, &of_lease, &memory, owner, &of_cancel);
+            let mut prepared = blocking(prepared).await??;
+            hung_up.keep();
             for Prepared { request, .. } in &mut prepared {
                 (request.owner, request.priority, request.salt) = (caller.owner, priority, salt);
             }
-            match self.submit(prepared, lease.clone(), deadline) {
+            match self.submit(prepared, lease.clone(), deadline, cancel) {
                 Err(Refused::Closed) => self.models().forget(&lease),
                 Err(refused @ Refused::QueueFull { .. }) => return Err(queue_full(&refused)),
                 Ok(running) => return Ok(running),
@@ -81,19 +86,36 @@ impl App {
         prepared: Vec<Prepared>,
         lease: Lease,
         deadline: Option<Instant>,
+        cancel: Arc<AtomicBool>,
     ) -> Result<Running, Refused> {
         let (sender, outputs) = unbounded_channel();
-        let (cancel, started) = (Arc::new(AtomicBool::new(false)), Instant::now());
+        let started = Instant::now();
         let prompt_tokens = prepared.iter().map(|prepared| prepared.request.prompt.len()).collect();
         let (left, deadline) = (prepared.len(), deadline.map(|deadline| Box::pin(sleep_until(deadline))));
-        let running = Running { outputs, left, cancel: cancel.clone(), prompt_tokens, lease, deadline };
-        for (choice, Prepared { mut request, reader }) in prepared.into_iter().enumerate() {
-            request.options.cancel = Some(cancel.clone());
+        let running = Running { outputs, left, cancel, prompt_tokens, lease, deadline };
+        for (choice, Prepared { request, reader }) in prepared.into_iter().enumerate() {
             let handle = running.lease.handle().ok_or(Refused::Closed)?;
             let timer = TokenTimer { metrics: self.metrics().clone(), started, last: None };
             handle.submit(request, event_handler(choice, reader, timer, sender.clone()))?;
         }
         Ok(running)
+    }
+}
+
+/// Sets a flag when it is dropped, unless it is kept.
+struct CancelOnDrop(Option<Arc<AtomicBool>>);
+
+impl CancelOnDrop {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        if let Some(cancel) = &self.0 {
+            cancel.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -155,15 +177,30 @@ struct Prepared {
 
 impl Prepared {
     /// One for each choice. Renders and tokenizes, so it must not run on an async thread.
-    fn all(job: &Job, loaded: &Loaded, memory: &Arc<RequestMemory>) -> Result<Vec<Prepared>, Refusal> {
+    fn all(
+        job: &Job,
+        loaded: &Loaded,
+        memory: &Arc<RequestMemory>,
+        owner: u64,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Vec<Prepared>, Refusal> {
+        let constraints = loaded.constraints().of(owner);
         let seed = job.sampling.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 11);
         let sampling = sampling(&job.sampling, loaded);
         sampling.check(loaded.model().config().vocab_size)?;
+        let options = GenerateOptions {
+            max_tokens: job.max_tokens,
+            sampling,
+            stop_strings: job.stop.clone(),
+            ignore_eos: job.ignore_eos,
+            cancel: Some(cancel.clone()),
+            ..GenerateOptions::default()
+        };
         let mut all = Vec::with_capacity(job.prompts.len() * job.choices);
         for prompt in &job.prompts {
             for choice in 0..job.choices {
                 let mut prepared = match choice {
-                    0 => Prepared::new(job, prompt, loaded, &sampling, memory)?,
+                    0 => Prepared::new(job, prompt, (loaded, &constraints), &options, memory)?,
                     _ => all.last().cloned().ok_or_else(|| Refusal::internal("no choice"))?,
                 };
                 prepared.request.options.sampling.seed = seed.wrapping_add(choice as u64);
@@ -176,25 +213,23 @@ impl Prepared {
     fn new(
         job: &Job,
         prompt: &Prompt,
-        loaded: &Loaded,
-        sampling: &Sampling,
+        (loaded, constraints): (&Loaded, &Constraints),
+        options: &GenerateOptions,
         memory: &Arc<RequestMemory>,
     ) -> Result<Prepared, Refusal> {
-        let mut options = GenerateOptions {
-            max_tokens: job.max_tokens,
-            sampling: sampling.clone(),
-            stop_strings: job.stop.clone(),
-            ignore_eos: job.ignore_eos,
-            ..GenerateOptions::default()
-        };
+        let mut options = options.clone();
         let format = job.format.as_ref().map(|requested| requested.format.clone());
         // The format is the only part of an answer's options that can be invalid.
         let refuse = |error: Error| match &job.format {
-            Some(RequestedFormat { param, .. }) => Refusal::from(error).param(*param).code("invalid_schema"),
-            None => error.into(),
+            Some(RequestedFormat { param, .. })
+                if !matches!(error, Error::Grammar(GrammarError::Busy { .. })) =>
+            {
+                Refusal::from(error).param(*param).code("invalid_schema")
+            }
+            _ => error.into(),
         };
         let plain = |format: Option<ResponseFormat>, options: &mut GenerateOptions| {
-            AnswerReader::of_text(format.as_ref(), loaded.constraints(), options).map_err(refuse)
+            AnswerReader::of_text(format.as_ref(), constraints, options).map_err(refuse)
         };
         let (ids, reader) = match prompt {
             Prompt::Chat(conversation) => {
@@ -203,9 +238,8 @@ impl Prepared {
                 let _charge = check_text(&rendered.text, loaded, memory)?;
                 let tools = conversation.tools.clone();
                 let answer = AnswerOptions { tools, format, one_call: job.one_call };
-                let reader = chat_format
-                    .answer(&rendered.text, &answer, loaded.constraints(), &mut options)
-                    .map_err(refuse)?;
+                let reader =
+                    chat_format.answer(&rendered.text, &answer, constraints, &mut options).map_err(refuse)?;
                 (rendered.encode(&**chat_format.tokenizer()).map_err(Error::from)?, reader)
             }
             Prompt::Text(text) => {

@@ -52,6 +52,22 @@ impl Engine {
         Ok(&self.found[..done])
     }
 
+    /// Decodes the last token of `history`, without sampling the next. False: cancelled.
+    pub(crate) fn decode(
+        &mut self,
+        session: &mut Session,
+        history: &[u32],
+        cancel: Option<&AtomicBool>,
+    ) -> Result<bool, Error> {
+        let &token = history.last().ok_or(Error::EmptyPrompt)?;
+        self.check_feed(session, &[token], 0)?;
+        let done = self.submit_chain(session, (PassKind::Decode, token), 1, &[], cancel)?;
+        if done > 0 {
+            session.tokens.push(token);
+        }
+        Ok(done > 0)
+    }
+
     /// Uploads a sampler's settings for a chain; false if the device does not support them.
     fn upload_sampler(&mut self, sampler: &mut Sampler, history: &[u32]) -> Result<bool, Error> {
         let records = self.records(PassKind::SampledDecode);

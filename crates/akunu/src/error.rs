@@ -121,13 +121,7 @@ pub enum Error {
     NothingToPick,
 
     #[error(transparent)]
-    Schema(#[from] crate::constrain::SchemaError),
-
-    #[error("no token of this vocabulary can continue the answer in its format")]
-    NothingFits,
-
-    #[error("the answer's format is too ambiguous: let its alternatives differ earlier")]
-    ManyReadings,
+    Grammar(#[from] akunu_grammar::GrammarError),
 
     #[error("the handler of this request panicked: {message}")]
     Panicked { message: String },

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::constrain::Constraint;
+use crate::constraint::Constraint;
 use crate::generation::Generation;
 use crate::{Engine, Error, Sampling, Session, schedule};
 

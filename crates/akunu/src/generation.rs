@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::constrain::Cursor;
+use crate::constraint::Cursor;
 use crate::output::{OnPiece, Output};
 use crate::{Engine, Error, FinishReason, GenerateOptions, Overflow, Sampler, Session, Timings};
 
@@ -35,7 +35,7 @@ impl Generation {
         let start = Instant::now();
         engine.check_options(options)?;
         let output = Output::new(engine.model(), prompt, options, engine.context());
-        let constraint = options.constraint.clone();
+        let constraint = options.constraint.as_ref();
         let cursor = constraint.map(|constraint| Cursor::new(constraint, prompt.len(), output.endings()));
         let sampler = match options.sampling.is_plain_greedy() && cursor.is_none() {
             true => None,
@@ -68,6 +68,19 @@ impl Generation {
     /// The token sampled after a row of the last pass; `picked` is the result of [`Engine::find`].
     pub(crate) fn pick(&mut self, engine: &mut Engine, row: usize, picked: bool) -> Result<u32, Error> {
         engine.pick_row(row, picked, self.sampler.as_mut(), self.output.history())
+    }
+
+    /// Whether the next token can be sampled: the grammar's mask is known. Waits for it until `deadline`.
+    pub(crate) fn can_pick(&mut self, deadline: Instant) -> bool {
+        self.sampler.as_mut().is_none_or(|sampler| sampler.is_ready(deadline))
+    }
+
+    /// The token sampled from logits that were kept.
+    pub(crate) fn pick_from(&mut self, logits: &[f32]) -> Result<u32, Error> {
+        match &mut self.sampler {
+            Some(sampler) => sampler.pick(logits, self.output.history()),
+            None => Err(Error::NoLogits),
+        }
     }
 
     /// Adds a token; returns a reason if it is the last.
@@ -124,6 +137,11 @@ impl Generation {
         }
     }
 
+    /// Whether a grammar constrains the text.
+    pub(crate) fn is_held(&self) -> bool {
+        self.sampler.as_ref().is_some_and(Sampler::is_held)
+    }
+
     /// Decodes a chain from the next token. Returns the number of sampled ids, which are the first of the engine's `found`; 0 if
     /// cancelled.
     pub(crate) fn chain(&mut self, engine: &mut Engine, session: &mut Session) -> Result<usize, Error> {
@@ -135,6 +153,11 @@ impl Generation {
         let found = found.len();
         self.chain = (self.chain * 2).min(engine.plan().tables.decode().steps);
         Ok(found)
+    }
+
+    /// Decodes the next token, for its logits. False: cancelled.
+    pub(crate) fn decode(&mut self, engine: &mut Engine, session: &mut Session) -> Result<bool, Error> {
+        engine.decode(session, self.output.history(), self.cancel.as_deref())
     }
 
     /// Sends text that is held back, and truncates the session to the end of the text, which a chain may have passed.

@@ -23,7 +23,7 @@ mod backends;
 mod chain;
 pub mod chat;
 mod chips;
-pub mod constrain;
+mod constraint;
 pub mod devices;
 pub mod embed;
 mod engine;
@@ -47,6 +47,7 @@ mod verify;
 
 pub use akunu_arch::{ModelConfig, Pooling, WeightProvider};
 pub use akunu_format::{DType, TensorInfo};
+pub use akunu_grammar::{GrammarError, Reasoning, ResponseFormat, Tool};
 pub use akunu_plan::random;
 pub use akunu_plan::verify::{Difference, Report};
 pub use akunu_plan::{
@@ -55,6 +56,7 @@ pub use akunu_plan::{
 };
 pub use backends::BackendOptions;
 pub use chips::ChipChoice;
+pub use constraint::{Constraint, Constraints, Preamble};
 pub use devices::{DeviceChoice, open_device};
 pub use embed::{EmbedOptions, EmbedTask, Embedder, TextIds, plan_texts};
 pub use engine::{DEFAULT_CHAIN_TIME, DEFAULT_CONTEXT, Engine, EngineOptions, Note, Prefilled, plan};

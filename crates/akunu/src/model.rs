@@ -1,14 +1,14 @@
 //! An opened model file: weights, configuration and vocabulary.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use akunu_arch::{GgufModel, ModelConfig, WeightProvider};
 use akunu_format::{Loading, Metadata, Region};
-use akunu_tokenizer::{EncodeOptions, Tokenizer};
+use akunu_grammar::Vocabulary;
+use akunu_tokenizer::{EncodeOptions, TokenKind, Tokenizer};
 
 use crate::Error;
-use crate::constrain::Vocabulary;
 use crate::engine::Note;
 
 /// Bytes with the alignment of a mapped file, because kernels load whole vectors of weights.
@@ -17,14 +17,17 @@ struct Aligned<T: ?Sized>(T);
 
 static EMBEDDED: &Aligned<[u8]> = &Aligned(*include_bytes!("../embedded/akunu-tales.gguf"));
 
+/// A model usually has one chat format, so one vocabulary with its marks and one without.
+const KEPT_VOCABULARIES: usize = 4;
+
 /// An opened and checked model file. Weights are not read yet.
 #[derive(Debug)]
 pub struct Model {
     weights: Arc<dyn WeightProvider>,
     /// `Err`: why there is none.
     tokenizer: Result<Arc<dyn Tokenizer>, String>,
-    /// Created for the first constrained answer.
-    vocabulary: OnceLock<Arc<Vocabulary>>,
+    /// Vocabularies of grammars, by the control tokens that are text. Created for the first constrained answers.
+    vocabularies: Mutex<Vec<(Vec<u32>, Arc<Vocabulary>)>>,
     eos_ids: Vec<u32>,
     /// The name in listings: the file's name, `embedded`, or the one set by [`Model::named`].
     name: String,
@@ -90,7 +93,7 @@ impl Model {
         eos_ids.retain(|&id| (id as usize) < vocab);
         eos_ids.sort_unstable();
         eos_ids.dedup();
-        Model { weights, tokenizer, vocabulary: OnceLock::new(), eos_ids, name: name.to_string() }
+        Model { weights, tokenizer, vocabularies: Mutex::default(), eos_ids, name: name.to_string() }
     }
 
     /// Sets the name in listings.
@@ -131,10 +134,24 @@ impl Model {
         self.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { reason: reason.clone() })
     }
 
-    pub(crate) fn vocabulary(&self) -> Result<Arc<Vocabulary>, Error> {
+    /// The vocabulary of grammars, in which `marks` are control tokens that count as text by their names.
+    pub(crate) fn vocabulary(&self, marks: &[u32]) -> Result<Arc<Vocabulary>, Error> {
         let tokenizer = self.tokenizer()?;
-        let make = || Arc::new(Vocabulary::new(&**tokenizer, self.config().vocab_size));
-        Ok(self.vocabulary.get_or_init(make).clone())
+        let mut kept = self.vocabularies.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, vocabulary)) = kept.iter().find(|(other, _)| other == marks) {
+            return Ok(vocabulary.clone());
+        }
+        let text = |id: u32| {
+            let mark = if marks.contains(&id) { tokenizer.token_text(id) } else { None };
+            let is_text = !tokenizer.is_control(id) && tokenizer.token_kind(id) != Some(TokenKind::Unused);
+            let bytes = tokenizer.token_bytes(id).filter(|_| is_text);
+            mark.map(str::as_bytes).or(bytes).unwrap_or_default().to_vec()
+        };
+        let tokens: Vec<Vec<u8>> = (0..self.config().vocab_size as u32).map(text).collect();
+        let vocabulary = Arc::new(Vocabulary::new(&tokens, akunu_grammar::Limits::default())?);
+        kept.truncate(KEPT_VOCABULARIES - 1);
+        kept.insert(0, (marks.to_vec(), vocabulary.clone()));
+        Ok(vocabulary)
     }
 
     /// Ids that end a text, from the configuration and the vocabulary; ascending.

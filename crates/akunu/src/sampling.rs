@@ -3,11 +3,13 @@
 //! [`akunu_plan::sample`] is the definition, which devices implement too: the same logits, settings, seed and position give the same
 //! token everywhere.
 
+use std::time::Instant;
+
 use akunu_arch::SuggestedSampling;
 use akunu_plan::sample::{self, Settings, share};
 
 use crate::Error;
-use crate::constrain::Cursor;
+use crate::constraint::Cursor;
 use crate::random::{Draws, GUMBEL_MAX, ln};
 
 /// The default is greedy.
@@ -185,6 +187,12 @@ impl Sampler {
         self.cursor.is_some()
     }
 
+    /// Whether the grammar's mask of the next token is known, or why there is none. Waits for it until `deadline`.
+    pub(crate) fn is_ready(&mut self, deadline: Instant) -> bool {
+        let Some(cursor) = &mut self.cursor else { return true };
+        cursor.is_ready() || cursor.wait(deadline.saturating_duration_since(Instant::now()))
+    }
+
     /// Whether the text is complete according to the grammar.
     pub(crate) fn is_over(&mut self, history: &[u32]) -> bool {
         self.cursor.as_mut().is_some_and(|cursor| cursor.is_over(history))
@@ -211,7 +219,7 @@ impl Sampler {
     }
 
     /// Samples the token after `history` (the prompt and the tokens generated so far), from `logits`. The
-    /// draw is that of position `history.len()`.
+    /// draw is that of position `history.len()`. Waits for the mask of a grammar if it is not known yet.
     pub fn pick(&mut self, logits: &[f32], history: &[u32]) -> Result<u32, Error> {
         if logits.iter().any(|l| !l.is_finite()) {
             return Err(Error::NotFinite { position: history.len().saturating_sub(1) });

@@ -3,16 +3,16 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::LazyLock;
 
-use akunu::constrain::{Constraint, ResponseFormat, Tool};
-use akunu::{Engine, FinishReason, GenerateOptions, Generated, Sampling};
+use akunu::{Constraints, Engine, FinishReason, GenerateOptions, Generated, ResponseFormat, Sampling, Tool};
 use common::{generate, tales, tales_engine};
 use serde_json::{Value as Json, json};
 
 fn constrained(form: &ResponseFormat) -> GenerateOptions {
-    let constraint = Constraint::new(&tales(), form, None).unwrap_or_else(|error| panic!("{error}"));
-    GenerateOptions { constraint: Some(Arc::new(constraint)), max_tokens: Some(150), ..Default::default() }
+    static CONSTRAINTS: LazyLock<Constraints> = LazyLock::new(|| Constraints::new(tales()));
+    let constraint = CONSTRAINTS.get(form, None, None).unwrap_or_else(|error| panic!("{error}"));
+    GenerateOptions { constraint: Some(constraint), max_tokens: Some(150), ..Default::default() }
 }
 
 fn answer(engine: &mut Engine, options: &GenerateOptions) -> (String, Generated) {
@@ -110,9 +110,11 @@ fn an_answer_may_be_any_object_or_a_call() {
         if generated.finish == FinishReason::Complete {
             assert!(serde_json::from_str::<Json>(&text).unwrap().is_object(), "{text}");
         }
-        let parameters =
-            json!({ "type": "object", "properties": { "x": { "enum": [1, 2] } }, "required": ["x"] });
-        let tools = [("add", Some(parameters)), ("sub", Some(json!({ "type": "object", "properties": {} })))];
+        let parameters = json!({ "type": "object", "properties": { "x": { "enum": [1, 2] } }, "required": ["x"], "additionalProperties": false });
+        let tools = [
+            ("add", Some(parameters)),
+            ("sub", Some(json!({ "type": "object", "additionalProperties": false }))),
+        ];
         let tools = tools.map(|(name, parameters)| Tool { name: name.into(), parameters });
         let options = GenerateOptions { sampling, ..constrained(&ResponseFormat::Call(tools.to_vec())) };
         let (text, generated) = answer(&mut engine, &options);
@@ -141,9 +143,9 @@ fn stop_strings_and_limits_apply() {
 #[test]
 fn a_constraint_for_another_vocabulary_is_refused() {
     let (_, path) = common::checked_in_models().into_iter().next().unwrap();
-    let other = akunu::Model::open(path).unwrap();
-    let Ok(constraint) = Constraint::new(&other, &ResponseFormat::Object, None) else { return };
-    let options = GenerateOptions { constraint: Some(Arc::new(constraint)), ..Default::default() };
+    let other = Constraints::new(akunu::Model::open(path).unwrap().into());
+    let Ok(constraint) = other.get(&ResponseFormat::Object, None, None) else { return };
+    let options = GenerateOptions { constraint: Some(constraint), ..Default::default() };
     let mut engine = tales_engine(|_| {});
     let mut session = engine.session().unwrap();
     let error =

@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use akunu::constrain::{Constraint, ResponseFormat};
 use akunu::schedule::{Event, Handle, Request, Scheduler, SchedulerOptions};
-use akunu::{Engine, EngineOptions, FinishReason, GenerateOptions, Overflow, Sampling, Timings};
+use akunu::{
+    Constraint, Constraints, Engine, EngineOptions, FinishReason, GenerateOptions, Overflow, ResponseFormat,
+    Sampling, Timings,
+};
 use common::{tales, tales_engine};
 use proptest::prelude::*;
 use serde_json::json;
@@ -190,7 +192,8 @@ fn constraints() -> impl Strategy<Value = Arc<Constraint>> {
         json!({ "type": "array", "items": { "enum": ["fox", "dog", 7] }, "maxItems": 3 }),
         json!({}),
     ];
-    let make = |schema| Arc::new(Constraint::new(&tales(), &ResponseFormat::Schema(schema), None).unwrap());
+    let all = Constraints::new(tales());
+    let make = |schema| all.get(&ResponseFormat::Schema(schema), None, None).unwrap();
     prop::sample::select(FORMS.get_or_init(|| schemas.map(make).to_vec()).clone())
 }
 

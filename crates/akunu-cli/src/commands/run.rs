@@ -6,13 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use akunu::{
-    Engine, FinishReason, GenerateOptions, Generated, Model, Overflow, Piece, Sampling, Session, Timings,
+    Constraints, Engine, FinishReason, GenerateOptions, Generated, Model, Overflow, Piece, Sampling, Session,
+    Timings,
 };
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::args::{self, GeneratingArgs};
 use crate::failure::Failure;
+use crate::format::FormatArgs;
 use crate::ids::{self, Ids};
 use crate::interrupt;
 use crate::output::{self, Output};
@@ -66,6 +68,8 @@ pub struct RunArgs {
     /// No notes, and no statistics unless --stats is given
     #[arg(short, long)]
     quiet: bool,
+    #[command(flatten)]
+    format: FormatArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
@@ -161,6 +165,10 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
     let (path, prompt) = prompt.resolve()?;
     let model = super::open_generating(path.as_deref(), args.engine.engine.device.no_mmap)?;
     let ids = prompt.ids(&model)?;
+    let format = args.format.read()?;
+    let cancel = interrupt::flag();
+    let constraint =
+        format.map(|format| Constraints::new(model.clone()).get(&format, None, Some(&cancel))).transpose()?;
     let mut engine = super::engine(&model, &args.engine.options(), quiet)?;
     akunu::check_prompt(&ids, engine.vocab_size(), engine.context())?;
     let options = GenerateOptions {
@@ -170,9 +178,9 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
         stop_ids: stop_ids.map(|Ids(ids)| ids).unwrap_or_default(),
         visible_ids: Vec::new(),
         ignore_eos,
-        constraint: None,
+        constraint,
         overflow: context_shift.map_or(Overflow::Stop, |keep| Overflow::Shift { keep }),
-        cancel: Some(interrupt::flag()),
+        cancel: Some(cancel),
     };
     options.sampling.check(engine.vocab_size())?;
 

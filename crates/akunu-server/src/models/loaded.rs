@@ -8,10 +8,9 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use akunu::chat::{ChatError, ChatFormat, ChatTemplates};
-use akunu::constrain::Constraints;
 use akunu::embed::plan_texts;
 use akunu::schedule::{Handle, Scheduler};
-use akunu::{EmbedOptions, EmbedTask, Embedder, Engine, Error, MemoryPlan, Model, human};
+use akunu::{Constraints, EmbedOptions, EmbedTask, Embedder, Engine, Error, MemoryPlan, Model, human};
 
 use super::texts::{TextQueue, TextWorker};
 use super::{Kind, ModelSpec, ModelsOptions};

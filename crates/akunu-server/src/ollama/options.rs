@@ -1,6 +1,6 @@
 //! Reads Ollama's options.
 
-use akunu::constrain::ResponseFormat;
+use akunu::ResponseFormat;
 use serde_json::Value as Json;
 
 use crate::fields::Fields;

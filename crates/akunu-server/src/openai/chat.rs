@@ -48,6 +48,11 @@ fn read(fields: &Fields<'_>) -> Result<Job, Refusal> {
     let conversation = messages::conversation_of(fields)?;
     let forced = forced_call(fields, &conversation)?;
     let mut job = options::job(fields, Vec::new())?;
+    if let (Some(forced), Some(format)) = (&forced, &job.format) {
+        let message =
+            format!("'{}' together with '{}' is not supported: give one", forced.param, format.param);
+        return Err(Refusal::invalid(message).param(format.param).code("unsupported_parameter"));
+    }
     job.format = forced.or(job.format);
     response_format::check_one(job.format.as_ref(), &conversation)?;
     job.prompts = vec![Prompt::Chat(conversation)];

@@ -33,10 +33,8 @@ impl StreamOptions {
 
 /// Reads the common options of a job.
 pub(super) fn job(fields: &Fields<'_>, prompts: Vec<Prompt>) -> Result<Job, Refusal> {
-    let format = fields.object("response_format")?;
-    let format = format.map(|format| Fields::within(format, "response_format."));
     Ok(Job {
-        format: response_format::format(format.as_ref(), Some("json_schema"), "response_format")?,
+        format: response_format::requested(fields)?,
         model: fields.text("model")?.map(str::to_string),
         prompts,
         choices: fields.count("n", 1..=crate::start::MAX_CHOICES)?.unwrap_or(1),

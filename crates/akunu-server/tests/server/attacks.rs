@@ -326,3 +326,75 @@ fn error_messages_are_short() {
     assert_eq!(answer.status, 404);
     assert!(answer.body.len() < 32 << 10, "{}", answer.body.len());
 }
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn ask(more: Json) -> Json {
+    let mut body =
+        json!({ "messages": [{ "role": "user", "content": "a fox" }], "temperature": 0, "max_tokens": 40 });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn schema(schema: Json) -> Json {
+    json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "a", "schema": schema } } })
+}
+
+/// A grammar whose last rule stands for 2^40 letters.
+fn doubling_grammar(rule: impl Fn(usize) -> String) -> Json {
+    let rules: Vec<String> = (1..40).map(rule).collect();
+    json!({ "grammar": rules.join("\n") })
+}
+
+#[test]
+fn formats_that_are_costly_to_compile_delay_nobody() {
+    let server = serve();
+    let values = |first: usize, count: usize| json!({ "enum": (first..first + count).collect::<Vec<_>>() });
+    let twice = |count: usize| schema(json!({ "oneOf": [values(0, count), values(count, count)] }));
+    let gbnf = doubling_grammar(|n| format!("r{n} ::= r{} r{}", n - 1, n - 1));
+    let gbnf =
+        json!({ "grammar": format!("root ::= r39\nr0 ::= \"a\"\n{}", gbnf["grammar"].as_str().unwrap()) });
+    let lark = doubling_grammar(|n| format!("T{n}: T{} T{}", n - 1, n - 1));
+    let lark =
+        json!({ "grammar": format!("start: T39\nT0: /[a-z]?/\n{}", lark["grammar"].as_str().unwrap()) });
+    for costly in [twice(45_000), twice(20_000), gbnf, lark] {
+        for _ in 0..8 {
+            let mut stream = connect(server.address());
+            let request = request("POST", CHAT, &[], ask(costly.clone()).to_string().as_bytes());
+            // The server may refuse the body before it is sent.
+            let _ = stream.write_all(&request);
+        }
+        let simple = ask(schema(json!({ "type": "boolean" })));
+        let answer = within(10, || server.post(CHAT, &simple));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = within(10, || server.post(CHAT, &ask(costly)));
+        assert!(answer.status < 500, "{}", answer.text());
+    }
+    within(20, || server.until_idle());
+}
+
+#[test]
+fn masks_that_are_costly_delay_no_neighbour() {
+    let server = serve();
+    let lengths = |count: usize| (1..=count).map(|most| json!({ "type": "string", "maxLength": most }));
+    let strings = schema(json!({ "anyOf": lengths(290).collect::<Vec<_>>() }));
+    let lark: Vec<String> =
+        (1..=290).map(|most| format!("/\"[a-z ]{{0,{most}}}\"[{}]/", most % 10)).collect();
+    let lark = json!({ "grammar": format!("start: {}", lark.join(" | ")) });
+    for costly in [strings, lark] {
+        std::thread::scope(|scope| {
+            let attack = scope.spawn(|| {
+                let more = json!({ "n": 3, "max_tokens": 30 });
+                let mut asked = ask(costly.clone());
+                asked.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+                server.post(CHAT, &asked)
+            });
+            for _ in 0..3 {
+                let answer = within(10, || server.post(CHAT, &ask(json!({ "stream": true }))));
+                assert_eq!(answer.status, 200, "{}", answer.text());
+            }
+            let answer = attack.join().unwrap();
+            assert!(answer.status < 500, "{}", answer.text());
+        });
+    }
+}

@@ -36,8 +36,8 @@ fn format(schema: &Json) -> Json {
 
 fn tools() -> Json {
     let tool = |name: &str, parameters: Json| json!({ "type": "function", "function": { "name": name, "parameters": parameters } });
-    let clock = json!({ "type": "object", "properties": { "zone": { "enum": ["UTC", "CET"] } }, "required": ["zone"] });
-    json!([tool("clock", clock), tool("add", json!({ "type": "object", "properties": {} }))])
+    let clock = json!({ "type": "object", "properties": { "zone": { "enum": ["UTC", "CET"] } }, "required": ["zone"], "additionalProperties": false });
+    json!([tool("clock", clock), tool("add", json!({ "type": "object", "additionalProperties": false }))])
 }
 
 #[test]
@@ -166,6 +166,46 @@ fn reasoning_is_not_constrained() {
     assert!(["Yes.", "No."].contains(&said.as_str()), "{said}");
 }
 
+type IsAllowed = fn(&str) -> bool;
+
+/// Fields of vLLM's and llama.cpp's APIs with the answers that they allow.
+fn other_fields() -> Vec<(Json, IsAllowed)> {
+    let outputs = |name: &str, value: Json| json!({ "structured_outputs": { name: value } });
+    let is_fox = |text: &str| text.parse::<Json>().is_ok_and(|fox| fox["age"].is_u64());
+    let is_code = |text: &str| text.len() == 4 && text[1..].bytes().all(|byte| byte.is_ascii_digit());
+    let gbnf = "root ::= [a-c] digits\ndigits ::= [0-9]{3}";
+    let lark = "start: /[a-c]/ DIGIT DIGIT DIGIT\nDIGIT: \"0\"..\"9\"";
+    vec![
+        (outputs("json", fox()), is_fox),
+        (outputs("json", fox().to_string().into()), is_fox),
+        (outputs("regex", "[a-c]\\d{3}".into()), is_code),
+        (outputs("choice", json!(["b123", "c456"])), is_code),
+        (outputs("grammar", gbnf.into()), is_code),
+        (outputs("json_object", true.into()), |text| text.trim_start().starts_with('{')),
+        (json!({ "guided_json": fox() }), is_fox),
+        (json!({ "guided_regex": "[a-c][0-9]{3}" }), is_code),
+        (json!({ "guided_choice": ["b123"] }), is_code),
+        (json!({ "guided_grammar": lark }), is_code),
+        (json!({ "grammar": gbnf }), is_code),
+        (json!({ "json_schema": fox() }), is_fox),
+    ]
+}
+
+#[test]
+fn fields_of_other_engines_mix_in_a_batch() {
+    let server = serve();
+    std::thread::scope(|scope| {
+        for (more, is_right) in other_fields() {
+            let server = &server;
+            scope.spawn(move || {
+                let whole = server.ok(CHAT, &body(more.clone()));
+                let text = whole["choices"][0]["message"]["content"].as_str().unwrap();
+                assert!(is_right(text), "{more}: {text}");
+            });
+        }
+    });
+}
+
 fn refused(server: &Served, path: &str, more: Json) -> Json {
     let answer = server.post(path, &body(more.clone()));
     assert_eq!(answer.status, 400, "{more}: {}", answer.text());
@@ -185,15 +225,11 @@ fn unsupported_formats_are_400() {
             "response_format.json_schema.schema",
             "Schema",
         ),
-        (
-            format(&json!({ "type": "object", "patternProperties": {} })),
-            "response_format",
-            "patternProperties",
-        ),
+        (format(&json!({ "type": "string", "pattern": "(?<=a)b" })), "response_format", "pattern"),
         (
             format(&json!({ "properties": { "a": { "$ref": "#/nowhere" } } })),
             "response_format",
-            "#/properties/a",
+            "/properties/a",
         ),
         (format(&json!({ "type": "integer", "minimum": 2, "maximum": 1 })), "response_format", "no value"),
         (json!({ "tool_choice": "required" }), "tool_choice", "'tools' is empty"),
@@ -207,6 +243,21 @@ fn unsupported_formats_are_400() {
             json!({ "response_format": { "type": "json_object" }, "tools": tools() }),
             "response_format",
             "tools",
+        ),
+        (
+            json!({ "response_format": { "type": "json_object" }, "tools": tools(), "tool_choice": "required" }),
+            "response_format",
+            "tool_choice",
+        ),
+        (json!({ "guided_regex": "a", "grammar": "root ::= \"a\"" }), "grammar", "guided_regex"),
+        (json!({ "guided_json": 3 }), "guided_json", "JSON Schema"),
+        (json!({ "guided_choice": "a" }), "guided_choice", "list"),
+        (json!({ "guided_regex": "(a" }), "guided_regex", "regular expression"),
+        (json!({ "grammar": "root ::= root \"a\"" }), "grammar", "left recursion"),
+        (
+            json!({ "structured_outputs": { "structural_tag": "{}" } }),
+            "structured_outputs.structural_tag",
+            "not supported",
         ),
     ] {
         let error = refused(&server, CHAT, more.clone());

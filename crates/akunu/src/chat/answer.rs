@@ -9,8 +9,8 @@ use serde_json::{Value as Json, json};
 
 use super::conversation::{call_id, message};
 use super::{Call, CallReader, ChatFormat, Kind, OnPart, Part, Segment, Splitter};
-use crate::constrain::{Constraints, ResponseFormat};
-use crate::{Error, GenerateOptions};
+use crate::constraint::Constraints;
+use crate::{Error, GenerateOptions, ResponseFormat};
 
 /// Options of an answer.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +41,8 @@ impl ChatFormat {
             None => Calls::None,
         };
         if let Some(format) = &answer.format {
-            options.constraint = Some(constraints.get(format, self.reasoning(prompt).as_ref())?);
+            options.constraint =
+                Some(constraints.get(format, self.preamble(prompt).as_ref(), options.cancel.as_deref())?);
         }
         Ok(AnswerReader {
             splitter: Some(self.splitter(prompt)),
@@ -129,7 +130,7 @@ impl AnswerReader {
         options: &mut GenerateOptions,
     ) -> Result<AnswerReader, Error> {
         if let Some(format) = format {
-            options.constraint = Some(constraints.get(format, None)?);
+            options.constraint = Some(constraints.get(format, None, options.cancel.as_deref())?);
         }
         Ok(AnswerReader::default())
     }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use akunu_grammar::Reasoning;
 use akunu_tokenizer::chat::{ChatTemplate, Rendered};
 use akunu_tokenizer::{EncodeOptions, Tokenizer};
 use serde_json::{Map, Value as Json};
 
 use super::conversation::message;
 use super::{CallMarks, CallReader, Splitter, Tags};
-use crate::constrain::Reasoning;
+use crate::constraint::Preamble;
 use crate::{Error, GenerateOptions, Model};
 
 /// A chat template, and the properties derived from it. It has no conversation, so it can be shared.
@@ -99,10 +100,18 @@ impl ChatFormat {
     }
 
     /// The reasoning that may precede an answer, if the template supports reasoning.
-    pub(super) fn reasoning(&self, prompt: &str) -> Option<Reasoning> {
+    pub(super) fn preamble(&self, prompt: &str) -> Option<Preamble> {
         let is_open = self.tags.opened_by(prompt);
         let knows = is_open || self.template.source().contains(self.tags.close);
-        knows.then(|| Reasoning { tags: self.tags, is_open, marks: self.visible.clone() })
+        let Tags { open, close, silent, anywhere } = *self.tags;
+        let reasoning = || Reasoning {
+            open: open.into(),
+            close: close.into(),
+            silent: silent.iter().map(|header| header.to_string()).collect(),
+            anywhere,
+            is_open,
+        };
+        knows.then(|| Preamble { reasoning: reasoning(), marks: self.visible.clone() })
     }
 
     /// A splitter for the answer to a prompt.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
 
-use crate::constrain::Constraints;
+use crate::constraint::Constraints;
 use crate::{Engine, Error, FinishReason, GenerateOptions, Session, Timings};
 pub use akunu_tokenizer::chat::{ChatError, ChatTemplate, ChatTemplates, Rendered};
 pub use answer::{AnswerDelta, AnswerOptions, AnswerReader, Draft};
@@ -58,7 +58,7 @@ impl Chat {
     /// Takes a free slot of the engine.
     pub fn new(engine: &mut Engine, template: ChatTemplate) -> Result<Chat, Error> {
         let chat_format = Arc::new(ChatFormat::new(engine.model(), template)?);
-        let constraints = Arc::new(Constraints::new(engine.model().clone()));
+        let constraints = Constraints::new(engine.model().clone());
         Ok(Chat {
             responder: Responder::new(chat_format, constraints),
             session: engine.session()?,

@@ -9,7 +9,7 @@ use akunu_tokenizer::chat::Rendered;
 use serde_json::{Map, Value as Json};
 
 use super::{AnswerDelta, AnswerOptions, ChatFormat, Draft, Part, TokenizedHistory};
-use crate::constrain::Constraints;
+use crate::constraint::Constraints;
 use crate::{Engine, Error, FinishReason, GenerateOptions, Generated, Session, Timings};
 
 /// What happens while an answer is generated.
@@ -58,12 +58,12 @@ pub struct Response {
 #[derive(Clone, Debug)]
 pub struct Responder {
     chat_format: Arc<ChatFormat>,
-    constraints: Arc<Constraints>,
+    constraints: Constraints,
     history: TokenizedHistory,
 }
 
 impl Responder {
-    pub fn new(chat_format: Arc<ChatFormat>, constraints: Arc<Constraints>) -> Responder {
+    pub fn new(chat_format: Arc<ChatFormat>, constraints: Constraints) -> Responder {
         Responder { chat_format, constraints, history: TokenizedHistory::default() }
     }
 

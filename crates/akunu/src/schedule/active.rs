@@ -23,6 +23,10 @@ pub(super) struct Active<'a> {
     pub(super) is_prepared: bool,
     /// Tokens of the prompt to process in this step.
     pub(super) share: usize,
+    /// The grammar's mask was not known after the last pass: the next token is sampled from `kept` when it is.
+    pub(super) is_waiting: bool,
+    /// The logits of the last row, while it waits.
+    kept: Vec<f32>,
     /// The index of its row among the rows with logits of this pass.
     pub(super) logits_index: Option<usize>,
     last_token: Option<Instant>,
@@ -62,6 +66,8 @@ impl<'a> Active<'a> {
             salt: 0,
             is_prepared: true,
             share: 0,
+            is_waiting: false,
+            kept: Vec::new(),
             logits_index: None,
             last_token: None,
         }
@@ -74,15 +80,17 @@ impl<'a> Active<'a> {
         Ok(flow.is_break().then_some(FinishReason::Callback))
     }
 
-    /// Whether it may be decoded in chains when it is alone. A chain keeps the logits of its last step only.
+    /// Whether it may be decoded in chains when it is alone. A chain keeps the logits of its last step only, and a grammar needs
+    /// those of each.
     pub(super) fn can_chain(&self) -> bool {
-        self.logprobs.is_none()
+        self.logprobs.is_none() && !self.generation.is_held()
     }
 
     pub(super) fn prompt(&self) -> &[u32] {
         self.generation.output.prompt()
     }
 
+    /// Whether it has read its prompt.
     pub(super) fn is_running(&self) -> bool {
         self.generation.has_read_prompt()
     }
@@ -92,17 +100,40 @@ impl<'a> Active<'a> {
         catch_panic(|| Ok(found.iter().find_map(|&id| self.take(id))))
     }
 
-    /// Samples and adds the token after its row of the last pass; `picked`: the device has sampled for all rows.
+    /// Samples and adds the token after its row of the last pass; `picked`: the device has sampled for all rows. If the mask of its
+    /// grammar is not known at `deadline`, it keeps the logits, and waits.
     pub(super) fn take_next(
         &mut self,
         engine: &mut Engine,
         row: usize,
         picked: bool,
+        deadline: Instant,
     ) -> Result<Option<FinishReason>, Error> {
+        if !self.generation.can_pick(deadline) {
+            self.kept.clear();
+            self.kept.extend_from_slice(engine.logits_of(row)?);
+            self.is_waiting = true;
+            return Ok(None);
+        }
         catch_panic(|| {
             let id = self.generation.pick(engine, row, picked)?;
             if let Some(best) = self.logprobs.filter(|_| !self.generation.output.endings().contains(&id)) {
                 self.unsent.push(logprob(engine.logits_of(row)?, id, best));
+            }
+            Ok(self.take(id))
+        })
+    }
+
+    /// Samples and adds a token from the kept logits, if the mask is known at `deadline`.
+    pub(super) fn take_kept(&mut self, deadline: Instant) -> Result<Option<FinishReason>, Error> {
+        if !self.generation.can_pick(deadline) {
+            return Ok(None);
+        }
+        self.is_waiting = false;
+        catch_panic(|| {
+            let id = self.generation.pick_from(&self.kept)?;
+            if let Some(best) = self.logprobs.filter(|_| !self.generation.output.endings().contains(&id)) {
+                self.unsent.push(logprob(&self.kept, id, best));
             }
             Ok(self.take(id))
         })

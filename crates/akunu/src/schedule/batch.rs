@@ -1,7 +1,7 @@
 //! The requests in slots, and the steps that process them.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Stats;
 use super::active::Active;
@@ -9,6 +9,11 @@ use super::pace::Pace;
 use super::slots::{MIN_COPY, Slot, awaits_copy, prepare_slot};
 use crate::generation::Generation;
 use crate::{Engine, Error, FinishReason, Session};
+
+/// How long a pass with other requests waits for masks of grammars. A request whose mask takes longer skips the next passes.
+const MASK_GRACE: Duration = Duration::from_micros(500);
+/// How long the engine waits for masks if it has nothing else to do, before it looks for new requests.
+const MASK_WAIT: Duration = Duration::from_millis(2);
 
 /// A prompt that is not completely in its slot yet.
 #[derive(Clone, Copy, Debug)]
@@ -67,15 +72,34 @@ impl<'a> Batch<'a> {
         self.slots.iter().all(|slot| slot.active.is_none())
     }
 
-    /// Runs one submission: a chain if there is a single request, else a pass over all.
+    /// Runs one submission: a chain if there is a single request, else a pass over all that do not wait for a mask.
     pub(super) fn step(&mut self, engine: &mut Engine) {
+        self.take_kept(Instant::now());
         let active = self.slots.iter().filter_map(|slot| slot.active.as_ref());
-        let (mut reading, mut running) = (0, 0);
-        active.for_each(|active| if active.is_running() { running += 1 } else { reading += 1 });
-        match (reading, running) {
-            (0, 0) => {}
-            (0, 1) if self.lone().is_some_and(|(_, active)| active.can_chain()) => self.chain(engine),
+        let (mut reading, mut running, mut waiting) = (0, 0, 0);
+        active.for_each(|active| match (active.is_running(), active.is_waiting) {
+            (false, _) => reading += 1,
+            (true, false) => running += 1,
+            (true, true) => waiting += 1,
+        });
+        let lone = self.lone().map(|(_, active)| (active.can_chain(), active.generation.is_held()));
+        let (can_chain, is_held) = lone.unwrap_or((false, false));
+        match (reading, running, waiting) {
+            (0, 0, 0) => {}
+            (0, 0, _) => self.take_kept(Instant::now() + MASK_WAIT),
+            (0, 1, 0) if can_chain => self.chain(engine),
+            (0, 1, 0) if is_held => self.decode(engine),
             _ => self.pass(engine, running),
+        }
+    }
+
+    /// Samples for the requests that waited for masks that are known now, or by `deadline`.
+    fn take_kept(&mut self, deadline: Instant) {
+        for index in 0..self.slots.len() {
+            if let Some(active) = self.slots[index].active.as_mut().filter(|active| active.is_waiting) {
+                let taken = active.take_kept(deadline);
+                self.settle(index, taken);
+            }
         }
     }
 
@@ -102,7 +126,7 @@ impl<'a> Batch<'a> {
         for index in 0..self.slots.len() {
             let Slot { session, active, .. } = &mut self.slots[index];
             let Some(active) = active else { continue };
-            let ready = match active.is_running() {
+            let ready = match active.is_running() && !active.is_waiting {
                 true => active.generation.make_ready(engine, session),
                 false => Ok(active.generation.is_cancelled().then_some(FinishReason::Cancelled)),
             };
@@ -130,6 +154,24 @@ impl<'a> Batch<'a> {
         let taken = match found {
             Ok(0) => Ok(Some(FinishReason::Cancelled)),
             Ok(found) => active.take_all(&engine.found[..found]),
+            Err(error) => Err(error),
+        };
+        self.settle(index, taken);
+    }
+
+    /// Decodes one token of the only request.
+    fn decode(&mut self, engine: &mut Engine) {
+        let Some((index, _)) = self.lone() else { return };
+        let Slot { session, active: Some(active), .. } = &mut self.slots[index] else { return };
+        let start = Instant::now();
+        let decoded = active.generation.decode(engine, session);
+        let now = Instant::now();
+        self.pace.record(1, now - start);
+        (self.stats.steps, self.stats.rows) = (self.stats.steps + 1, 1);
+        self.stats.longest_stall = self.stats.longest_stall.max(active.stall(now));
+        let taken = match decoded {
+            Ok(true) => active.take_next(engine, 0, false, now + MASK_WAIT),
+            Ok(false) => Ok(Some(FinishReason::Cancelled)),
             Err(error) => Err(error),
         };
         self.settle(index, taken);
@@ -220,6 +262,9 @@ impl<'a> Batch<'a> {
         for Slot { session, active, .. } in &mut self.slots {
             let Some(active) = active else { continue };
             active.logits_index = None;
+            if active.is_waiting {
+                continue;
+            }
             if active.is_running() {
                 active.logits_index = Some(engine.asking.len());
                 engine.add_rows(session, active.generation.next().as_slice(), 0);
@@ -236,7 +281,7 @@ impl<'a> Batch<'a> {
     /// Adds the processed tokens to the sessions.
     fn commit_rows(&mut self, now: Instant) {
         for Slot { session, active, .. } in &mut self.slots {
-            let Some(active) = active else { continue };
+            let Some(active) = active.as_mut().filter(|active| !active.is_waiting) else { continue };
             if active.is_running() {
                 session.tokens.extend(active.generation.next());
             } else {
@@ -269,13 +314,14 @@ impl<'a> Batch<'a> {
 
     /// Adds the sampled token to each request with logits; `picked` is the result of [`Batch::find`].
     fn take(&mut self, engine: &mut Engine, picked: bool) {
+        let deadline = Instant::now() + MASK_GRACE;
         for index in 0..self.slots.len() {
             let Some(active) = &mut self.slots[index].active else { continue };
             let Some(row) = active.logits_index.take() else { continue };
             let ended = if active.is_running() { None } else { active.generation.prompt_is_read() };
             let taken = match ended {
                 Some(finish) => Ok(Some(finish)),
-                None => active.take_next(engine, row, picked),
+                None => active.take_next(engine, row, picked, deadline),
             };
             self.settle(index, taken);
         }

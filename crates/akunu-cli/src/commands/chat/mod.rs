@@ -17,6 +17,7 @@ use serde_json::{Map, Value as Json};
 use super::run::{SamplingArgs, Stats};
 use crate::args::{self, GeneratingArgs};
 use crate::failure::Failure;
+use crate::format::FormatArgs;
 use crate::hub;
 use crate::interrupt;
 use crate::output::{self, Output};
@@ -90,6 +91,8 @@ pub struct ChatArgs {
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
+    format: FormatArgs,
+    #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
     engine: GeneratingArgs,
@@ -119,6 +122,7 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
     }
     chat.variables = args.set.into_iter().collect::<Map<_, _>>();
     chat.forget_oldest = args.context_shift;
+    chat.answer.format = args.format.read()?;
     let options = GenerateOptions {
         max_tokens: args.max_tokens,
         stop_strings: args.stop,

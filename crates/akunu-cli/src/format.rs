@@ -1,0 +1,42 @@
+//! Options for the format of generated text.
+
+use std::path::{Path, PathBuf};
+
+use akunu::ResponseFormat;
+use clap::Args;
+
+use crate::failure::Failure;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Format")]
+#[group(multiple = false)]
+pub struct FormatArgs {
+    /// Only JSON that conforms to the JSON Schema in this file; {} is any JSON
+    #[arg(long, value_name = "FILE")]
+    json_schema: Option<PathBuf>,
+    /// Only text of the grammar in this file, in llama.cpp's syntax (GBNF) or in Lark's
+    #[arg(long, value_name = "FILE")]
+    grammar: Option<PathBuf>,
+    /// Only text that this regular expression matches as a whole
+    #[arg(long, value_name = "REGEX", allow_hyphen_values = true)]
+    regex: Option<String>,
+}
+
+impl FormatArgs {
+    /// The format that is asked for, with the contents of its file.
+    pub fn read(&self) -> Result<Option<ResponseFormat>, Failure> {
+        if let Some(path) = &self.json_schema {
+            let refuse = |error| Failure::new(format!("{} is not JSON: {error}", path.display()));
+            let schema = serde_json::from_str(&text(path)?).map_err(refuse)?;
+            return Ok(Some(ResponseFormat::Schema(schema)));
+        }
+        if let Some(path) = &self.grammar {
+            return Ok(Some(ResponseFormat::from_grammar(&text(path)?)));
+        }
+        Ok(self.regex.as_ref().map(|regex| ResponseFormat::Regex(regex.clone())))
+    }
+}
+
+fn text(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| Failure::io("read", path, &error))
+}

@@ -1,0 +1,261 @@
+//! One answer in a grammar: its masks, computed by other threads while the model runs.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use llguidance::api::StopReason;
+use llguidance::{CancellationHandle, TokenParser};
+use toktrie::SimpleVob;
+
+use crate::compiler::{Grammar, Workers, lock};
+use crate::error::GrammarError;
+
+/// The tokens that may follow.
+#[derive(Clone, Debug)]
+pub struct Mask {
+    tokens: SimpleVob,
+    /// Whether the text may end here.
+    pub may_end: bool,
+}
+
+impl Mask {
+    pub fn contains(&self, id: u32) -> bool {
+        (id as usize) < self.tokens.len() && self.tokens.is_allowed(id)
+    }
+
+    /// Whether no token may follow.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_zero()
+    }
+
+    /// Sets the logits of all tokens that may not follow to −∞.
+    pub fn apply(&self, logits: &mut [f32]) {
+        let words = self.tokens.as_slice().iter().copied().chain(std::iter::repeat(0));
+        for (logits, word) in logits.chunks_mut(32).zip(words) {
+            match word {
+                u32::MAX => {}
+                0 => logits.fill(f32::NEG_INFINITY),
+                _ => {
+                    for (bit, logit) in logits.iter_mut().enumerate() {
+                        if word >> bit & 1 == 0 {
+                            *logit = f32::NEG_INFINITY;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A mask that another thread computes, and the parser while it does.
+#[derive(Default)]
+struct Pending {
+    state: Mutex<Option<Computed>>,
+    done: Condvar,
+}
+
+struct Computed {
+    parser: TokenParser,
+    mask: Result<Mask, GrammarError>,
+    took: Duration,
+}
+
+/// A mask that took longer is followed by slow ones, which other answers do not wait for.
+const SLOW: Duration = Duration::from_millis(1);
+
+/// The state of one answer. After each token, the next mask is requested from the threads for masks.
+pub struct Session {
+    workers: Arc<Workers>,
+    grammar: Arc<Grammar>,
+    /// `None` while a mask is computed.
+    parser: Option<TokenParser>,
+    pending: Arc<Pending>,
+    requested: Instant,
+    mask: Option<Mask>,
+    cancel: CancellationHandle,
+    /// Time of all masks so far.
+    spent: Duration,
+    is_slow: bool,
+    is_over: bool,
+    error: Option<GrammarError>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("grammar", &self.grammar).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+impl Session {
+    /// Begins an answer, and requests its first mask.
+    pub fn new(workers: Arc<Workers>, grammar: Arc<Grammar>) -> Session {
+        let mut parser = grammar.parser();
+        let cancel = parser.enable_cancellation();
+        let mut session = Session {
+            workers,
+            grammar,
+            parser: Some(parser),
+            pending: Arc::default(),
+            requested: Instant::now(),
+            mask: None,
+            cancel,
+            spent: Duration::ZERO,
+            is_slow: false,
+            is_over: false,
+            error: None,
+        };
+        session.request();
+        session
+    }
+
+    /// Whether the answer is complete, and nothing can follow.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Appends a token, and requests the next mask. An error is also that of the next [`Session::mask`].
+    pub fn push(&mut self, token: u32) {
+        if self.is_over || self.error.is_some() {
+            return;
+        }
+        if let Err(error) = self.receive() {
+            self.error = Some(error);
+            return;
+        }
+        self.mask = None;
+        let Some(parser) = &mut self.parser else { return };
+        let push = AssertUnwindSafe(|| {
+            parser.consume_token(token).map_err(|_| failure(parser))?;
+            parser.check_stop().map_err(|_| failure(parser))
+        });
+        match catch_unwind(push).unwrap_or_else(|panic| Err(panicked(&*panic))) {
+            Ok(is_over) => self.is_over = is_over,
+            Err(error) => self.error = Some(error),
+        }
+        if !self.is_over && self.error.is_none() {
+            self.request();
+        }
+    }
+
+    /// Whether the next mask is known, or why there is none.
+    pub fn is_ready(&mut self) -> bool {
+        if self.mask.is_none() && self.parser.is_none() && self.error.is_none() {
+            let computed = lock(&self.pending.state).take();
+            match computed {
+                Some(computed) => self.keep(computed),
+                None if self.requested.elapsed() > self.limit() => self.fail_by_time(),
+                None => {}
+            }
+        }
+        self.parser.is_some() || self.error.is_some()
+    }
+
+    /// Waits for the next mask, at most this long. Whether it is known.
+    pub fn wait(&mut self, limit: Duration) -> bool {
+        if self.is_ready() {
+            return true;
+        }
+        let pending = self.pending.clone();
+        let state = lock(&pending.state);
+        let waited = pending.done.wait_timeout_while(state, limit, |computed| computed.is_none());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        self.is_ready()
+    }
+
+    /// The tokens that may follow. Waits for them if they are not known yet.
+    pub fn mask(&mut self) -> Result<&Mask, GrammarError> {
+        self.receive()?;
+        self.mask.as_ref().ok_or(GrammarError::NothingFits)
+    }
+
+    fn receive(&mut self) -> Result<(), GrammarError> {
+        while !self.wait(self.limit()) {}
+        self.error.clone().map_or(Ok(()), Err)
+    }
+
+    fn limit(&self) -> Duration {
+        self.grammar.vocabulary.limits.mask_time
+    }
+
+    fn fail_by_time(&mut self) {
+        self.cancel.cancel();
+        self.error = Some(GrammarError::MaskTime { limit: self.limit() });
+    }
+
+    fn keep(&mut self, computed: Computed) {
+        let Computed { parser, mask, took } = computed;
+        self.parser = Some(parser);
+        self.is_slow = took > SLOW;
+        self.spent += took;
+        let limit = self.grammar.vocabulary.limits.answer_time;
+        match mask {
+            Ok(_) if self.spent > limit => self.error = Some(GrammarError::MaskTime { limit }),
+            Ok(mask) => self.mask = Some(mask),
+            Err(error) => self.error = Some(error),
+        }
+    }
+
+    fn request(&mut self) {
+        let Some(mut parser) = self.parser.take() else { return };
+        let (pending, grammar) = (self.pending.clone(), self.grammar.clone());
+        self.requested = Instant::now();
+        let job = move || {
+            let start = Instant::now();
+            let mask = catch_unwind(AssertUnwindSafe(|| compute(&mut parser, &grammar)))
+                .unwrap_or_else(|panic| Err(panicked(&*panic)));
+            *lock(&pending.state) = Some(Computed { parser, mask, took: start.elapsed() });
+            pending.done.notify_all();
+        };
+        if let Err(reason) = self.workers.masks.submit(u32::from(self.is_slow), job) {
+            self.error = Some(GrammarError::TooComplex { reason });
+        }
+    }
+}
+
+fn compute(parser: &mut TokenParser, grammar: &Grammar) -> Result<Mask, GrammarError> {
+    let may_end = parser.is_accepting();
+    let tokens = match parser.compute_mask() {
+        Ok(mut tokens) => {
+            tokens.and(&grammar.vocabulary.texts);
+            tokens
+        }
+        Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => {
+            grammar.vocabulary.factory.tok_env().tok_trie().alloc_token_set()
+        }
+        Err(_) => return Err(failure(parser)),
+    };
+    if tokens.is_zero() && !may_end {
+        return Err(GrammarError::NothingFits);
+    }
+    Ok(Mask { tokens, may_end })
+}
+
+/// Why a parser has stopped.
+fn failure(parser: &TokenParser) -> GrammarError {
+    let limit = parser.limits.step_max_items;
+    match parser.stop_reason() {
+        StopReason::NoExtension | StopReason::NoExtensionBias => GrammarError::NothingFits,
+        StopReason::Cancelled => GrammarError::Cancelled,
+        StopReason::LexerTooComplex => {
+            GrammarError::TooComplex { reason: "its regular expressions exceed the limit of steps".into() }
+        }
+        _ => {
+            let reason = parser.error_message();
+            let reason = reason.unwrap_or_else(|| format!("more than {limit} ways to read the answer"));
+            GrammarError::TooComplex { reason }
+        }
+    }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> GrammarError {
+    GrammarError::TooComplex {
+        reason: format!("the grammar library panicked ({})", crate::panic_message(panic)),
+    }
+}

@@ -1,0 +1,156 @@
+//! Constrained generation: grammars over a model's vocabulary, and the state of an answer in one.
+//!
+//! `docs/constrained.md` describes how an answer is held to its grammar.
+
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use akunu_grammar::{Client, Grammar, Reasoning, ResponseFormat, Session, Workers};
+
+use crate::{Error, Model};
+
+/// Number of cached constraints, and the maximum size of their keys in bytes.
+const KEPT: usize = 8;
+const KEPT_BYTES: usize = 4 << 20;
+
+/// What may precede an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Preamble {
+    pub reasoning: Reasoning,
+    /// Control tokens that occur in the tags. They count as text by their names.
+    pub marks: Vec<u32>,
+}
+
+/// The constraints of a model, and the threads that they need. Compiling takes time, so the latest are cached. Clones share all of it.
+#[derive(Clone, Debug)]
+pub struct Constraints {
+    shared: Arc<Shared>,
+    /// Whose constraints are compiled. Those of one owner do not delay those of others.
+    owner: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    model: Arc<Model>,
+    workers: Arc<Workers>,
+    /// Latest first, each with a key of everything that it was created from.
+    kept: Mutex<VecDeque<(String, Arc<Constraint>)>>,
+}
+
+impl Constraints {
+    pub fn new(model: Arc<Model>) -> Constraints {
+        let shared = Shared { model, workers: Arc::default(), kept: Mutex::default() };
+        Constraints { shared: Arc::new(shared), owner: 0 }
+    }
+
+    /// The same for an owner's requests.
+    #[must_use]
+    pub fn of(&self, owner: u64) -> Constraints {
+        Constraints { shared: self.shared.clone(), owner }
+    }
+
+    /// The constraint of a format. Waits until it is compiled, or until `cancel` is set.
+    pub fn get(
+        &self,
+        format: &ResponseFormat,
+        before: Option<&Preamble>,
+        cancel: Option<&AtomicBool>,
+    ) -> Result<Arc<Constraint>, Error> {
+        let Shared { model, workers, kept } = &*self.shared;
+        let key = format!("{format:?} {before:?}");
+        let kept = || kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, constraint)) = kept().iter().find(|(other, _)| *other == key) {
+            return Ok(constraint.clone());
+        }
+        let marks = before.map_or(&[][..], |before| &before.marks);
+        let vocabulary = model.vocabulary(marks)?;
+        let client = Client { owner: self.owner, cancel };
+        let reasoning = before.map(|before| &before.reasoning);
+        let grammar = Arc::new(workers.compile(&vocabulary, format, reasoning, client)?);
+        let constraint = Arc::new(Constraint { grammar, workers: workers.clone() });
+        if key.len() <= KEPT_BYTES {
+            let mut kept = kept();
+            kept.push_front((key, constraint.clone()));
+            kept.truncate(KEPT);
+            while kept.iter().map(|(key, _)| key.len()).sum::<usize>() > KEPT_BYTES {
+                kept.pop_back();
+            }
+        }
+        Ok(constraint)
+    }
+}
+
+/// The grammar of a format over a model's vocabulary. It may be shared by many requests.
+#[derive(Debug)]
+pub struct Constraint {
+    grammar: Arc<Grammar>,
+    workers: Arc<Workers>,
+}
+
+impl Constraint {
+    pub(crate) fn vocab_size(&self) -> usize {
+        self.grammar.vocabulary().size()
+    }
+}
+
+/// The state of a constrained answer. Its masks are computed by other threads.
+#[derive(Debug)]
+pub(crate) struct Cursor {
+    session: Session,
+    /// The number of tokens of the history that the session has.
+    read: usize,
+    /// Tokens that end the text, with their logits while a mask is applied.
+    endings: Vec<(u32, f32)>,
+}
+
+impl Cursor {
+    pub(crate) fn new(constraint: &Constraint, prompt_len: usize, endings: &[u32]) -> Cursor {
+        let session = Session::new(constraint.workers.clone(), constraint.grammar.clone());
+        let mut endings = endings.to_vec();
+        endings.sort_unstable();
+        endings.dedup();
+        Cursor { session, read: prompt_len, endings: endings.into_iter().map(|id| (id, 0.0)).collect() }
+    }
+
+    fn follow(&mut self, history: &[u32]) {
+        for &id in history.get(self.read..).unwrap_or_default() {
+            self.session.push(id);
+        }
+        self.read = history.len();
+    }
+
+    /// Whether the next mask is known, or why there is none.
+    pub(crate) fn is_ready(&mut self) -> bool {
+        self.session.is_ready()
+    }
+
+    /// Waits for the next mask, at most this long. Whether it is known.
+    pub(crate) fn wait(&mut self, limit: Duration) -> bool {
+        self.session.wait(limit)
+    }
+
+    /// Masks the tokens that cannot follow. Waits for the mask if it is not known yet.
+    pub(crate) fn rule_out(&mut self, history: &[u32], logits: &mut [f32]) -> Result<(), Error> {
+        self.follow(history);
+        let mask = self.session.mask()?;
+        // They may have a text, which is not meant as text.
+        for (id, logit) in &mut self.endings {
+            *logit = std::mem::replace(&mut logits[*id as usize], f32::NEG_INFINITY);
+        }
+        mask.apply(logits);
+        if mask.may_end {
+            for (id, logit) in &self.endings {
+                logits[*id as usize] = *logit;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the answer is complete, and nothing can follow.
+    pub(crate) fn is_over(&mut self, history: &[u32]) -> bool {
+        self.follow(history);
+        self.session.is_over()
+    }
+}
