@@ -401,8 +401,14 @@ impl FromIterator<Value> for AnyOf {
 }
 
 /// Schemas that take llguidance long, or for ever, if they are not refused: what is accepted compiles, and is small.
+/// On a quarter of the stack that the pool's threads have, since llguidance recurses over references.
 #[test]
 fn attacks_are_refused_or_cheap() {
+    let thread = std::thread::Builder::new().stack_size(16 << 20).spawn(try_attacks).unwrap();
+    thread.join().unwrap();
+}
+
+fn try_attacks() {
     let names = |count: usize| (0..count).map(|index| format!("name{index}"));
     let objects =
         |count: usize| -> Value { names(count).map(|name| (name, json!({"type": "string"}))).collect() };
