@@ -2,7 +2,9 @@
 //! workspace, so unit tests can use it, too.
 
 mod allocations;
+mod clock;
 mod data;
 
 pub use allocations::{CountingAllocator, allocations};
+pub use clock::thread_time;
 pub use data::data;
