@@ -27,6 +27,7 @@ const PERMISSIVE: &[&str] = &[
 const DUPLICATES: &[(&str, &str)] = &[
     ("base64", "tokenizers reads SentencePiece's tables with an old one"),
     ("getrandom", "ring, tokenizers and tempfile are each a version apart"),
+    ("hashbrown", "llguidance's derivre is a version ahead of indexmap and safetensors"),
     ("r-efi", "comes with getrandom, for UEFI only"),
     ("rand_core", "comes with tokenizers' rand"),
     ("syn", "derive macros, at build time only, move to version 3 one by one"),

@@ -12,8 +12,8 @@ INLINE void rotate_pair(THREADGROUP f32* head, u32 i, f32 c, f32 s) {
 
 #ifdef QK_NORM
 // Iterates over this lane's share of n numbers, with the same trip count in every lane so that the loop can be
-// unrolled.
-#define EACH_OF(i, n) UNROLL for (u32 i = lane; i - lane < (n); i += 32) if (i < (n))
+// unrolled. Compilers warn of `i < n` where n is 0.
+#define EACH_OF(i, n) UNROLL for (u32 i = lane; i - lane + 1 <= (n); i += 32) if (i + 1 <= (n))
 
 // A SIMD group reads a head as the product wrote it, normalises it (with QK_NORM), rotates it, scales it by `factor`
 // and stores it in threadgroup memory. Each lane handles whole pairs, so that all loads are in flight at once.
