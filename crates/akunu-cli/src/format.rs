@@ -23,6 +23,10 @@ pub struct FormatArgs {
 }
 
 impl FormatArgs {
+    pub fn is_given(&self) -> bool {
+        self.json_schema.is_some() || self.grammar.is_some() || self.regex.is_some()
+    }
+
     /// The format that is asked for, with the contents of its file.
     pub fn read(&self) -> Result<Option<ResponseFormat>, Failure> {
         if let Some(path) = &self.json_schema {

@@ -11,15 +11,18 @@ use akunu_format::blocks::Rng;
 use akunu_plan::ops::{self, SampleParams};
 use akunu_plan::random::Draws;
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::sample::{Settings, WINDOW, inverse_temperature, record_words, share, top_p};
+use akunu_plan::sample::{
+    Records, Settings, WINDOW, inverse_temperature, mask_words, record_words, share, top_p,
+};
 use akunu_plan::{
     BufferId, Device, DispatchCommand, DispatchTable, Entries, Kernel, Row, RowBounds, Submission, TableIo,
 };
 
-/// Biases and recent tokens, which the settings count.
+/// The record of a row.
 #[derive(Clone, Debug, Default)]
 struct Wish {
     settings: Settings,
+    mask: Option<Vec<u32>>,
     biases: Vec<(u32, f32)>,
     recent: Vec<u32>,
 }
@@ -35,26 +38,20 @@ struct Case {
 const STEPS: usize = 3;
 
 impl Case {
-    fn stride(&self) -> usize {
-        record_words(STEPS)
-    }
-
     fn records(&self) -> Vec<u32> {
-        let mut records = vec![0xdead_beef; self.wishes.len() * self.stride()];
-        for (words, wish) in records.chunks_mut(self.stride()).zip(&self.wishes) {
-            let (biases, recent) = (wish.biases.len() as u32, wish.recent.len() as u32);
-            let settings = Settings { biases, recent, ..wish.settings };
-            let mut record: Vec<u32> = bytemuck::cast_slice(bytemuck::bytes_of(&settings)).to_vec();
-            record.extend(wish.biases.iter().flat_map(|(id, bias)| [*id, bias.to_bits()]));
-            record.extend(&wish.recent);
-            words[..record.len()].copy_from_slice(&record);
+        let mut records = Records::default();
+        records.clear(self.wishes.len(), STEPS);
+        for Wish { settings, mask, biases, recent } in &self.wishes {
+            records.push(settings, mask.as_deref(), biases, recent);
         }
-        records
+        let mut words = vec![0xdead_beef; self.wishes.len() * record_words(self.vocab, STEPS)];
+        words[..records.words().len()].copy_from_slice(records.words());
+        words
     }
 
     fn table(&self) -> DispatchTable {
         let rows = self.wishes.len();
-        let params = SampleParams { vocab: self.vocab as u32, advance: 1, stride: self.stride() as u32 };
+        let params = SampleParams { vocab: self.vocab as u32, advance: 1 };
         let command = DispatchCommand::new(Kernel::Sample(ops::Sample), (0..5).map(BufferId), params);
         DispatchTable {
             name: "test",
@@ -153,7 +150,12 @@ fn wish(rng: &mut Rng, vocab: usize) -> Wish {
     biases.sort_by_key(|bias| bias.0);
     biases.dedup_by_key(|bias| bias.0);
     let recent = (0..[0, 1, 50, WINDOW][pick(4)]).map(|_| pick(vocab) as u32).collect();
-    Wish { settings, biases, recent }
+    // Of all tokens, of half of them, and of few.
+    let mask = [None, Some(0), Some(1), Some(8)][pick(4)].map(|thinned| {
+        let word = |_| (0..thinned).fold(u32::MAX, |word, _| word & pick(1 << 32) as u32);
+        (0..mask_words(vocab)).map(word).collect()
+    });
+    Wish { settings, mask, biases, recent }
 }
 
 fn logits(rng: &mut Rng, vocab: usize) -> Vec<f32> {
@@ -209,7 +211,7 @@ fn logits_that_are_no_numbers_and_nothing_to_pick_are_reported() {
         }
         // All tokens that biases can reach.
         let biases = (0..vocab.min(1000) as u32).map(|id| (id, f32::NEG_INFINITY)).collect();
-        let wish = Wish { settings: limited, biases, recent: vec![] };
+        let wish = Wish { settings: limited, biases, ..Wish::default() };
         let case = Case { vocab, logits: vec![vec![0.5; vocab]], wishes: vec![wish] };
         let found = case.check();
         assert_eq!(found == [u32::MAX], vocab == 3);

@@ -24,6 +24,11 @@ impl Mask {
         (id as usize) < self.tokens.len() && self.tokens.is_allowed(id)
     }
 
+    /// A bit for each token, from the lowest of the first word on. Tokens beyond the last word may not follow.
+    pub fn words(&self) -> &[u32] {
+        self.tokens.as_slice()
+    }
+
     /// Whether no token may follow.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_zero()

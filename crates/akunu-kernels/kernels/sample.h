@@ -11,6 +11,8 @@
 // A row's sampling record at one step.
 struct Record {
     Settings settings;
+    // One bit per token, tested only if the settings say so.
+    const DEVICE u32* mask;
     u32 bias_count;
     const DEVICE u32* biases;
     DEVICE u32* recent;
@@ -50,6 +52,8 @@ static_assert(sizeof(Stair) == 12 && sizeof(Rank) == 16 && sizeof(Merged) == 8 +
 #define RANKS (MERGED + 1)
 #define ROW_BYTES (sizeof(Merged) + PARTS * (sizeof(Part) + RANKS * sizeof(Rank)))
 #define CHUNK (EACH * THREADS)
+// The size of a mask in 32-bit words.
+#define MASK_WORDS ((VOCAB + 31) / 32)
 // The key of −∞, which is never picked.
 #define NOTHING 0x007fffffu
 // The index of the counter of finished rows.
@@ -69,12 +73,15 @@ INLINE DEVICE Rank* ranks_of(DEVICE u8* scratch, u32 row) { return (DEVICE Rank*
 INLINE u32 least_of(u32 a, u32 b) { return a < b ? a : b; }
 
 INLINE Record record_of(Bindings in, u32 row, u32 step) {
-    DEVICE u32* words = (DEVICE u32*)in.sampling + (u64)row * STRIDE;
+    const DEVICE Settings* settings = (const DEVICE Settings*)in.sampling;
     Record record;
-    record.settings = *(const DEVICE Settings*)words;
+    record.settings = settings[row];
+    DEVICE u32* words = (DEVICE u32*)in.sampling + record.settings.place;
+    record.mask = words;
+    if (record.settings.masked == 1) words += MASK_WORDS;
     record.bias_count = least_of(record.settings.biases, BIASES);
-    record.biases = words + sizeof(Settings) / 4;
-    record.recent = words + sizeof(Settings) / 4 + 2 * record.bias_count;
+    record.biases = words;
+    record.recent = words + 2 * record.bias_count;
     record.known = least_of(record.settings.recent, WINDOW) + step;
     record.window = least_of(least_of(record.settings.window, WINDOW), record.known);
     record.draw_low = record.settings.draw[0] + step;
@@ -182,7 +189,8 @@ INLINE bool scale_part(Bindings in, u32 row, Record record, u32 part, THREAD_PTR
             logit = plus(logit, added[place]);
             if (counts[place] > 0) logit = penalised(record.settings, logit, counts[place]);
         }
-        x[i] = scaled(record.settings, logit);
+        const bool may_follow = record.settings.masked != 1 || (record.mask[id / 32] >> id % 32 & 1) == 1;
+        if (may_follow) x[i] = scaled(record.settings, logit);
     }
     return finite;
 }

@@ -59,7 +59,8 @@ struct Settings {
     u32 recent;
     u32 seed[2];
     u32 draw[2];
-    u32 unused[2];
+    u32 masked;
+    u32 place;
 };
 LAYOUT(Settings, 64);
 PLACE(Settings, inverse_temperature, 0);
@@ -74,7 +75,8 @@ PLACE(Settings, biases, 32);
 PLACE(Settings, recent, 36);
 PLACE(Settings, seed, 40);
 PLACE(Settings, draw, 48);
-PLACE(Settings, unused, 56);
+PLACE(Settings, masked, 56);
+PLACE(Settings, place, 60);
 
 struct EmbedParams {
     u32 cols;
@@ -239,12 +241,10 @@ PLACE(ArgmaxParams, advance, 4);
 struct SampleParams {
     u32 vocab;
     u32 advance;
-    u32 stride;
 };
-LAYOUT(SampleParams, 12);
+LAYOUT(SampleParams, 8);
 PLACE(SampleParams, vocab, 0);
 PLACE(SampleParams, advance, 4);
-PLACE(SampleParams, stride, 8);
 
 struct KvMoveParams {
     u32 kv_heads;

@@ -55,7 +55,7 @@ fn records() -> Vec<Layout> {
         Move { from: u32, to: u32, len: u32 }
         Settings {
             inverse_temperature: f32, top_k: u32, top_p: u32, min_p: f32, repeat_penalty: f32, frequency_penalty: f32,
-            presence_penalty: f32, window: u32, biases: u32, recent: u32, seed: [u32; 2], draw: [u32; 2], unused: [u32; 2],
+            presence_penalty: f32, window: u32, biases: u32, recent: u32, seed: [u32; 2], draw: [u32; 2], masked: u32, place: u32,
         }
     }
 }
@@ -79,7 +79,7 @@ fn params() -> Vec<Layout> {
             rope_dims: u32, epsilon: f32, reach: u32, factor_step: u32, factors: u32,
         }
         ArgmaxParams { vocab: u32, advance: u32 }
-        SampleParams { vocab: u32, advance: u32, stride: u32 }
+        SampleParams { vocab: u32, advance: u32 }
         KvMoveParams { kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32 }
     }
 }

@@ -1,7 +1,8 @@
 //! How a token is sampled from a row's logits: the definition, which host, reference device and GPUs implement
 //! bit-exactly.
 //!
-//! Each token's logit gets its bias, then its penalties, and is scaled by the temperature: `x`, in f32. Every limit is
+//! Each token's logit gets its bias, then its penalties, and is scaled by the temperature: `x`, in f32; −∞ if a mask
+//! excludes it. Every limit is
 //! defined on the whole vocabulary without an order among equals, so that no sorting is necessary. A token is kept if
 //!
 //! - top-k: fewer than k tokens are better,
@@ -22,10 +23,57 @@ pub const WINDOW: usize = 1024;
 /// Maximum number of logit biases on a device.
 pub const BIASES: usize = 1024;
 
-/// Size in 32-bit words of one row's record in device memory: [`Settings`], then (id, f32) for each bias, with unique
-/// ids, then the recent tokens. Each step appends the token that it found.
-pub fn record_words(steps: usize) -> usize {
-    size_of::<Settings>() / 4 + 2 * BIASES + WINDOW + steps
+const SETTINGS_WORDS: usize = size_of::<Settings>() / 4;
+
+/// Size in 32-bit words of the mask of a vocabulary: a bit for each token, which tells whether it may be picked.
+pub fn mask_words(vocab: usize) -> usize {
+    vocab.div_ceil(32)
+}
+
+/// The most 32-bit words that one row takes in device memory.
+pub fn record_words(vocab: usize, steps: usize) -> usize {
+    SETTINGS_WORDS + mask_words(vocab) + 2 * BIASES + WINDOW + steps
+}
+
+/// What a device reads to sample: first the [`Settings`] of all rows of its table, used or not. Then follow at
+/// [`Settings::place`], for each row that has them: a mask, (id, f32) for each bias, with unique ids, and the recent
+/// tokens, to which each step appends the token that it found.
+#[derive(Clone, Debug, Default)]
+pub struct Records {
+    words: Vec<u32>,
+    steps: usize,
+    count: usize,
+}
+
+impl Records {
+    /// Removes all rows, for a table with this many rows and steps.
+    pub fn clear(&mut self, capacity: usize, steps: usize) {
+        (self.steps, self.count) = (steps, 0);
+        self.words.clear();
+        self.words.resize(capacity * SETTINGS_WORDS, 0);
+    }
+
+    /// Adds a row. The counts and the place in `settings` are set here.
+    pub fn push(&mut self, settings: &Settings, mask: Option<&[u32]>, biases: &[(u32, f32)], recent: &[u32]) {
+        let settings = Settings {
+            masked: u32::from(mask.is_some()),
+            biases: biases.len() as u32,
+            recent: recent.len() as u32,
+            place: self.words.len() as u32,
+            ..*settings
+        };
+        let head = &mut self.words[self.count * SETTINGS_WORDS..][..SETTINGS_WORDS];
+        head.copy_from_slice(bytemuck::cast_slice(bytemuck::bytes_of(&settings)));
+        self.words.extend_from_slice(mask.unwrap_or_default());
+        self.words.extend(biases.iter().flat_map(|(id, bias)| [*id, bias.to_bits()]));
+        self.words.extend_from_slice(recent);
+        self.words.resize(self.words.len() + self.steps, 0);
+        self.count += 1;
+    }
+
+    pub fn words(&self) -> &[u32] {
+        &self.words
+    }
 }
 
 /// The sampling settings of one row, as a device reads them.
@@ -56,7 +104,10 @@ pub struct Settings {
     pub seed: [u32; 2],
     /// The draw of a submission's first step, low word first; each step uses the next one.
     pub draw: [u32; 2],
-    pub unused: [u32; 2],
+    /// 1: only tokens of a mask may be picked.
+    pub masked: u32,
+    /// Where the row's other words begin, in 32-bit words from the start of the records.
+    pub place: u32,
 }
 
 impl Default for Settings {

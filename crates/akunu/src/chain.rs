@@ -70,9 +70,12 @@ impl Engine {
 
     /// Uploads a sampler's settings for a chain; false if the device does not support them.
     fn upload_sampler(&mut self, sampler: &mut Sampler, history: &[u32]) -> Result<bool, Error> {
-        let records = self.records(PassKind::SampledDecode);
-        let (Some(records), Some(record)) = (records, sampler.record(history)) else { return Ok(false) };
-        self.device.upload(records, 0, bytemuck::cast_slice(record))?;
+        let Some(buffer) = self.records(PassKind::SampledDecode) else { return Ok(false) };
+        self.sampling.clear(1, self.plan.tables[PassKind::SampledDecode].steps);
+        if !sampler.record(history, &mut self.sampling) {
+            return Ok(false);
+        }
+        self.device.upload(buffer, 0, bytemuck::cast_slice(self.sampling.words()))?;
         Ok(true)
     }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use akunu_grammar::{Client, Grammar, Reasoning, ResponseFormat, Session, Workers};
+use akunu_plan::sample::mask_words;
 
 use crate::{Error, Model};
 
@@ -103,6 +104,8 @@ pub(crate) struct Cursor {
     read: usize,
     /// Tokens that end the text, with their logits while a mask is applied.
     endings: Vec<(u32, f32)>,
+    /// The mask in the form for devices.
+    allowed: Vec<u32>,
 }
 
 impl Cursor {
@@ -111,7 +114,8 @@ impl Cursor {
         let mut endings = endings.to_vec();
         endings.sort_unstable();
         endings.dedup();
-        Cursor { session, read: prompt_len, endings: endings.into_iter().map(|id| (id, 0.0)).collect() }
+        let endings = endings.into_iter().map(|id| (id, 0.0)).collect();
+        Cursor { session, read: prompt_len, endings, allowed: Vec::new() }
     }
 
     fn follow(&mut self, history: &[u32]) {
@@ -146,6 +150,21 @@ impl Cursor {
             }
         }
         Ok(())
+    }
+
+    /// The tokens of a vocabulary of this size that may follow, with a bit for each. Waits for the mask if it is not known yet.
+    pub(crate) fn allowed(&mut self, history: &[u32], vocab: usize) -> Result<&[u32], Error> {
+        self.follow(history);
+        let mask = self.session.mask()?;
+        let words = mask.words();
+        self.allowed.clear();
+        self.allowed.extend_from_slice(&words[..words.len().min(mask_words(vocab))]);
+        self.allowed.resize(mask_words(vocab), 0);
+        for &(id, _) in &self.endings {
+            let (word, bit) = (&mut self.allowed[id as usize / 32], 1 << (id % 32));
+            *word = if mask.may_end { *word | bit } else { *word & !bit };
+        }
+        Ok(&self.allowed)
     }
 
     /// Whether the answer is complete, and nothing can follow.

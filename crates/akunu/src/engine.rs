@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use akunu_plan::sample::Records;
 use akunu_plan::{
     Capabilities, Device, Entries, InPlace, KvType, Loaded, MemoryPlan, ModelPlan, Move, PassKind,
     PlanOptions, Row, Submission,
@@ -205,6 +206,8 @@ pub struct Engine {
     pub(crate) asking: Vec<u32>,
     /// The ids of a submission, step by step.
     pub(crate) found: Vec<u32>,
+    /// What the device reads to sample.
+    pub(crate) sampling: Records,
     /// One row's.
     pub(crate) logits: Vec<f32>,
     pub(crate) last: Option<LastPass>,
@@ -238,6 +241,7 @@ impl Engine {
             pool: Arc::new(SlotPool::new(plan.options.slots)),
             rows: Vec::with_capacity(plan.options.prefill_rows),
             asking: Vec::with_capacity(plan.options.prefill_rows),
+            sampling: Records::default(),
             found: vec![0; plan.tables.decode().steps.max(plan.tables.prefill().logit_rows)],
             logits: vec![0.0; plan.config.vocab_size],
             last: None,

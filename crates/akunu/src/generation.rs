@@ -65,7 +65,7 @@ impl Generation {
         self.prompt_read.is_some()
     }
 
-    /// The token sampled after a row of the last pass; `picked` is the result of [`Engine::find`].
+    /// The token sampled after a row of the last pass; `picked` is the result of [`Engine::find_prepared`].
     pub(crate) fn pick(&mut self, engine: &mut Engine, row: usize, picked: bool) -> Result<u32, Error> {
         engine.pick_row(row, picked, self.sampler.as_mut(), self.output.history())
     }
@@ -98,9 +98,11 @@ impl Generation {
         Some(FinishReason::Complete)
     }
 
-    /// Whether the device may sample for this generation.
-    pub(crate) fn device_may_pick(&self) -> bool {
-        self.sampler.as_ref().is_some_and(|sampler| !sampler.is_held())
+    /// The sampler, which a device may follow, and the tokens so far. `None`: greedy, or the mask of a grammar is not known at
+    /// `deadline`.
+    pub(crate) fn picking(&mut self, deadline: Instant) -> Option<(&mut Sampler, &[u32])> {
+        let sampler = self.sampler.as_mut()?;
+        sampler.is_ready(deadline).then_some((sampler, self.output.history()))
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
@@ -146,7 +148,8 @@ impl Generation {
     /// cancelled.
     pub(crate) fn chain(&mut self, engine: &mut Engine, session: &mut Session) -> Result<usize, Error> {
         let room = engine.context() - session.len();
-        let limit = room.min(self.output.left()).min(engine.chain_limit());
+        let most = if self.is_held() { 1 } else { engine.chain_limit() };
+        let limit = room.min(self.output.left()).min(most);
         let (steps, cancel) = (self.chain.min(limit), self.cancel.as_deref());
         let (history, endings) = (self.output.history(), self.output.endings());
         let found = engine.chain(session, history, self.sampler.as_mut(), steps, endings, cancel)?;

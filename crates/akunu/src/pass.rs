@@ -88,6 +88,12 @@ impl Engine {
 
     /// Runs the rows that were added.
     pub(crate) fn run_pass(&mut self) -> Result<(), Error> {
+        self.start_pass()?;
+        self.finish_pass()
+    }
+
+    /// Submits the rows that were added.
+    pub(crate) fn start_pass(&mut self) -> Result<(), Error> {
         let kind = self.plan.tables.kind_for(self.rows.len());
         let submission = Submission {
             entries: Entries::Rows(&self.rows),
@@ -96,7 +102,12 @@ impl Engine {
             stop: &[],
             cancel: None,
         };
-        self.device.replay(self.loaded.replays[kind], submission)?;
+        Ok(self.device.replay(self.loaded.replays[kind], submission)?)
+    }
+
+    /// Waits for the rows that were submitted.
+    pub(crate) fn finish_pass(&mut self) -> Result<(), Error> {
+        let kind = self.plan.tables.kind_for(self.rows.len());
         self.device.wait()?;
         if !self.asking.is_empty() {
             self.last = Some(LastPass { kind, logit_rows: self.asking.len() });
@@ -107,6 +118,11 @@ impl Engine {
     fn last_pass(&self) -> Result<(LastPass, &DispatchTable), Error> {
         let pass = self.last.ok_or(Error::NoLogits)?;
         Ok((pass, &self.plan.tables[pass.kind]))
+    }
+
+    /// Whether the device can sample.
+    pub(crate) fn samples(&self) -> bool {
+        self.records(PassKind::SampledDecode).is_some()
     }
 
     /// The buffer of sampling records for a kind of pass; `None` if the device does not sample.

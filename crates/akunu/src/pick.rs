@@ -1,9 +1,8 @@
 //! Sampling of tokens from logits, on the device or on the host. The tokens are the same.
 
-use akunu_plan::sample::{Settings, record_words};
+use akunu_plan::sample::Settings;
 use akunu_plan::{Entries, PassKind, Submission};
 
-use crate::pass::LastPass;
 use crate::{Engine, Error, Sampler};
 
 /// How the token after a row is sampled.
@@ -40,19 +39,53 @@ impl Engine {
 
     /// Lets the device sample for the rows of the last pass with logits: all of them (true), or else only greedily (false).
     /// `samples` says whether any of `picking` has a sampler that the device may support.
-    pub(crate) fn find<'a>(
+    fn find<'a>(
         &mut self,
         samples: bool,
         picking: impl Iterator<Item = Option<(&'a mut Sampler, &'a [u32])>>,
     ) -> Result<bool, Error> {
-        let picked = samples && self.find_picks(picking)?;
+        let prepared = samples && self.prepare_picks(picking)?;
+        self.find_prepared(prepared)
+    }
+
+    /// Uploads what the device needs to sample for all rows that ask for logits, greedily for those without a sampler. Devices queue
+    /// the copy while the pass runs. False if the host must sample for one of the rows.
+    pub(crate) fn prepare_picks<'a>(
+        &mut self,
+        picking: impl Iterator<Item = Option<(&'a mut Sampler, &'a [u32])>>,
+    ) -> Result<bool, Error> {
+        let Some(buffer) = self.records(PassKind::Pick) else { return Ok(false) };
+        let table = &self.plan.tables[PassKind::Pick];
+        let fed =
+            matches!(self.plan.tables.kind_for(self.rows.len()), PassKind::Prefill | PassKind::SmallPrefill);
+        if self.asking.len() > table.logit_rows || !fed {
+            return Ok(false);
+        }
+        self.sampling.clear(table.logit_rows, table.steps);
+        for picking in picking {
+            let Some((sampler, history)) = picking else {
+                self.sampling.push(&Settings::default(), None, &[], &[]);
+                continue;
+            };
+            if !sampler.record(history, &mut self.sampling) {
+                return Ok(false);
+            }
+        }
+        self.device.upload(buffer, 0, bytemuck::cast_slice(self.sampling.words()))?;
+        Ok(true)
+    }
+
+    /// The tokens after all rows with logits, as the first of `found`: sampled by the device if it is `prepared`, or else, or if it
+    /// finds none for one of the rows, the most probable ones. Whether they were sampled.
+    pub(crate) fn find_prepared(&mut self, prepared: bool) -> Result<bool, Error> {
+        let picked = prepared && self.find_picks()?;
         if !picked {
             self.find_best()?;
         }
         Ok(picked)
     }
 
-    /// The token after one row; `picked` is the result of [`Engine::find`].
+    /// The token after one row; `picked` is the result of [`Engine::find_prepared`].
     pub(crate) fn pick_row(
         &mut self,
         row: usize,
@@ -60,7 +93,7 @@ impl Engine {
         sampler: Option<&mut Sampler>,
         history: &[u32],
     ) -> Result<u32, Error> {
-        match sampler.filter(|sampler| !picked || sampler.is_held()) {
+        match sampler.filter(|sampler| !picked || !sampler.is_recorded(history)) {
             Some(sampler) => sampler.pick(self.logits_of(row)?, history),
             None if self.found[row] == u32::MAX => {
                 Err(Error::NotFinite { position: history.len().saturating_sub(1) })
@@ -69,30 +102,9 @@ impl Engine {
         }
     }
 
-    /// Lets the device sample for all rows, greedily for those without a sampler. The ids are the first of `found`. False if
-    /// the host must sample for one of them.
-    fn find_picks<'a>(
-        &mut self,
-        picking: impl Iterator<Item = Option<(&'a mut Sampler, &'a [u32])>>,
-    ) -> Result<bool, Error> {
-        let Some(records) = self.records(PassKind::Pick) else { return Ok(false) };
+    /// Lets the device sample for all rows. False if it finds no token for one of them.
+    fn find_picks(&mut self) -> Result<bool, Error> {
         let (count, table) = (self.asking.len(), &self.plan.tables[PassKind::Pick]);
-        let fed = |pass: LastPass| matches!(pass.kind, PassKind::Prefill | PassKind::SmallPrefill);
-        if count > table.logit_rows || !self.last.is_some_and(fed) {
-            return Ok(false);
-        }
-        let stride = record_words(table.steps) * size_of::<u32>();
-        let greedy = Settings::default();
-        for (row, picking) in picking.enumerate() {
-            // The host samples with a grammar, so the device's result for this row is not used.
-            let record = match picking.filter(|(sampler, _)| !sampler.is_held()) {
-                None => Some(bytemuck::cast_slice(bytemuck::bytes_of(&greedy))),
-                Some((sampler, history)) => sampler.record(history),
-            };
-            let Some(record) = record else { return Ok(false) };
-            let offset = (row * stride) as u64;
-            self.device.upload(records, offset, bytemuck::cast_slice(record))?;
-        }
         let submission = Submission {
             entries: Entries::Rows(&self.rows),
             logit_rows: &self.asking,

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use akunu_arch::SuggestedSampling;
-use akunu_plan::sample::{self, Settings, share};
+use akunu_plan::sample::{self, Records, Settings, share};
 
 use crate::Error;
 use crate::constraint::Cursor;
@@ -130,8 +130,9 @@ pub struct Sampler {
     ordered: Vec<f32>,
     /// Occurrences by id; zero between calls.
     counts: Vec<u32>,
-    /// The settings in the form for devices.
-    record: Vec<u32>,
+    /// The length of the history for which a device has the settings.
+    recorded: Option<usize>,
+    vocab: usize,
     /// The grammar's state.
     cursor: Option<Cursor>,
 }
@@ -159,7 +160,6 @@ impl Sampler {
             frequency_penalty: sampling.frequency_penalty,
             presence_penalty: sampling.presence_penalty,
             window: u32::try_from(window).unwrap_or(u32::MAX),
-            biases: biases.len() as u32,
             seed: halves(sampling.seed),
             ..Settings::default()
         };
@@ -170,9 +170,8 @@ impl Sampler {
             scaled: Vec::with_capacity(vocab),
             ordered: Vec::with_capacity(if settings.is_limited() { vocab } else { 0 }),
             counts: if window > 0 { vec![0; vocab] } else { Vec::new() },
-            record: Vec::with_capacity(
-                size_of::<Settings>() / 4 + 2 * biases.len() + window.min(sample::WINDOW),
-            ),
+            recorded: None,
+            vocab,
             biases,
             cursor: None,
         })
@@ -182,7 +181,7 @@ impl Sampler {
         Sampler { cursor, ..self }
     }
 
-    /// Whether only the host can sample, because of a grammar.
+    /// Whether a grammar constrains the text.
     pub(crate) fn is_held(&self) -> bool {
         self.cursor.is_some()
     }
@@ -198,24 +197,30 @@ impl Sampler {
         self.cursor.as_mut().is_some_and(|cursor| cursor.is_over(history))
     }
 
-    /// The record with which a device samples the tokens after `history` as [`Sampler::pick`] does; `None` if the settings are not
-    /// supported or exceed the record.
-    pub(crate) fn record(&mut self, history: &[u32]) -> Option<&[u32]> {
-        if self.is_held() || self.window > sample::WINDOW || self.biases.len() > sample::BIASES {
-            return None;
+    /// Adds a row to the records with which a device samples the tokens after `history` as [`Sampler::pick`] does. False if the
+    /// settings are not supported, or there is no mask. Waits for the mask of a grammar if it is not known yet.
+    pub(crate) fn record(&mut self, history: &[u32], to: &mut Records) -> bool {
+        self.recorded = None;
+        if self.window > sample::WINDOW || self.biases.len() > sample::BIASES {
+            return false;
         }
-        let recent = &history[history.len().saturating_sub(self.window)..];
-        let draw = history.len() as u64;
-        let settings = Settings {
-            recent: recent.len() as u32,
-            draw: [draw as u32, (draw >> 32) as u32],
-            ..self.settings
+        let mask = match self.cursor.as_mut().map(|cursor| cursor.allowed(history, self.vocab)) {
+            None => None,
+            Some(Ok(mask)) => Some(mask),
+            // The error is found again where the host samples.
+            Some(Err(_)) => return false,
         };
-        self.record.clear();
-        self.record.extend_from_slice(bytemuck::cast_slice(bytemuck::bytes_of(&settings)));
-        self.record.extend(self.biases.iter().flat_map(|(id, bias)| [*id, bias.to_bits()]));
-        self.record.extend_from_slice(recent);
-        Some(&self.record)
+        let draw = history.len() as u64;
+        let settings = Settings { draw: [draw as u32, (draw >> 32) as u32], ..self.settings };
+        let recent = &history[history.len().saturating_sub(self.window)..];
+        to.push(&settings, mask, &self.biases, recent);
+        self.recorded = Some(history.len());
+        true
+    }
+
+    /// Whether a device samples the token after `history`.
+    pub(crate) fn is_recorded(&self, history: &[u32]) -> bool {
+        self.recorded == Some(history.len())
     }
 
     /// Samples the token after `history` (the prompt and the tokens generated so far), from `logits`. The
@@ -329,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_records_are_complete_and_need_no_allocation() {
+    fn records_for_devices_are_complete() {
         let sampling = Sampling {
             temperature: 0.5,
             top_p: 0.25,
@@ -340,21 +345,23 @@ mod tests {
             ..Sampling::default()
         };
         let mut sampler = Sampler::new(&sampling, 10).unwrap_or_else(|error| panic!("{error}"));
-        let room = sampler.record.capacity();
+        let mut records = Records::default();
         for length in [1, 3, 500] {
             let history: Vec<u32> = (0..length).map(|i| i % 10).collect();
-            let record = sampler.record(&history).unwrap_or_default().to_vec();
-            let (head, rest) = record.split_at(16);
-            let settings: Settings = bytemuck::pod_read_unaligned(bytemuck::cast_slice(head));
+            records.clear(2, 1);
+            assert!(sampler.record(&history, &mut records) && sampler.is_recorded(&history));
+            let (head, rest) = records.words().split_at(32);
+            let settings: Settings = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&head[..16]));
             assert_eq!((settings.inverse_temperature, settings.top_p), (2.0, 1 << 30));
             assert_eq!((settings.seed, settings.draw), ([7, 1], [length, 0]));
             assert_eq!((settings.biases, settings.recent), (2, length.min(3)));
             assert_eq!(rest[..4], [0, (-1.0f32).to_bits(), 2, 1.5f32.to_bits()]);
-            assert_eq!(rest[4..], history[history.len().saturating_sub(3)..]);
+            assert_eq!((settings.masked, settings.place), (0, 32));
+            let recent = &history[history.len().saturating_sub(3)..];
+            assert_eq!(rest[4..], [recent, &[0]].concat());
         }
-        assert_eq!(sampler.record.capacity(), room);
         let far = Sampling { repeat_last_n: sample::WINDOW + 1, ..sampling };
         let mut sampler = Sampler::new(&far, 10).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(sampler.record(&[1]), None);
+        assert!(!sampler.record(&[1], &mut records) && !sampler.is_recorded(&[1]));
     }
 }

@@ -4,12 +4,13 @@
 mod common;
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use akunu::schedule::{Event, Request, Scheduler, SchedulerOptions};
 use akunu::{
-    Capabilities, Choice, Device, DeviceChoice, Engine, EngineOptions, Error, Feed, FinishReason,
-    GenerateOptions, Generated, Model, Overflow, Sampler, Sampling, Session,
+    Capabilities, Choice, Constraints, Device, DeviceChoice, Engine, EngineOptions, Error, Feed,
+    FinishReason, GenerateOptions, Generated, Model, Overflow, ResponseFormat, Sampler, Sampling, Session,
 };
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::sample::BIASES;
@@ -34,9 +35,13 @@ fn base() -> GenerateOptions {
 
 /// The result on host and device, which must be equal.
 fn both(wanted: &GenerateOptions) -> (String, Generated) {
+    both_after(&prompt(), wanted)
+}
+
+fn both_after(prompt: &[u32], wanted: &GenerateOptions) -> (String, Generated) {
     let [host, device] = [false, true].map(|samples| {
         let mut engine = engine(samples, |_| {});
-        generate(&mut engine, &prompt(), wanted)
+        generate(&mut engine, prompt, wanted)
     });
     assert_eq!(host.0, device.0, "{wanted:?}");
     assert_eq!((&host.1.ids, &host.1.finish), (&device.1.ids, &device.1.finish), "{wanted:?}");
@@ -209,5 +214,61 @@ fn excluding_every_token_is_an_error_on_devices_too() {
             Some(id) => assert_eq!(found.unwrap(), [id; 4]),
         }
         assert_eq!(session.tokens(), if spared.is_some() { &[1, 5, 5, 5][..] } else { &[] });
+    }
+}
+
+/// The ids of several requests at once.
+fn together(engine: Engine, wanted: &[GenerateOptions]) -> Vec<Vec<u32>> {
+    let (scheduler, handle) = Scheduler::new(engine, &SchedulerOptions::default()).unwrap();
+    let ids = Arc::new(Mutex::new(vec![Vec::new(); wanted.len()]));
+    for (number, options) in wanted.iter().enumerate() {
+        let ids = ids.clone();
+        let on_event = Box::new(move |event: Event<'_>| {
+            match event {
+                Event::Piece { ids: more, .. } => {
+                    ids.lock().unwrap_or_else(PoisonError::into_inner)[number].extend_from_slice(more);
+                }
+                Event::Failed(error) => panic!("{error}"),
+                Event::Started { .. } | Event::Finished(_) => {}
+            }
+            ControlFlow::Continue(())
+        });
+        let request =
+            Request { prompt: prompt()[..4].to_vec(), options: options.clone(), ..Request::default() };
+        handle.submit(request, on_event).unwrap();
+    }
+    handle.close();
+    scheduler.run();
+    ids.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+#[test]
+fn constrained_answers_are_the_same_on_host_and_device() {
+    let constraints = Constraints::new(tales());
+    let held = |text: &str| constraints.get(&ResponseFormat::Regex(text.into()), None, None).unwrap();
+    // The last leaves fewer tokens than the limits of most settings.
+    let held = [held("[a-z ]{12,}[.]"), held("(yes|no|perhaps), said the (fox|owl)[.]"), held("x{9}")];
+    let options = |sampling: &Sampling, constraint| GenerateOptions {
+        sampling: sampling.clone(),
+        max_tokens: Some(7),
+        constraint,
+        ..Default::default()
+    };
+    let [greedy, warm, .., penalties, limited] = &[&[Sampling::default()][..], &samplings()].concat()[..]
+    else {
+        panic!("settings")
+    };
+    let wanted = [
+        options(greedy, Some(held[0].clone())),
+        options(penalties, None),
+        options(warm, Some(held[1].clone())),
+        options(limited, Some(held[2].clone())),
+        options(penalties, Some(held[0].clone())),
+    ];
+    let alone: Vec<Vec<u32>> =
+        wanted.iter().map(|options| both_after(&prompt()[..4], options).1.ids).collect();
+    for samples in [false, true] {
+        let engine = engine(samples, |options| (options.slots, options.logit_rows) = (4, 4));
+        assert_eq!(together(engine, &wanted), alone, "the device samples: {samples}");
     }
 }

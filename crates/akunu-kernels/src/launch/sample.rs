@@ -42,7 +42,7 @@ impl Shape<'_> {
                 .variant([("EACH", EACH), ("STAIRS", STAIRS), ("MERGED", MERGED)])
                 .variant([("HELD", (parts * STAIRS).div_ceil(THREADS))])
                 .constants([("VOCAB", p.vocab), ("PARTS", parts), ("LOGIT_CAPACITY", self.logit_rows)])
-                .constants([("STRIDE", p.stride), ("WINDOW", WINDOW as u32), ("BIASES", BIASES as u32)])
+                .constants([("WINDOW", WINDOW as u32), ("BIASES", BIASES as u32)])
                 .shared(shared)
                 .over([parts, self.logit_rows, 1], THREADS)
         };

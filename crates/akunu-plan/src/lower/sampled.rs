@@ -35,8 +35,7 @@ fn with_sample(
     vocab: usize,
     buffers: &mut Buffers,
 ) -> Result<DispatchTable, PlanError> {
-    let stride = sample::record_words(table.steps);
-    let bytes = size(&[table.logit_rows, stride, 4])?;
+    let bytes = size(&[table.logit_rows, sample::record_words(vocab, table.steps), 4])?;
     let records = buffers.add(format!("{}.records", table.name), bytes, BufferKind::Io);
     let operands = SampleOperands {
         logits: F32(table.io.logits.into()),
@@ -45,8 +44,8 @@ fn with_sample(
         logit_rows: U32(table.io.logit_rows.into()),
         sampling: Sampling(records.into()),
     };
-    let (vocab, advance, stride) = (vocab as u32, u32::from(table.steps > 1), stride as u32);
-    table.commands.push(Sample.command(operands, SampleParams { vocab, advance, stride }));
+    let (vocab, advance) = (vocab as u32, u32::from(table.steps > 1));
+    table.commands.push(Sample.command(operands, SampleParams { vocab, advance }));
     table.labels.push("sample".into());
     table.io.records = Some(records);
     Ok(table)

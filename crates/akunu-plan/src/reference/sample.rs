@@ -1,47 +1,43 @@
 //! Samples tokens by the definition.
 
 use crate::random::Draws;
-use crate::sample::{BIASES, Settings, WINDOW, share};
-
-/// The token that a record selects; `None` if a logit is NaN or no token is left.
-pub(crate) fn pick(record: &[u32], logits: &[f32], step: usize) -> Option<u32> {
-    Record::read(record, step).pick(logits, step)
-}
-
-/// Appends the token found to the tokens that a record's penalties apply to.
-pub(crate) fn push(record: &mut [u32], token: u32, step: usize) {
-    let end = Record::read(record, step).end;
-    record[end] = token;
-}
+use crate::sample::{BIASES, Settings, WINDOW, mask_words, share};
 
 /// The record of one row at one step.
-struct Record {
+pub(crate) struct Record<'a> {
     settings: Settings,
+    mask: Option<&'a [u32]>,
     biases: Vec<(u32, f32)>,
     /// The tokens that penalties apply to.
     window: Vec<u32>,
-    /// Where the token found is written.
-    end: usize,
+    /// Where the token found is written, in all words.
+    pub(crate) end: usize,
 }
 
-impl Record {
-    fn read(words: &[u32], step: usize) -> Record {
+impl Record<'_> {
+    /// The record of a row; see [`crate::sample::Records`].
+    pub(crate) fn read(all: &[u32], row: usize, vocab: usize, step: usize) -> Record<'_> {
         let head = size_of::<Settings>() / 4;
-        let settings: Settings = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[..head]));
+        let settings: Settings =
+            bytemuck::pod_read_unaligned(bytemuck::cast_slice(&all[row * head..][..head]));
+        let place = settings.place as usize;
+        let masked = if settings.masked == 1 { mask_words(vocab) } else { 0 };
+        let (mask, words) = all[place..].split_at(masked);
         let biases = (settings.biases as usize).min(BIASES);
-        let (pairs, recent) = words[head..].split_at(2 * biases);
+        let (pairs, recent) = words.split_at(2 * biases);
         let known = (settings.recent as usize).min(WINDOW) + step;
         let window = (settings.window as usize).min(WINDOW).min(known);
         Record {
             settings,
+            mask: (masked > 0).then_some(mask),
             biases: pairs.chunks_exact(2).map(|pair| (pair[0], f32::from_bits(pair[1]))).collect(),
             window: recent[known - window..known].to_vec(),
-            end: head + 2 * biases + known,
+            end: place + masked + 2 * biases + known,
         }
     }
 
     /// `None` if a logit is NaN or no token is left.
-    fn pick(&self, logits: &[f32], step: usize) -> Option<u32> {
+    pub(crate) fn pick(&self, logits: &[f32], step: usize) -> Option<u32> {
         let scaled = self.scaled(logits);
         let best = scaled.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         if logits.iter().any(|logit| !logit.is_finite()) || best == f32::NEG_INFINITY {
@@ -71,9 +67,10 @@ impl Record {
         for &id in &self.window {
             counts.get_mut(id as usize).into_iter().for_each(|count| *count += 1);
         }
-        for (logit, count) in logits.iter_mut().zip(counts) {
+        let may_follow = |id: usize| self.mask.is_none_or(|mask| mask[id / 32] >> (id % 32) & 1 == 1);
+        for (id, (logit, count)) in logits.iter_mut().zip(counts).enumerate() {
             *logit = if count > 0 { self.settings.penalised(*logit, count) } else { *logit };
-            *logit = self.settings.scaled(*logit);
+            *logit = if may_follow(id) { self.settings.scaled(*logit) } else { f32::NEG_INFINITY };
         }
         logits
     }

@@ -80,10 +80,10 @@ impl<'a> Active<'a> {
         Ok(flow.is_break().then_some(FinishReason::Callback))
     }
 
-    /// Whether it may be decoded in chains when it is alone. A chain keeps the logits of its last step only, and a grammar needs
-    /// those of each.
-    pub(super) fn can_chain(&self) -> bool {
-        self.logprobs.is_none() && !self.generation.is_held()
+    /// Whether it may be decoded in chains when it is alone. A chain keeps the logits of its last step only. With a grammar, chains
+    /// of one step are for devices that sample; others run while the mask is computed.
+    pub(super) fn can_chain(&self, engine: &Engine) -> bool {
+        self.logprobs.is_none() && (engine.samples() || !self.generation.is_held())
     }
 
     pub(super) fn prompt(&self) -> &[u32] {

@@ -7,7 +7,6 @@ use super::Stats;
 use super::active::Active;
 use super::pace::Pace;
 use super::slots::{MIN_COPY, Slot, awaits_copy, prepare_slot};
-use crate::generation::Generation;
 use crate::{Engine, Error, FinishReason, Session};
 
 /// How long a pass with other requests waits for masks of grammars. A request whose mask takes longer skips the next passes.
@@ -82,7 +81,7 @@ impl<'a> Batch<'a> {
             (true, false) => running += 1,
             (true, true) => waiting += 1,
         });
-        let lone = self.lone().map(|(_, active)| (active.can_chain(), active.generation.is_held()));
+        let lone = self.lone().map(|(_, active)| (active.can_chain(engine), active.generation.is_held()));
         let (can_chain, is_held) = lone.unwrap_or((false, false));
         match (reading, running, waiting) {
             (0, 0, 0) => {}
@@ -139,11 +138,14 @@ impl<'a> Batch<'a> {
         self.slots.iter_mut().enumerate().find_map(|(index, slot)| Some((index, slot.active.as_mut()?)))
     }
 
-    /// Submits a chain for the only request.
+    /// Submits a chain for the only request, if the mask of its grammar is known.
     fn chain(&mut self, engine: &mut Engine) {
         let Some((index, _)) = self.lone() else { return };
         let Slot { session, active: Some(active), .. } = &mut self.slots[index] else { return };
         let start = Instant::now();
+        if !active.generation.can_pick(start + MASK_WAIT) {
+            return;
+        }
         let found = active.generation.chain(engine, session);
         let now = Instant::now();
         if let Ok(steps @ 1..) = found {
@@ -189,14 +191,23 @@ impl<'a> Batch<'a> {
         }
         (self.stats.steps, self.stats.rows) = (self.stats.steps + 1, rows);
         let start = Instant::now();
-        if let Err(error) = engine.run_pass() {
-            return self.fail_all(error);
-        }
+        let ran = engine.start_pass().and_then(|()| {
+            let prepared = self.prepare_picks(engine);
+            engine.finish_pass()?;
+            prepared
+        });
+        let prepared = match ran {
+            Ok(prepared) => prepared,
+            Err(error) => return self.fail_all(error),
+        };
         let now = Instant::now();
         self.stats.prompt_tokens += fed as u64;
         self.pace.record(rows, now - start);
         self.commit_rows(now);
-        match self.find(engine) {
+        if engine.asking.is_empty() {
+            return;
+        }
+        match engine.find_prepared(prepared) {
             Ok(picked) => self.take(engine, picked),
             Err(error) => self.fail_all(error),
         }
@@ -296,23 +307,22 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Lets the device sample the next tokens; see [`Engine::find`].
-    fn find(&mut self, engine: &mut Engine) -> Result<bool, Error> {
-        if engine.asking.is_empty() {
+    /// Prepares sampling by the device while the pass runs. The masks that are known by then are part of it.
+    fn prepare_picks(&mut self, engine: &mut Engine) -> Result<bool, Error> {
+        let asking = |active: &&mut Active<'_>| active.logits_index.is_some();
+        let active = self.slots.iter().filter_map(|slot| slot.active.as_ref());
+        if !active
+            .filter(|active| active.logits_index.is_some())
+            .any(|active| active.generation.sampler.is_some())
+        {
             return Ok(false);
         }
-        let asking = |active: &&mut Active<'_>| active.logits_index.is_some();
+        let deadline = Instant::now() + MASK_GRACE;
         let active = self.slots.iter_mut().filter_map(|slot| slot.active.as_mut());
-        let samples = active.filter(asking).any(|active| active.generation.device_may_pick());
-        let active = self.slots.iter_mut().filter_map(|slot| slot.active.as_mut());
-        let picking = active.filter(asking).map(|active| {
-            let Generation { sampler, output, .. } = &mut active.generation;
-            sampler.as_mut().map(|sampler| (sampler, output.history()))
-        });
-        engine.find(samples, picking)
+        engine.prepare_picks(active.filter(asking).map(|active| active.generation.picking(deadline)))
     }
 
-    /// Adds the sampled token to each request with logits; `picked` is the result of [`Batch::find`].
+    /// Adds the sampled token to each request with logits; `picked` is the result of [`Engine::find_prepared`].
     fn take(&mut self, engine: &mut Engine, picked: bool) {
         let deadline = Instant::now() + MASK_GRACE;
         for index in 0..self.slots.len() {

@@ -1,11 +1,11 @@
 //! Runs and times a test.
 
 use std::ops::ControlFlow;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use akunu::schedule::{Event, Handle, Request, Scheduler, SchedulerOptions};
-use akunu::{Engine, GenerateOptions, Sampler, Sampling, Session};
+use akunu::{Constraint, Engine, GenerateOptions, Sampler, Sampling, Session};
 
 use super::super::run::default_sampling;
 use super::test::{Kind, Test};
@@ -22,6 +22,8 @@ pub struct Runner {
     /// Number of sequences of the largest batch.
     batch: usize,
     ids: Vec<u32>,
+    /// Of constrained tests.
+    constraint: Option<Arc<Constraint>>,
 }
 
 #[derive(Debug)]
@@ -36,10 +38,15 @@ enum State {
 
 impl Runner {
     /// For up to `batch` sequences of at most `longest` tokens.
-    pub fn new(mut engine: Engine, batch: usize, longest: usize) -> Result<Runner, Failure> {
+    pub fn new(
+        mut engine: Engine,
+        batch: usize,
+        longest: usize,
+        constraint: Option<Arc<Constraint>>,
+    ) -> Result<Runner, Failure> {
         let ids = super::super::random_ids(longest + 1, engine.vocab_size(), 42);
         let session = engine.session()?;
-        Ok(Runner { state: State::Alone(Box::new(engine), session), batch, ids })
+        Ok(Runner { state: State::Alone(Box::new(engine), session), batch, ids, constraint })
     }
 
     pub fn engine(&self) -> Result<&Engine, Failure> {
@@ -53,7 +60,7 @@ impl Runner {
     pub fn run(&mut self, test: Test) -> Result<Duration, Failure> {
         match (test.kind, test.batch) {
             (Kind::Prompt, _) => self.prompt(test),
-            (Kind::Generate, 1) => self.generate(test),
+            (Kind::Generate, 1) if !test.constrained => self.generate(test),
             (Kind::Generate, _) => self.generate_together(test),
         }
     }
@@ -133,6 +140,7 @@ impl Runner {
     fn generate_together(&mut self, test: Test) -> Result<Duration, Failure> {
         let before = test.depth.saturating_sub(1);
         let shared = self.ids[..before].to_vec();
+        let constraint = self.constraint.clone().filter(|_| test.constrained);
         let (scheduler, handle) = self.together()?;
         let vocab = scheduler.engine().vocab_size();
         let (sender, receiver) = mpsc::channel();
@@ -143,6 +151,7 @@ impl Runner {
                 // The first token is computed in the prompt's last pass.
                 max_tokens: Some(test.tokens + 1),
                 ignore_eos: true,
+                constraint: constraint.clone(),
                 sampling: match test.sampled {
                     true => sampling(scheduler.engine(), sequence as u64),
                     false => Sampling::default(),
@@ -169,7 +178,8 @@ impl Runner {
         for timings in receiver {
             let timings = timings?;
             if timings.generated_tokens != test.tokens + 1 {
-                return Err(Failure::new("a sequence ended too early"));
+                let hint = "a constrained answer must be able to reach the length of the test (-n)";
+                return Err(Failure::new("a sequence ended too early").hint(hint));
             }
             seconds = seconds.max(timings.generate_s);
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use akunu::devices::ceilings::Ceilings;
-use akunu::{DeviceChoice, Engine, KvType, Model};
+use akunu::{Constraints, DeviceChoice, Engine, KvType, Model};
 use clap::Args;
 use serde::Serialize;
 
@@ -20,6 +20,7 @@ use super::ceilings;
 
 use crate::args::{self, ModelArg, TaskArgs};
 use crate::failure::Failure;
+use crate::format::FormatArgs;
 use crate::grid::Grid;
 use crate::output::{self, Output};
 use crate::progress::Progress;
@@ -52,6 +53,9 @@ pub struct BenchArgs {
     /// Samples with the default settings of `run` instead of greedy decoding
     #[arg(long)]
     sampled: bool,
+    /// Measures generation constrained to a format too, whose answers must be at least as long as the tests
+    #[command(flatten)]
+    format: FormatArgs,
     /// Measured runs of each test, after one warm-up run
     #[arg(short, long, default_value = "5", value_parser = args::count)]
     repetitions: usize,
@@ -168,10 +172,20 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
     let mut tests = Vec::new();
     for &depth in &depths {
         let sampled = |kind| args.sampled && kind == Kind::Generate;
-        let test = |kind, tokens, batch| Test { kind, tokens, depth, batch, sampled: sampled(kind) };
-        tests.extend(prompts.iter().map(|&tokens| test(Kind::Prompt, tokens, 1)));
+        let test = |kind, tokens, batch, constrained| Test {
+            kind,
+            tokens,
+            depth,
+            batch,
+            sampled: sampled(kind),
+            constrained,
+        };
+        tests.extend(prompts.iter().map(|&tokens| test(Kind::Prompt, tokens, 1, false)));
+        let constrained = if args.format.is_given() { &[false, true][..] } else { &[false] };
         for &batch in &batches {
-            tests.extend(generated.iter().map(|&tokens| test(Kind::Generate, tokens, batch)));
+            for &tokens in &generated {
+                tests.extend(constrained.iter().map(|&held| test(Kind::Generate, tokens, batch, held)));
+            }
         }
     }
     tests.retain(|test| test.tokens > 0);
@@ -229,7 +243,10 @@ fn measure_all(
     let weights = engine.plan().tables.decode().cost(akunu_plan::Entries::Rows(&row), 1).weight_bytes;
     let mut beside =
         if args.ceilings { ceilings::of(args.device, &options.backends, used, weights)? } else { None };
-    let mut runner = Runner::new(engine, batch, longest)?;
+    let format = args.format.read()?;
+    let constraints = Constraints::new(model.clone());
+    let constraint = format.map(|format| constraints.get(&format, None, None)).transpose()?;
+    let mut runner = Runner::new(engine, batch, longest, constraint)?;
     for &test in tests {
         let mut runs = Vec::with_capacity(args.repetitions);
         beside = beside.map(|ceilings| measured(ceilings.with_threads(used)));

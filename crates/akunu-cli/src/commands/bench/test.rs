@@ -20,6 +20,8 @@ pub struct Test {
     pub batch: usize,
     /// Whether tokens are sampled; otherwise decoding is greedy.
     pub sampled: bool,
+    /// Whether a grammar constrains the text.
+    pub constrained: bool,
 }
 
 impl Test {
@@ -36,6 +38,9 @@ impl Test {
         }
         if self.sampled {
             name += "@sampled";
+        }
+        if self.constrained {
+            name += "@constrained";
         }
         name
     }
@@ -76,11 +81,13 @@ mod tests {
 
     #[test]
     fn tests_are_named_as_llama_bench_names_them() {
-        let plain = Test { kind: Kind::Prompt, tokens: 512, depth: 0, batch: 1, sampled: false };
+        let plain =
+            Test { kind: Kind::Prompt, tokens: 512, depth: 0, batch: 1, sampled: false, constrained: false };
         assert_eq!(plain.name(), "pp512");
         let deep = Test { kind: Kind::Generate, tokens: 128, depth: 4096, ..plain };
         assert_eq!(deep.name(), "tg128@d4096");
         assert_eq!(Test { batch: 16, ..deep }.name(), "tg128@d4096@b16");
-        assert_eq!(Test { batch: 16, sampled: true, ..deep }.name(), "tg128@d4096@b16@sampled");
+        let all = Test { batch: 16, sampled: true, constrained: true, ..deep };
+        assert_eq!(all.name(), "tg128@d4096@b16@sampled@constrained");
     }
 }
