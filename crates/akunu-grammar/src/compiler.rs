@@ -1,6 +1,7 @@
 //! Compiles grammars on threads of their own, with a deadline and a flag to cancel.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,16 @@ use crate::vocabulary::Vocabulary;
 /// How often a waiting request looks whether it is cancelled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(20);
 
+const COMPILING_THREADS: usize = 2;
+/// A GPU's pass over many constrained texts is shorter than their masks one after the other.
+const MASK_THREADS: RangeInclusive<usize> = 2..=16;
+
+/// Half of the processors, since a CPU device uses them too.
+fn mask_threads() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (processors / 2).clamp(*MASK_THREADS.start(), *MASK_THREADS.end())
+}
+
 /// The threads that compile grammars, and those that compute masks. One for all grammars of a model.
 #[derive(Debug)]
 pub struct Workers {
@@ -29,8 +40,8 @@ pub struct Workers {
 impl Default for Workers {
     fn default() -> Workers {
         Workers {
-            compiling: Pool::new("akunu-compile"),
-            masks: Pool::new("akunu-masks"),
+            compiling: Pool::new("akunu-compile", COMPILING_THREADS),
+            masks: Pool::new("akunu-masks", mask_threads()),
             clients: Arc::default(),
         }
     }

@@ -6,8 +6,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads of a pool.
-const THREADS: usize = 2;
 /// The library recurses over the rules of a grammar. Memory is taken only where the stack is used.
 const STACK_BYTES: usize = 64 << 20;
 
@@ -35,8 +33,10 @@ struct State {
     arrivals: u64,
     threads: usize,
     idle: usize,
-    /// Maximum number of threads, with one more for each abandoned job.
+    /// Maximum number of threads, without substitutes.
     most: usize,
+    /// Substitutes for threads that run abandoned jobs.
+    substitutes: usize,
     closed: bool,
 }
 
@@ -44,9 +44,10 @@ struct State {
 const MAX_SUBSTITUTES: usize = 2;
 
 impl Pool {
-    pub(crate) fn new(name: &'static str) -> Pool {
+    /// A pool of at most `most` threads.
+    pub(crate) fn new(name: &'static str, most: usize) -> Pool {
         let waiting = BTreeMap::new();
-        let state = State { waiting, arrivals: 0, threads: 0, idle: 0, most: THREADS, closed: false };
+        let state = State { waiting, arrivals: 0, threads: 0, idle: 0, most, substitutes: 0, closed: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), wake: Condvar::new() });
         Pool { shared, name }
     }
@@ -61,7 +62,7 @@ impl Pool {
         let key = (rank, state.arrivals);
         state.arrivals += 1;
         state.waiting.insert(key, Box::new(job));
-        if state.idle < state.waiting.len() && state.threads < state.most {
+        if state.idle < state.waiting.len() && state.threads < state.most + state.substitutes {
             match self.start_thread() {
                 Ok(()) => state.threads += 1,
                 Err(_) if state.threads > 0 => {}
@@ -90,10 +91,10 @@ impl Pool {
     /// Gives a substitute to the thread of a running job that cannot be stopped, until the returned value is dropped.
     pub(crate) fn abandon(&self) -> Option<Substitute> {
         let mut state = self.shared.lock();
-        if state.closed || state.most - THREADS >= MAX_SUBSTITUTES || self.start_thread().is_err() {
+        if state.closed || state.substitutes >= MAX_SUBSTITUTES || self.start_thread().is_err() {
             return None;
         }
-        (state.threads, state.most) = (state.threads + 1, state.most + 1);
+        (state.threads, state.substitutes) = (state.threads + 1, state.substitutes + 1);
         Some(Substitute(self.shared.clone()))
     }
 
@@ -107,7 +108,7 @@ pub(crate) struct Substitute(Arc<Shared>);
 
 impl Drop for Substitute {
     fn drop(&mut self) {
-        self.0.lock().most -= 1;
+        self.0.lock().substitutes -= 1;
         self.0.wake.notify_all();
     }
 }
@@ -132,7 +133,7 @@ impl Shared {
     fn run(&self) {
         let mut state = self.lock();
         loop {
-            if state.closed || state.threads > state.most {
+            if state.closed || state.threads > state.most + state.substitutes {
                 state.threads -= 1;
                 return;
             }

@@ -9,8 +9,10 @@ use super::pace::Pace;
 use super::slots::{MIN_COPY, Slot, awaits_copy, prepare_slot};
 use crate::{Engine, Error, FinishReason, Session};
 
-/// How long a pass with other requests waits for masks of grammars. A request whose mask takes longer skips the next passes.
+/// How long a pass is delayed by masks of grammars. A request whose mask takes longer skips the next passes.
 const MASK_GRACE: Duration = Duration::from_micros(500);
+/// A device gets the masks that are known after this time, or when the pass is expected to end.
+const MASK_TIME: Duration = Duration::from_millis(5);
 /// How long the engine waits for masks if it has nothing else to do, before it looks for new requests.
 const MASK_WAIT: Duration = Duration::from_millis(2);
 
@@ -191,8 +193,9 @@ impl<'a> Batch<'a> {
         }
         (self.stats.steps, self.stats.rows) = (self.stats.steps + 1, rows);
         let start = Instant::now();
+        let deadline = start + self.pace.expected(rows).min(MASK_TIME) + MASK_GRACE;
         let ran = engine.start_pass().and_then(|()| {
-            let prepared = self.prepare_picks(engine);
+            let prepared = self.prepare_picks(engine, deadline);
             engine.finish_pass()?;
             prepared
         });
@@ -208,7 +211,7 @@ impl<'a> Batch<'a> {
             return;
         }
         match engine.find_prepared(prepared) {
-            Ok(picked) => self.take(engine, picked),
+            Ok(picked) => self.take(engine, picked, if picked { now } else { now + MASK_GRACE }),
             Err(error) => self.fail_all(error),
         }
     }
@@ -307,8 +310,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Prepares sampling by the device while the pass runs. The masks that are known by then are part of it.
-    fn prepare_picks(&mut self, engine: &mut Engine) -> Result<bool, Error> {
+    /// Prepares sampling by the device while the pass runs. The masks that are known at `deadline` are part of it.
+    fn prepare_picks(&mut self, engine: &mut Engine, deadline: Instant) -> Result<bool, Error> {
         let asking = |active: &&mut Active<'_>| active.logits_index.is_some();
         let active = self.slots.iter().filter_map(|slot| slot.active.as_ref());
         if !active
@@ -317,14 +320,12 @@ impl<'a> Batch<'a> {
         {
             return Ok(false);
         }
-        let deadline = Instant::now() + MASK_GRACE;
         let active = self.slots.iter_mut().filter_map(|slot| slot.active.as_mut());
         engine.prepare_picks(active.filter(asking).map(|active| active.generation.picking(deadline)))
     }
 
     /// Adds the sampled token to each request with logits; `picked` is the result of [`Engine::find_prepared`].
-    fn take(&mut self, engine: &mut Engine, picked: bool) {
-        let deadline = Instant::now() + MASK_GRACE;
+    fn take(&mut self, engine: &mut Engine, picked: bool, deadline: Instant) {
         for index in 0..self.slots.len() {
             let Some(active) = &mut self.slots[index].active else { continue };
             let Some(row) = active.logits_index.take() else { continue };

@@ -67,6 +67,11 @@ impl Pace {
         self.measured.iter().flatten().copied()
     }
 
+    /// The estimated duration of a pass; zero before any measurement.
+    pub(super) fn expected(&self, rows: usize) -> Duration {
+        Duration::try_from_secs_f64(self.seconds(rows as f64).unwrap_or(0.0)).unwrap_or_default()
+    }
+
     /// The estimated duration of a pass. A pass of r rows takes about w + c · r; with a single measurement, durations are assumed to be
     /// proportional to rows.
     fn seconds(&self, rows: f64) -> Option<f64> {
