@@ -14,6 +14,7 @@ mod bench;
 mod capi;
 mod clients;
 mod cross;
+mod fuzz;
 mod gpu;
 mod kernels;
 mod licences;
@@ -38,7 +39,7 @@ cargo xtask TASK
   page       test the chat page in headless Chromium
   kernels [every]  compile GPU kernels with NVRTC for three generations of GPUs, and check them as Metal with clang
   gpu        bundle the tests for a machine with a GPU: the binary, test models, a script
-  fuzz NAME  fuzz one target for a minute (needs cargo-fuzz); without a name, list them
+  fuzz NAME  fuzz one target for a minute, or all of them; without a name, list them
   bench kernels ...  the CPU device's kernels against the machine's read bandwidth
   bench cpu ...      models against the machine's ceilings, a peer and a baseline (--help)";
 
@@ -57,7 +58,7 @@ fn main() -> ExitCode {
         Some("page") => page::page(),
         Some("kernels") => kernels::kernels(rest),
         Some("gpu") => gpu::bundle(),
-        Some("fuzz") => fuzz(rest),
+        Some("fuzz") => fuzz::fuzz(rest),
         Some("bench") => bench(rest),
         _ => {
             eprintln!("{USAGE}");
@@ -183,13 +184,4 @@ fn loom() -> Result<()> {
     let mut command = cargo(&["test", "--release", "-p", "akunu-pool", "--lib", "loom"]);
     // A separate target folder, because the flag would otherwise cause rebuilds.
     run(command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", "target/loom"))
-}
-
-fn fuzz(args: &[String]) -> Result<()> {
-    let mut command = cargo(&["fuzz"]);
-    match args {
-        [] => command.arg("list"),
-        [target, rest @ ..] => command.args(["run", target]).args(rest).args(["--", "-max_total_time=60"]),
-    };
-    run(command.env("RUSTC_BOOTSTRAP", "1"))
 }

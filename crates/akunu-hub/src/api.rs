@@ -32,8 +32,9 @@ struct RevisionAnswer {
     sha: String,
 }
 
+/// An entry of a listing, as the hub answers it.
 #[derive(Debug, Deserialize)]
-struct Entry {
+pub(crate) struct Entry {
     #[serde(rename = "type")]
     kind: String,
     path: String,
@@ -75,9 +76,7 @@ pub(crate) fn files(
     let mut files = Vec::new();
     for _ in 0..MAX_PAGES {
         let (page, headers) = http.json::<Vec<Entry>>(&url, Resource::Listing { repo }, observer)?;
-        for entry in page.into_iter().filter(|entry| entry.kind == "file") {
-            files.push(remote_file(http, repo, entry)?);
-        }
+        files.extend(page_files(http, repo, page)?);
         let Some(next) = header(&headers, "link").and_then(next_page) else { return Ok(files) };
         let base: Option<Uri> = url.parse().ok();
         url = base.and_then(|base| join(&base, next)).ok_or_else(|| Error::Protocol {
@@ -86,6 +85,12 @@ pub(crate) fn files(
         })?;
     }
     Err(Error::Protocol { host: http.host(), reason: "the listing has too many pages".to_string() })
+}
+
+/// The files of a page of a listing.
+pub(crate) fn page_files(http: &Http, repo: &Repo, page: Vec<Entry>) -> Result<Vec<RemoteFile>> {
+    let files = page.into_iter().filter(|entry| entry.kind == "file");
+    files.map(|entry| remote_file(http, repo, entry)).collect()
 }
 
 fn remote_file(http: &Http, repo: &Repo, entry: Entry) -> Result<RemoteFile> {
@@ -104,7 +109,7 @@ fn remote_file(http: &Http, repo: &Repo, entry: Entry) -> Result<RemoteFile> {
 }
 
 /// The URL in `<URL>; rel="next"`.
-fn next_page(link: &str) -> Option<&str> {
+pub(crate) fn next_page(link: &str) -> Option<&str> {
     link.split(',').find_map(|part| {
         let (address, rest) = part.trim().strip_prefix('<')?.split_once('>')?;
         let mut words = rest.split(';').map(|word| word.trim().replace('"', ""));

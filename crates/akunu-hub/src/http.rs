@@ -337,7 +337,7 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> 
 
 /// The `Retry-After` of a response in seconds, from a number or a date. A date is relative to the server's clock, if
 /// the response states it. `None` if the time has passed: then the default pauses are used.
-fn retry_after(headers: &HeaderMap) -> Option<u64> {
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<u64> {
     let text = header(headers, "retry-after")?.trim();
     let seconds = text.parse().ok().or_else(|| {
         let here = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();

@@ -19,6 +19,8 @@ mod digest;
 mod disk;
 mod download;
 mod error;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod http;
 mod hub;
 mod listings;

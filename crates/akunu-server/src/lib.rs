@@ -32,6 +32,8 @@ mod body;
 mod connections;
 mod error;
 mod fields;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod guard;
 mod health;
 mod job;

@@ -132,6 +132,16 @@ mod tests {
         assert_eq!(parse(&to_json(&messages)).unwrap(), messages);
     }
 
+    /// As Python's `json` reads and writes them.
+    #[test]
+    fn numbers_are_kept_exactly() {
+        let given = r#"[{"role": "user", "content": "", "x": [0.4674408446744074, 3.162277660168379e-9, -5e-324]}]"#;
+        let written = to_json(&parse(given).unwrap());
+        for number in ["0.4674408446744074", "3.162277660168379e-9", "-5e-324"] {
+            assert!(written.contains(number), "{written}");
+        }
+    }
+
     #[test]
     fn messages_are_brought_into_the_form_of_templates() {
         let given = r#"[

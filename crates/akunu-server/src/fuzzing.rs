@@ -1,0 +1,40 @@
+//! The server without sockets. Only for the fuzz target `http`, with `--cfg fuzzing`.
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::Request;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::app::App;
+use crate::{Options, ServeError};
+
+/// All routes and layers of a server, called in this process.
+#[derive(Debug)]
+pub struct InProcess {
+    router: Router,
+    runtime: Runtime,
+}
+
+impl InProcess {
+    pub fn new(options: Options) -> Result<InProcess, ServeError> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(ServeError::Threads)?;
+        let router = App::new(options, true, runtime.handle().clone()).router();
+        Ok(InProcess { router, runtime })
+    }
+
+    /// Posts a JSON body. Returns the status and the whole response, or `None` if the response was aborted.
+    pub fn post(&self, path: &str, body: &[u8]) -> Option<(u16, Vec<u8>)> {
+        let request = Request::post(path)
+            .header("host", "localhost")
+            .header("content-type", "application/json")
+            .body(Body::from(body.to_vec()))
+            .ok()?;
+        self.runtime.block_on(async {
+            let response = TowerToHyperService::new(self.router.clone()).call(request).await.ok()?;
+            let status = response.status().as_u16();
+            Some((status, to_bytes(response.into_body(), usize::MAX).await.ok()?.to_vec()))
+        })
+    }
+}
