@@ -14,10 +14,10 @@ mod bench;
 mod capi;
 mod clients;
 mod cross;
+mod deny;
 mod fuzz;
 mod gpu;
 mod kernels;
-mod licences;
 mod metal;
 mod page;
 
@@ -28,11 +28,11 @@ use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "\
 cargo xtask TASK
-  ci         what CI runs: format, lints, tests, docs, licences, GPU kernels, the pool's model, other platforms
+  ci         what CI runs: format, lints, tests, docs, dependencies, GPU kernels, the pool's model, other platforms
   gen        write the generated files (docs/cli.md, akunu.h)
   header     fail if akunu.h does not match akunu-capi
   capi DIR   build the C library, and install it with its header and pkg-config file under DIR
-  licences   fail on a dependency without a permissive licence, or in two versions
+  deny [CHECK ...]  check dependencies: licences, duplicates, sources, or what is named (`all` needs a download)
   loom       model-check the thread pool's barrier
   cross      lint for macOS and Windows, run the CPU's tests for ARM in an emulator
   clients    test akunu serve with official clients
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         Some("gen") => generated(),
         Some("header") => capi::check(),
         Some("capi") => capi::install(rest),
-        Some("licences") => licences::check(),
+        Some("deny") => deny::deny(rest),
         Some("loom") => loom(),
         Some("cross") => cross::cross(),
         Some("clients") => clients::clients(),

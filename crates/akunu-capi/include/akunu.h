@@ -54,7 +54,7 @@ enum akunu_status
     AKUNU_STATUS_MODEL = -6,
     // The device is not available, or failed.
     AKUNU_STATUS_DEVICE = -7,
-    // The model does not fit into memory.
+    // The model does not fit into memory, or memory cannot be allocated.
     AKUNU_STATUS_MEMORY = -8,
     // The text is longer than the context.
     AKUNU_STATUS_CONTEXT = -9,

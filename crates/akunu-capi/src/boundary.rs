@@ -27,7 +27,7 @@ pub enum Status {
     Model = -6,
     /// The device is not available, or failed.
     Device = -7,
-    /// The model does not fit into memory.
+    /// The model does not fit into memory, or memory cannot be allocated.
     Memory = -8,
     /// The text is longer than the context.
     Context = -9,
@@ -64,8 +64,8 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let status = match &error {
             Error::Format(_) | Error::Plan(_) => Status::Model,
+            error if error.is_out_of_memory() => Status::Memory,
             Error::Device(_) | Error::UnknownDevice { .. } => Status::Device,
-            Error::DoesNotFit { .. } => Status::Memory,
             Error::PromptTooLong { .. } | Error::ContextFull { .. } | Error::TextTooLong { .. } => {
                 Status::Context
             }

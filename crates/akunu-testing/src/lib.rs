@@ -4,7 +4,9 @@
 mod allocations;
 mod clock;
 mod data;
+mod failing;
 
 pub use allocations::{CountingAllocator, allocations};
 pub use clock::thread_time;
 pub use data::data;
+pub use failing::{FailingAllocator, allocation_fails, allow_allocations, fail_allocations};

@@ -21,12 +21,17 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct WordCache {
     seed: Seed,
+    /// Empty if there was no memory for it.
     slots: Vec<Slot>,
 }
 
 impl Default for WordCache {
     fn default() -> WordCache {
-        WordCache { seed: Seed::random(), slots: vec![Slot { word: 0, ids: [UNUSED; MAX_TOKENS] }; SLOTS] }
+        let mut slots = Vec::new();
+        if slots.try_reserve_exact(SLOTS).is_ok() {
+            slots.resize(SLOTS, Slot { word: 0, ids: [UNUSED; MAX_TOKENS] });
+        }
+        WordCache { seed: Seed::random(), slots }
     }
 }
 
@@ -49,7 +54,7 @@ impl WordCache {
     #[inline]
     pub(crate) fn append(&self, word: &[u8], ids: &mut Vec<u32>) -> bool {
         let Some(key) = key(word) else { return false };
-        let slot = &self.slots[self.place(key)];
+        let Some(slot) = self.slots.get(self.place(key)) else { return false };
         if slot.word != key {
             return false;
         }
@@ -65,7 +70,9 @@ impl WordCache {
             let mut ids = [UNUSED; MAX_TOKENS];
             ids[..tokens.len()].copy_from_slice(tokens);
             let place = self.place(key);
-            self.slots[place] = Slot { word: key, ids };
+            if let Some(slot) = self.slots.get_mut(place) {
+                *slot = Slot { word: key, ids };
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use akunu_plan::{
     PlanOptions, Row, Submission,
 };
 
+use crate::memory::reserved;
 use crate::pass::{Feed, LastPass};
 use crate::prompt::check_prompt;
 use crate::session::SlotPool;
@@ -237,13 +238,15 @@ impl Engine {
         let mut notes = notes(&model, options, &plan, device.capabilities(), available);
         notes.extend(model.tokenizer_notes());
         let loaded = akunu_plan::load(&plan, model.weights(), &mut *device)?;
+        let mut logits = reserved("logits", plan.config.vocab_size)?;
+        logits.resize(plan.config.vocab_size, 0.0);
         Ok(Engine {
             pool: Arc::new(SlotPool::new(plan.options.slots)),
             rows: Vec::with_capacity(plan.options.prefill_rows),
             asking: Vec::with_capacity(plan.options.prefill_rows),
             sampling: Records::default(),
             found: vec![0; plan.tables.decode().steps.max(plan.tables.prefill().logit_rows)],
-            logits: vec![0.0; plan.config.vocab_size],
+            logits,
             last: None,
             chain_time: options.chain_time,
             step_seconds: None,
@@ -290,7 +293,8 @@ impl Engine {
     /// Takes a free slot.
     pub fn session(&mut self) -> Result<Session, Error> {
         let slots = self.plan.options.slots;
-        self.pool.take(self.context()).ok_or(Error::NoFreeSlot { slots })
+        let tokens = reserved("the tokens of a session", self.context())?;
+        self.pool.take(tokens).ok_or(Error::NoFreeSlot { slots })
     }
 
     /// Makes the session's tokens equal to `ids`: keeps their common prefix, and processes the rest (at least the last token,
@@ -372,7 +376,8 @@ impl Engine {
         let max_rows = if all { table.logit_rows } else { table.rows };
         let chunk = chunk.unwrap_or(max_rows).clamp(1, max_rows);
         let mut session = self.session()?;
-        let mut logits = Vec::with_capacity(self.vocab_size() * if all { ids.len() } else { 1 });
+        let rows = if all { ids.len() } else { 1 };
+        let mut logits = reserved("logits", self.vocab_size().saturating_mul(rows))?;
         for (index, part) in ids.chunks(chunk).enumerate() {
             let is_last = index * chunk + part.len() == ids.len();
             let wanted = if all { part.len() } else { usize::from(is_last) };

@@ -130,3 +130,10 @@ pub enum Error {
     #[error(transparent)]
     Shared(std::sync::Arc<Error>),
 }
+
+impl Error {
+    /// Whether less of what takes memory would help: another model, or a shorter context.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Error::DoesNotFit { .. } | Error::Device(DeviceError::OutOfMemory { .. }))
+    }
+}

@@ -3,7 +3,7 @@
 use std::fs::read_to_string;
 use std::path::Path;
 
-use akunu_plan::MemoryPlan;
+use akunu_plan::{DeviceError, MemoryPlan};
 
 /// Memory that can be allocated without swapping: `MemAvailable` of Linux, or less if a control group limits it. `None` if
 /// unknown.
@@ -16,6 +16,16 @@ pub fn available_memory() -> Option<u64> {
         .ancestors()
         .filter_map(|group| group_available(Path::new("/sys/fs/cgroup").join(group).as_path()));
     Some(limit.fold(system, u64::min))
+}
+
+/// An empty vector with a capacity that depends on the model or its context, so that it may be large.
+pub(crate) fn reserved<T>(what: &str, count: usize) -> Result<Vec<T>, DeviceError> {
+    let mut items = Vec::new();
+    items.try_reserve_exact(count).map_err(|_| {
+        let bytes = count.saturating_mul(size_of::<T>()) as u64;
+        DeviceError::OutOfMemory { device: "the host", what: what.into(), bytes }
+    })?;
+    Ok(items)
 }
 
 fn mem_available(meminfo: &str) -> Option<u64> {

@@ -15,9 +15,10 @@ impl SlotPool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn take(self: &Arc<SlotPool>, context: usize) -> Option<Session> {
+    /// A session with a free slot. `tokens` is empty, and has room for the whole context.
+    pub(crate) fn take(self: &Arc<SlotPool>, tokens: Vec<u32>) -> Option<Session> {
         let slot = self.free().pop()?;
-        Some(Session { slot, tokens: Vec::with_capacity(context), pool: self.clone() })
+        Some(Session { slot, tokens, pool: self.clone() })
     }
 }
 

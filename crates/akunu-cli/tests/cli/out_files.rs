@@ -114,15 +114,24 @@ fn a_saved_conversation_survives_every_failure_to_save_another() {
 }
 
 #[test]
-fn a_pull_that_was_killed_at_any_write_is_completed_by_the_next_one() {
+fn a_pull_that_was_killed_at_any_write_leaves_the_version_of_before_and_is_completed_by_the_next_one() {
     let dir = tempfile::tempdir().unwrap();
     let small = dir.path().join("small.gguf");
     write_small_model(&small, |_| (), None);
     let model = fs::read(&small).unwrap();
-    let fake = FakeHub::new(&[("small-F32.gguf", &model)]);
+    const NAME: &str = "small-F32.gguf";
+    let fake = FakeHub::new(&[]);
     for at_limit in [AtLimit::Kill, AtLimit::Fail] {
         let cache = dir.path().join(if at_limit == AtLimit::Kill { "killed" } else { "full" });
         let pull = || crate::hub::command(&fake, &cache, &["pull", crate::hub::NAME]);
+        let offline = || crate::hub::command(&fake, &cache, &["pull", crate::hub::NAME, "--offline"]);
+        let pulled = |mut command: Command| {
+            let done = command.output().unwrap();
+            fs::read(String::from_utf8(done.stdout).unwrap().trim_end()).ok()
+        };
+        fake.commit(&"a".repeat(40), &[(NAME, b"of before")]);
+        assert_eq!(pulled(pull()).as_deref(), Some(&b"of before"[..]));
+        fake.commit(&"b".repeat(40), &[(NAME, &model)]);
         let mut failures = 0;
         // Continues where the one before has stopped, so each stops at another write.
         for blocks in (0..).step_by(8) {
@@ -135,15 +144,11 @@ fn a_pull_that_was_killed_at_any_write_is_completed_by_the_next_one() {
             if at_limit == AtLimit::Fail {
                 assert!(stderr.contains("cannot write ") && stderr.contains("File too large"), "{stderr}");
             }
-            let offline = crate::hub::command(&fake, &cache, &["pull", crate::hub::NAME, "--offline"])
-                .output()
-                .unwrap();
-            assert!(!offline.status.success(), "there is nothing complete yet");
+            assert_eq!(pulled(offline()).as_deref(), Some(&b"of before"[..]), "{blocks}");
         }
         assert!(failures > 2, "{failures}");
-        let done = pull().output().unwrap();
-        let pulled = String::from_utf8(done.stdout).unwrap();
-        assert!(fs::read(pulled.trim_end()).unwrap() == model);
+        assert!(pulled(pull()).as_deref() == Some(&model));
+        assert!(pulled(offline()).as_deref() == Some(&model));
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) enum LoadError {
 impl From<Error> for LoadError {
     fn from(error: Error) -> LoadError {
         match error {
-            Error::DoesNotFit { .. } => LoadError::OutOfMemory(error.to_string()),
+            error if error.is_out_of_memory() => LoadError::OutOfMemory(error.to_string()),
             error => LoadError::Engine(error),
         }
     }
