@@ -28,6 +28,12 @@ pub(super) fn round(number: &Number) -> (f64, f64) {
     }
 }
 
+/// Whether the number is an `f64`, so that bounds need no rounding.
+pub(super) fn is_rounded_exactly(number: &Number) -> bool {
+    let (up, down) = round(number);
+    up == down
+}
+
 /// Whether `llguidance` writes exactly this number.
 pub(super) fn is_exact(number: &Number) -> bool {
     match number.as_i64() {
