@@ -94,6 +94,17 @@ fn bounds_beyond_what_is_exact_only_narrow() {
             &["1.5"],
             &[],
         ),
+        // Nothing that can be generated is larger.
+        (
+            json!({"anyOf": [{"type": "number", "exclusiveMinimum": 9e18}, {"type": "null"}]}),
+            &["null"],
+            &["9000000000000000000"],
+        ),
+        (
+            json!({"type": ["number", "null"], "exclusiveMinimum": 1e17, "maximum": 1.0000000000000002e17}),
+            &["null"],
+            &["100000000000000000", "100000000000000000.0"],
+        ),
         (json!({"enum": [largest, 1]}), &["1"], &["9007199254740992", "9007199254740993"]),
     ]);
 }
@@ -549,6 +560,16 @@ fn keywords_that_a_draft_does_not_know_allow_nothing_more() {
             &["[]", "[1]"],
         ),
     ]);
+    let draft = "http://json-schema.org/draft-04/schema#";
+    check(&[(
+        json!({"$schema": draft, "oneOf": [
+            {"type": "integer", "minimum": 2, "maximum": 9},
+            {"type": "integer", "exclusiveMaximum": 0, "multipleOf": 3},
+            {"type": "null"},
+        ]}),
+        &["null"],
+        &["3", "6"],
+    )]);
     let extends =
         json!({"$schema": "http://json-schema.org/draft-03/schema#", "extends": {"type": "string"}});
     assert!(matches!(schema::rewrite(&extends), Err(SchemaError::Unsupported { .. })));

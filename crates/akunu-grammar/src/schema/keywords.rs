@@ -125,6 +125,12 @@ impl<'a> Converter<'a> {
         }
     }
 
+    /// Whether a bound is excluded by a number, in a draft that knows only booleans there and may ignore it.
+    pub fn has_later_bound(&self, map: &Map<String, Value>) -> bool {
+        let is_number = |keyword: &str| map.get(keyword).is_some_and(Value::is_number);
+        self.places.is_later("const") && (is_number("exclusiveMinimum") || is_number("exclusiveMaximum"))
+    }
+
     pub fn bounds(&self, place: PlaceId, map: &Map<String, Value>) -> Result<(Bound, Bound)> {
         let number = |keyword: &str| match map.get(keyword) {
             Some(Value::Number(number)) => Ok(Some(numbers::round(number))),
@@ -152,6 +158,7 @@ impl<'a> Converter<'a> {
             .iter()
             .filter_map(|keyword| map.get(*keyword)?.as_number())
             .all(numbers::is_rounded_exactly);
+        let is_exact = is_exact && !self.has_later_bound(map);
         let mut num = Num { values: None, is_integer, min, max, multiple: None };
         for keyword in ["multipleOf", "divisibleBy"] {
             let Some(value) = map.get(keyword) else { continue };

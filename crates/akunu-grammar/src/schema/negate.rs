@@ -168,6 +168,9 @@ impl<'a> Converter<'a> {
     fn outside(&self, place: PlaceId, map: &Map<String, Value>, key: &str) -> Result<Shapes> {
         let Some(Value::Number(number)) = map.get(key) else { return Ok(Shapes::none()) };
         self.bounds(place, map)?;
+        if key.starts_with("exclusive") && self.has_later_bound(map) {
+            return Ok(Shapes::unknown());
+        }
         let (up, down) = numbers::round(number);
         let is_excluded = |keyword: &str| map.get(keyword) == Some(&Value::Bool(true));
         let num = match key {
