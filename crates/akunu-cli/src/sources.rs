@@ -52,8 +52,12 @@ fn has_file(folder: &Path, id: &FileId, depth: usize) -> bool {
     })
 }
 
-/// Rejects a path that exists, also as a link that leads nowhere.
+/// Rejects a path that exists, also as a link that leads nowhere. With `--force`, only devices and pipes.
 pub fn refuse_existing(out: &Path, force: bool) -> Result<(), Failure> {
+    if force && !out.is_dir() {
+        let failed = |error| Failure::io("write", out, &error).hint("give the name of a file");
+        akunu_file::check_replaceable(out).map_err(failed)?;
+    }
     match !force && std::fs::symlink_metadata(out).is_ok() {
         true => Err(Failure::new(format!("{} exists", out.display())).hint("--force overwrites it")),
         false => Ok(()),

@@ -19,4 +19,4 @@ mod identity;
 mod new_file;
 
 pub use identity::FileId;
-pub use new_file::{Existing, NewFile, remove_unfinished, rename, write};
+pub use new_file::{Existing, NewFile, check_replaceable, remove_unfinished, rename, write};

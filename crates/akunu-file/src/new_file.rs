@@ -11,7 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub enum Existing {
     /// [`NewFile::commit`] fails with [`ErrorKind::AlreadyExists`].
     Refuse,
-    /// The file is replaced, and its permissions are kept. A symbolic link is replaced, not followed.
+    /// The file is replaced, and its permissions are kept. A symbolic link is replaced, not followed. Devices, pipes and
+    /// folders are refused.
     Replace,
 }
 
@@ -79,11 +80,13 @@ impl NewFile {
     /// Writes the content to disk, and gives the file its name. After an error, nothing is left of it.
     pub fn commit(mut self, existing: Existing) -> io::Result<()> {
         let Some(file) = self.file.take() else { return Err(closed()) };
-        if existing == Existing::Replace
-            && let Ok(old) = fs::symlink_metadata(&self.target)
-            && old.is_file()
-        {
-            file.set_permissions(old.permissions())?;
+        if existing == Existing::Replace {
+            check_replaceable(&self.target)?;
+            if let Ok(old) = fs::symlink_metadata(&self.target)
+                && old.is_file()
+            {
+                file.set_permissions(old.permissions())?;
+            }
         }
         file.sync_all()?;
         drop(file);
@@ -118,6 +121,17 @@ impl Drop for NewFile {
 
 fn closed() -> io::Error {
     io::Error::other("the file is complete")
+}
+
+/// Refuses a path at which there is a device, a pipe or a folder, also through a symbolic link: a renaming would put a
+/// file in its place.
+pub fn check_replaceable(target: &Path) -> io::Result<()> {
+    match fs::metadata(target) {
+        Ok(old) if !old.is_file() => {
+            Err(io::Error::new(ErrorKind::InvalidInput, "it is a device, a pipe or a folder, and no file"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -212,6 +226,21 @@ mod tests {
         assert_eq!(path.as_ref(), Some(&file.temporary));
         drop(file);
         assert!(unfinished().iter().all(|path| !path.starts_with(dir.path())));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn devices_are_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, link) = (dir.path().join("socket"), dir.path().join("link"));
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        for target in [&socket, &link] {
+            let error = write(target, b"content", Existing::Replace).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(!fs::metadata(target).unwrap().is_file());
+        }
+        assert_eq!(names(dir.path()), ["link", "socket"]);
     }
 
     #[cfg(unix)]

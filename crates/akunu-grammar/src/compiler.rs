@@ -87,6 +87,8 @@ impl Grammar {
 struct Ticket {
     state: Mutex<TicketState>,
     done: Condvar,
+    /// Nobody waits for the result.
+    is_abandoned: AtomicBool,
 }
 
 #[derive(Default)]
@@ -123,11 +125,7 @@ impl Workers {
         client: Client<'_>,
     ) -> Result<Grammar, GrammarError> {
         let (what, limits) = (format.what(), &vocabulary.limits);
-        let bytes = format.bytes();
-        if bytes > limits.source_bytes {
-            let reason = format!("it has {bytes} bytes, and the limit is {}", limits.source_bytes);
-            return Err(GrammarError::TooLarge { what, reason });
-        }
+        format.check_size(limits)?;
         let waiting = self.compiling.waiting();
         if waiting >= limits.waiting {
             return Err(GrammarError::Busy { waiting });
@@ -138,7 +136,8 @@ impl Workers {
             let (ticket, vocabulary) = (ticket.clone(), vocabulary.clone());
             let (format, before) = (format.clone(), before.cloned());
             move || {
-                let result = compile(&vocabulary, &format, before.as_ref());
+                let is_cancelled = || ticket.is_abandoned.load(Ordering::Relaxed);
+                let result = compile(&vocabulary, &format, before.as_ref(), &is_cancelled);
                 drop(unfinished);
                 let mut state = lock(&ticket.state);
                 state.result = Some(result);
@@ -176,6 +175,7 @@ impl Workers {
             let step = ticket.done.wait_timeout(state, left.min(CANCEL_INTERVAL));
             state = step.unwrap_or_else(PoisonError::into_inner).0;
         };
+        ticket.is_abandoned.store(true, Ordering::Relaxed);
         if state.result.is_none() && !self.compiling.withdraw(key) {
             state.abandoned = Some(self.compiling.abandon());
         }
@@ -196,10 +196,11 @@ fn compile(
     vocabulary: &Arc<Vocabulary>,
     format: &ResponseFormat,
     before: Option<&Reasoning>,
+    is_cancelled: &dyn Fn() -> bool,
 ) -> Result<Grammar, GrammarError> {
     let what = format.what();
     let work = || {
-        let grammars = format.grammars(before)?;
+        let grammars = format.grammars(before, is_cancelled)?;
         check_nesting(what, &grammars)?;
         let parser = vocabulary.factory.create_parser(grammars);
         let parser = parser.map_err(|error| refusal(what, &format!("{error:#}")))?;

@@ -1,13 +1,15 @@
 //! The format that an answer must have, as grammars of the library.
 
 use std::fmt::Write;
+use std::io;
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value as Json, json};
 
 use crate::error::GrammarError;
-use crate::gbnf;
+use crate::limits::Limits;
 use crate::schema::{self, SchemaError};
+use crate::{gbnf, lark};
 
 /// The required format of an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,9 +86,30 @@ impl ResponseFormat {
         matches!(self, ResponseFormat::Object | ResponseFormat::Schema(_) | ResponseFormat::Call(_))
     }
 
+    /// Refuses a source larger than the limit. It copies nothing.
+    pub fn check_size(&self, limits: &Limits) -> Result<(), GrammarError> {
+        let (what, bytes, limit) = (self.what(), self.bytes(), limits.source_bytes);
+        let too_large = |reason| Err(GrammarError::TooLarge { what, reason });
+        if bytes > limit {
+            return too_large(format!("it has {bytes} bytes, and the limit is {limit}"));
+        }
+        match self {
+            ResponseFormat::Choice(texts) if texts.len() > lark::MAX_ALTERNATIVES => {
+                let limit = lark::MAX_ALTERNATIVES;
+                too_large(format!("it has {} texts, and the limit is {limit}", texts.len()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The size of its source.
-    pub(crate) fn bytes(&self) -> usize {
-        let json = |schema: &Json| schema.to_string().len();
+    fn bytes(&self) -> usize {
+        let json = |schema: &Json| {
+            let mut size = Size(0);
+            // Counting cannot fail.
+            let _ = serde_json::to_writer(&mut size, schema);
+            size.0
+        };
         match self {
             ResponseFormat::Object => 0,
             ResponseFormat::Schema(schema) => json(schema),
@@ -102,9 +125,13 @@ impl ResponseFormat {
     }
 
     /// The grammars of the whole text: optional reasoning, and the answer.
-    pub(crate) fn grammars(&self, before: Option<&Reasoning>) -> Result<TopLevelGrammar, GrammarError> {
+    pub(crate) fn grammars(
+        &self,
+        before: Option<&Reasoning>,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<TopLevelGrammar, GrammarError> {
         let mut grammars = vec![GrammarWithLexer::default()];
-        let answer = self.answer(&mut grammars)?;
+        let answer = self.answer(&mut grammars, is_cancelled)?;
         grammars[0] = GrammarWithLexer {
             name: Some("text".into()),
             lark_grammar: Some(text(self.is_json(), before, &answer)),
@@ -114,7 +141,15 @@ impl ResponseFormat {
     }
 
     /// Adds the grammars of the answer, and returns the expression of it.
-    fn answer(&self, grammars: &mut Vec<GrammarWithLexer>) -> Result<String, GrammarError> {
+    fn answer(
+        &self,
+        grammars: &mut Vec<GrammarWithLexer>,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<String, GrammarError> {
+        let schema = |given: &Json| match is_cancelled() {
+            true => Err(GrammarError::Cancelled),
+            false => schema(self.what(), given),
+        };
         let mut add = |json_schema: Option<Json>, lark_grammar: Option<String>| {
             let name = format!("part{}", grammars.len());
             let reference = format!("@{name}");
@@ -123,15 +158,15 @@ impl ResponseFormat {
         };
         let lark = match self {
             ResponseFormat::Object => {
-                return Ok(add(Some(schema(self.what(), &json!({ "type": "object" }))?), None));
+                return Ok(add(Some(schema(&json!({ "type": "object" }))?), None));
             }
-            ResponseFormat::Schema(given) => return Ok(add(Some(schema(self.what(), given)?), None)),
+            ResponseFormat::Schema(given) => return Ok(add(Some(schema(given)?), None)),
             ResponseFormat::Call(tools) => {
                 let mut calls = Vec::with_capacity(tools.len());
                 for tool in tools {
                     let any = json!({ "type": "object" });
                     let parameters = tool.parameters.as_ref().unwrap_or(&any);
-                    let arguments = add(Some(schema(self.what(), parameters)?), None);
+                    let arguments = add(Some(schema(parameters)?), None);
                     let name = quoted(&Json::from(tool.name.as_str()).to_string());
                     calls.push(format!(
                         r#""{{" gap? "\"name\"" ":" gap? {name} "," gap? "\"arguments\"" ":" gap? {arguments} gap? "}}""#
@@ -144,7 +179,7 @@ impl ResponseFormat {
                 return Ok(calls.join(" | "));
             }
             ResponseFormat::Regex(regex) => format!("start: /{}/", llguidance::regex_to_lark(regex, "")),
-            ResponseFormat::Lark(lark) => lark.clone(),
+            ResponseFormat::Lark(text) => lark::prepare(text, schema)?,
             ResponseFormat::Gbnf(text) => gbnf::to_lark(text)?,
             ResponseFormat::Choice(texts) => {
                 if texts.iter().all(String::is_empty) {
@@ -174,6 +209,20 @@ fn schema(what: &'static str, schema: &Json) -> Result<Json, GrammarError> {
     let mut schema = grammar.grammars.into_iter().find_map(|grammar| grammar.json_schema).unwrap_or_default();
     schema["x-guidance"]["whitespace_pattern"] = WHITE_SPACE.into();
     Ok(schema)
+}
+
+/// Counts bytes.
+struct Size(usize);
+
+impl io::Write for Size {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A text as a literal of Lark.

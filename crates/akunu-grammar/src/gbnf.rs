@@ -38,7 +38,7 @@ pub(crate) fn to_lark(text: &str) -> Result<String, GrammarError> {
     write::lark(&rules)
 }
 
-fn invalid<T>(reason: impl Into<String>) -> Result<T, GrammarError> {
+pub(crate) fn invalid<T>(reason: impl Into<String>) -> Result<T, GrammarError> {
     Err(GrammarError::Invalid { what: "grammar", reason: reason.into() })
 }
 

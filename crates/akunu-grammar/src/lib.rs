@@ -14,6 +14,7 @@ mod compiler;
 mod error;
 mod format;
 mod gbnf;
+mod lark;
 mod limits;
 mod pool;
 pub mod schema;

@@ -104,6 +104,59 @@ fn grammars_that_double_or_nest_are_refused_or_compiled_at_once() {
     }
 }
 
+/// Each took between 7 s and hours, or memory without bound.
+#[test]
+fn what_the_library_does_not_limit_is_refused_or_compiled_at_once() {
+    let vocabulary = bytes_vocabulary();
+    let many =
+        |count: usize, part: &dyn Fn(usize) -> serde_json::Value| (0..count).map(part).collect::<Vec<_>>();
+    let at_least = |n: usize| json!({ "type": "string", "minLength": n + 1 });
+    let at_most = |n: usize| json!({ "type": "string", "maxLength": n + 2_000 });
+    let longer = |n: usize| json!({ "type": "array", "minItems": n + 1 });
+    let reference = |n: usize| json!({ "$ref": format!("#/$defs/{}", ["s", "a"][n % 2]) });
+    let patterns = |n: usize| json!({ "pattern": format!("^x{n}$") });
+    let branches = [many(4_000, &patterns), vec![json!(false); 60_000]].concat();
+    let properties = |from: usize| {
+        let named = (from..4_000).step_by(3).map(|n| (format!("p{n}"), json!({ "type": "string" })));
+        json!({ "properties": named.collect::<serde_json::Map<_, _>>() })
+    };
+    let every_second =
+        |from: u32| (from..from + 20_000).step_by(2).filter_map(char::from_u32).collect::<String>();
+    let intersection: Vec<String> = (1..100).map(|n| format!("/(.*a.{{{n}}})/")).collect();
+    let rules: Vec<String> = (0..400).map(|n| format!("x{n} ::= y{}*", n % 2)).collect();
+    let names: Vec<String> = (0..400).map(|n| format!("x{n}")).collect();
+    let class = |from: u32| every_second(from).chars().take(1_900).collect::<String>();
+    let texts = |count: usize| (0..count).map(|n| format!("{n:x}")).collect::<Vec<_>>();
+    for format in [
+        ResponseFormat::Schema(json!({ "anyOf": branches })),
+        ResponseFormat::Schema(
+            json!({ "allOf": [{ "anyOf": many(900, &at_least) }, { "anyOf": many(900, &at_most) }] }),
+        ),
+        ResponseFormat::Schema(json!({
+            "$defs": { "s": { "anyOf": many(4_000, &at_least) }, "a": { "anyOf": many(4_000, &longer) } },
+            "oneOf": many(1_000, &reference),
+        })),
+        lark(&format!("start: %json {}", json!({ "allOf": many(3, &properties) }))),
+        lark(&format!("start: T\nT: {}", intersection.join(" & "))),
+        lark(&format!("start: \"{}\"", texts(40_000).join("\" | \""))),
+        ResponseFormat::Choice(texts(40_000)),
+        ResponseFormat::Gbnf(format!("root ::= [{}]+ [{}]+", every_second(0x10000), every_second(0x10001))),
+        ResponseFormat::Gbnf(format!(
+            "root ::= {}\n{}\ny0 ::= [{}]\ny1 ::= [{}]",
+            names.join(" "),
+            rules.join("\n"),
+            class(0x10000),
+            class(0x10001)
+        )),
+    ] {
+        let start = Instant::now();
+        let compiled = compile(&vocabulary, &format, None);
+        let text: String = format!("{format:?}").chars().take(60).collect();
+        println!("{text}: {:?} {:?}", compiled.as_ref().err(), start.elapsed());
+        assert!(!matches!(compiled, Err(GrammarError::CompileTime { .. })), "{text}: {:?}", start.elapsed());
+    }
+}
+
 #[test]
 fn a_costly_grammar_delays_no_other_client() {
     let workers = Workers::default();

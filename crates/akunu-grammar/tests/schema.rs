@@ -94,6 +94,17 @@ fn bounds_beyond_what_is_exact_only_narrow() {
             &["1.5"],
             &[],
         ),
+        // Nothing that can be generated is larger.
+        (
+            json!({"anyOf": [{"type": "number", "exclusiveMinimum": 9e18}, {"type": "null"}]}),
+            &["null"],
+            &["9000000000000000000"],
+        ),
+        (
+            json!({"type": ["number", "null"], "exclusiveMinimum": 1e17, "maximum": 1.0000000000000002e17}),
+            &["null"],
+            &["100000000000000000", "100000000000000000.0"],
+        ),
         (json!({"enum": [largest, 1]}), &["1"], &["9007199254740992", "9007199254740993"]),
     ]);
 }
@@ -502,4 +513,64 @@ fn try_attacks() {
         // Steps and sizes are what is limited; a machine that is busy takes far less than this.
         assert!(start.elapsed().as_secs() < 20, "{name}");
     }
+}
+
+#[test]
+fn what_is_narrowed_is_not_taken_for_exclusive() {
+    let large = 9_007_199_254_740_993_i64;
+    check(&[
+        // A name may match both patterns, but "ax" matches one.
+        (
+            json!({"oneOf": [
+                {"type": "object", "required": ["ax"], "patternProperties": {"^a": {"type": "number"}}},
+                {"type": "object", "required": ["c"], "patternProperties": {"b": {"type": "string"}}},
+            ]}),
+            &["{\"ax\":1}"],
+            &["{\"ax\":1,\"c\":1}", "{\"c\":1,\"ax\":1}"],
+        ),
+        // Bounds that are no f64 are rounded.
+        (
+            json!({"oneOf": [{"not": {"const": large}}, {"enum": [large - 1, large + 3]}]}),
+            &["5"],
+            &["9007199254740992", "9007199254740996"],
+        ),
+        (
+            json!({"oneOf": [
+                {"type": "number", "minimum": large},
+                {"type": "number", "minimum": large - 3, "exclusiveMaximum": large + 1},
+            ]}),
+            &[],
+            &["9007199254740993"],
+        ),
+    ]);
+}
+
+#[test]
+fn keywords_that_a_draft_does_not_know_allow_nothing_more() {
+    let draft = "http://json-schema.org/draft-07/schema#";
+    check(&[
+        (
+            json!({"$schema": draft, "prefixItems": [{"type": "string"}], "items": {"enum": [1, "a"]}}),
+            &["[\"a\"]", "[\"a\",1]", "[]"],
+            &["[1]", "[\"b\"]"],
+        ),
+        (
+            json!({"$schema": draft, "type": "array", "contains": {"type": "null"}, "minContains": 0}),
+            &["[null]"],
+            &["[]", "[1]"],
+        ),
+    ]);
+    let draft = "http://json-schema.org/draft-04/schema#";
+    check(&[(
+        json!({"$schema": draft, "oneOf": [
+            {"type": "integer", "minimum": 2, "maximum": 9},
+            {"type": "integer", "exclusiveMaximum": 0, "multipleOf": 3},
+            {"type": "null"},
+        ]}),
+        &["null"],
+        &["3", "6"],
+    )]);
+    let extends =
+        json!({"$schema": "http://json-schema.org/draft-03/schema#", "extends": {"type": "string"}});
+    assert!(matches!(schema::rewrite(&extends), Err(SchemaError::Unsupported { .. })));
 }

@@ -99,11 +99,19 @@ const OTHER_FIELDS: [(&str, Read); 6] = [
     ("grammar", grammar),
 ];
 
+/// Bytes of a schema in a string, with its white space.
+const MAX_TEXT: usize = 1 << 20;
+
 /// A JSON Schema, or a string that contains one.
 fn schema(fields: &Fields<'_>, name: &str) -> Result<Option<ResponseFormat>, Refusal> {
     let refuse = || fields.refuse(name, "a JSON Schema, or a string that contains one");
     let schema = match fields.get(name) {
         None => return Ok(None),
+        // Its values take many times its size, which is not charged to the request.
+        Some(Json::String(text)) if text.len() > MAX_TEXT => {
+            let message = format!("'{name}' has {} bytes, and the limit is {MAX_TEXT}", text.len());
+            return Err(Refusal::invalid(message).param(name).code("invalid_schema"));
+        }
         Some(Json::String(text)) => serde_json::from_str(text).map_err(|_| refuse())?,
         Some(schema) => schema.clone(),
     };

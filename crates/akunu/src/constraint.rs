@@ -60,13 +60,15 @@ impl Constraints {
         cancel: Option<&AtomicBool>,
     ) -> Result<Arc<Constraint>, Error> {
         let Shared { model, workers, kept } = &*self.shared;
+        let marks = before.map_or(&[][..], |before| &before.marks);
+        let vocabulary = model.vocabulary(marks)?;
+        // The key is several times as large as the format.
+        format.check_size(vocabulary.limits())?;
         let key = format!("{format:?} {before:?}");
         let kept = || kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, constraint)) = kept().iter().find(|(other, _)| *other == key) {
             return Ok(constraint.clone());
         }
-        let marks = before.map_or(&[][..], |before| &before.marks);
-        let vocabulary = model.vocabulary(marks)?;
         let client = Client { owner: self.owner, cancel };
         let reasoning = before.map(|before| &before.reasoning);
         let grammar = Arc::new(workers.compile(&vocabulary, format, reasoning, client)?);

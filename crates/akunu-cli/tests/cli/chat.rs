@@ -133,6 +133,15 @@ fn a_conversation_is_saved_and_continued() {
     let left: Vec<_> = fs::read_dir(scene.dir.path()).unwrap().collect();
     assert_eq!(left.len(), 3, "{left:?}");
 
+    // A pipe, whose opening would wait for its other end, is not opened.
+    #[cfg(unix)]
+    {
+        let pipe = scene.file("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let done = scene.chat(&[], &format!("Hi\n/save {}\n", path(&pipe)));
+        assert!(done.stderr.contains("exists and is not a saved conversation"), "{}", done.stderr);
+    }
+
     let given = scene.chat(&["--load", path(&talk), "-p", "Last"], "");
     assert_eq!((given.code, given.stdout.as_str()), (0, "Hello there!\n"));
 }

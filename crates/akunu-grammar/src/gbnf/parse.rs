@@ -10,6 +10,8 @@ const MAX_RULES: usize = 500;
 const MAX_PARTS: usize = 5_000;
 /// The number of nested parentheses.
 const MAX_DEPTH: usize = 64;
+/// Characters and ranges of one class.
+const MAX_RANGES: usize = 2_000;
 const MAX_REPETITIONS: u32 = 10_000;
 
 pub(super) fn rules(text: &str) -> Result<Rules, GrammarError> {
@@ -218,6 +220,10 @@ impl<'a> Parser<'a> {
                 return self.refuse("the range of a class is empty, before");
             }
             ranges.push((u32::from(first), u32::from(last)));
+            if ranges.len() > MAX_RANGES {
+                let reason = format!("a class has more than {MAX_RANGES} characters and ranges");
+                return Err(GrammarError::TooLarge { what: "grammar", reason });
+            }
         }
         let set = Set::new(ranges);
         let set = if is_negated { set.complement() } else { set };

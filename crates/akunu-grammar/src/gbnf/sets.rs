@@ -51,9 +51,9 @@ impl Set {
         Set(ranges)
     }
 
-    pub(super) fn union(mut self, other: &Set) -> Set {
-        self.add(other);
-        self
+    /// Steps for an operation with the set.
+    fn steps(&self) -> u32 {
+        1 + u32::try_from(self.0.len() / 8).unwrap_or(u32::MAX)
     }
 
     fn add(&mut self, other: &Set) {
@@ -63,7 +63,15 @@ impl Set {
     }
 
     pub(super) fn intersects(&self, other: &Set) -> bool {
-        self.0.iter().any(|a| other.0.iter().any(|b| a.0 <= b.1 && b.0 <= a.1))
+        let (mut ours, mut theirs) = (&self.0[..], &other.0[..]);
+        while let ([a, rest_of_ours @ ..], [b, rest_of_theirs @ ..]) = (ours, theirs) {
+            match (a.1 < b.0, b.1 < a.0) {
+                (true, _) => ours = rest_of_ours,
+                (_, true) => theirs = rest_of_theirs,
+                _ => return true,
+            }
+        }
+        false
     }
 }
 
@@ -115,10 +123,21 @@ impl Facts {
         self.steps.get() == 0
     }
 
-    /// Whether there is a step left.
-    fn step(&self) -> bool {
-        self.steps.set(self.steps.get().saturating_sub(1));
+    /// Whether there are steps left after these.
+    fn spend(&self, steps: u32) -> bool {
+        self.steps.set(self.steps.get().saturating_sub(steps));
         !self.is_exhausted()
+    }
+
+    fn step(&self) -> bool {
+        self.spend(1)
+    }
+
+    /// Adds a set to another one.
+    pub(super) fn add(&self, to: &mut Set, other: &Set) {
+        if self.spend(to.steps().saturating_add(other.steps())) {
+            to.add(other);
+        }
     }
 
     /// Whether the empty text is one of an expression's.
@@ -139,24 +158,30 @@ impl Facts {
             Expr::Literal(text) => {
                 Set::new(text.chars().take(1).map(|c| (u32::from(c), u32::from(c))).collect())
             }
-            Expr::Class(set) => set.clone(),
-            Expr::Rule(index) => self.first[*index].clone(),
+            _ if self.is_exhausted() => Set::default(),
+            Expr::Class(set) => self.copied(set),
+            Expr::Rule(index) => self.copied(&self.first[*index]),
             Expr::Sequence(parts) => self.first_of_all(parts, &Set::default()),
             Expr::Choice(parts) => Set::new(parts.iter().flat_map(|part| self.first(part).0).collect()),
             Expr::Repeat(part, ..) => self.first(part),
         }
     }
 
+    fn copied(&self, set: &Set) -> Set {
+        self.spend(set.steps());
+        set.clone()
+    }
+
     /// The characters with which parts can begin that `follow` follows.
     pub(super) fn first_of_all(&self, parts: &[Expr], follow: &Set) -> Set {
         let mut first = Set::default();
         for part in parts.iter().take_while(|_| self.step()) {
-            first.add(&self.first(part));
+            self.add(&mut first, &self.first(part));
             if !self.is_empty(part) {
                 return first;
             }
         }
-        first.add(follow);
+        self.add(&mut first, follow);
         first
     }
 
@@ -172,11 +197,11 @@ impl Facts {
                 let mut set = Set::default();
                 // From the end, as long as what follows can be empty.
                 for part in parts.iter().rev() {
-                    set.add(&self.continuation(part, rules));
+                    self.add(&mut set, &self.continuation(part, rules));
                     if !self.is_empty(part) {
                         return set;
                     }
-                    set.add(&self.first(part));
+                    self.add(&mut set, &self.first(part));
                 }
                 set
             }
@@ -184,23 +209,23 @@ impl Facts {
                 let mut set = Set::default();
                 let mut seen = Set::default();
                 for part in parts {
-                    set.add(&self.continuation(part, rules));
+                    self.add(&mut set, &self.continuation(part, rules));
                     let first = self.first(part);
                     // One may be the beginning of another.
-                    if seen.intersects(&first) {
+                    if self.is_exhausted() || seen.intersects(&first) {
                         return Set::all();
                     }
-                    seen.add(&first);
+                    self.add(&mut seen, &first);
                 }
                 if parts.iter().any(|part| self.is_empty(part)) {
-                    set.add(&seen);
+                    self.add(&mut set, &seen);
                 }
                 set
             }
             Expr::Repeat(part, least, most) => {
                 let mut set = self.continuation(part, rules);
                 if *most != Some(*least) || self.is_empty(part) {
-                    set.add(&self.first(part));
+                    self.add(&mut set, &self.first(part));
                 }
                 set
             }
@@ -212,20 +237,23 @@ impl Facts {
         match expr {
             _ if !self.step() => {}
             Expr::Literal(_) | Expr::Class(_) => {}
-            Expr::Rule(index) => to[*index].add(follow),
+            Expr::Rule(index) => self.add(&mut to[*index], follow),
             Expr::Sequence(parts) => {
-                let mut follow = follow.clone();
+                let mut follow = self.copied(follow);
                 for part in parts.iter().rev() {
                     self.add_follow(part, &follow, to);
                     let first = self.first(part);
-                    follow = if self.is_empty(part) { first.union(&follow) } else { first };
+                    if !self.is_empty(part) {
+                        follow = Set::default();
+                    }
+                    self.add(&mut follow, &first);
                 }
             }
             Expr::Choice(parts) => parts.iter().for_each(|part| self.add_follow(part, follow, to)),
             Expr::Repeat(part, _, most) => {
-                let mut follow = follow.clone();
+                let mut follow = self.copied(follow);
                 if *most != Some(1) {
-                    follow.add(&self.first(part));
+                    self.add(&mut follow, &self.first(part));
                 }
                 self.add_follow(part, &follow, to);
             }

@@ -126,6 +126,10 @@ struct Writer<'a> {
 impl Writer<'_> {
     /// An expression that `follow` follows.
     fn expr(&self, lark: &mut String, expr: &Expr, follow: &Set) {
+        // The grammar is refused, and sets are no longer right.
+        if self.facts.is_exhausted() {
+            return;
+        }
         if let Some(regex) = regex(expr, self.regexes)
             && !self.facts.continuation(expr, self.rules).intersects(follow)
         {
@@ -152,8 +156,9 @@ impl Writer<'_> {
             }
             Expr::Repeat(part, least, most) => {
                 lark.push('(');
-                let again = if *most == Some(1) { Set::default() } else { self.facts.first(part) };
-                self.expr(lark, part, &again.union(follow));
+                let mut again = if *most == Some(1) { Set::default() } else { self.facts.first(part) };
+                self.facts.add(&mut again, follow);
+                self.expr(lark, part, &again);
                 let most = most.map_or(String::new(), |most| most.to_string());
                 // Writing to a string cannot fail.
                 let _ = match (least, most.as_str()) {

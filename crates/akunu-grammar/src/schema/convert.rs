@@ -219,6 +219,9 @@ impl<'a> Converter<'a> {
             let target = self.target(place, "$ref", value)?;
             return Ok(self.atom(Atom::Is(target))?.as_ref().clone());
         }
+        if map.contains_key("extends") && self.places.is_later("allOf") {
+            return Err(self.unsupported(place, "extends", "use allOf of a later draft"));
+        }
         let mut all = None;
         // Properties are written in the order in which they are first named.
         let base_at = ["properties", "required", "type"].into_iter().find(|key| map.contains_key(*key));
@@ -338,7 +341,9 @@ impl<'a> Converter<'a> {
                 let other = self.atom(Atom::Not(places[*j]))?;
                 shapes = self.meet(&shapes, &other)?;
             }
+            self.budget.spend(shapes.list.len())?;
             all.join(shapes);
+            budget::at_most(all.list.len(), 8 * budget::ALTERNATIVES, "alternatives")?;
         }
         if all.list.is_empty() && !all.is_exact {
             return Err(
@@ -354,7 +359,9 @@ impl<'a> Converter<'a> {
             return Ok(false);
         }
         for one in &a.list {
+            self.budget.spend(1 + b.list.len() / 64)?;
             for other in b.list.iter().filter(|other| other.is_type_of(one)) {
+                self.budget.spend(1)?;
                 let (both, is_exact) = self.meet_shape(one, other)?;
                 let is_empty = match &both {
                     None => true,

@@ -125,6 +125,12 @@ impl<'a> Converter<'a> {
         }
     }
 
+    /// Whether a bound is excluded by a number, in a draft that knows only booleans there and may ignore it.
+    pub fn has_later_bound(&self, map: &Map<String, Value>) -> bool {
+        let is_number = |keyword: &str| map.get(keyword).is_some_and(Value::is_number);
+        self.places.is_later("const") && (is_number("exclusiveMinimum") || is_number("exclusiveMaximum"))
+    }
+
     pub fn bounds(&self, place: PlaceId, map: &Map<String, Value>) -> Result<(Bound, Bound)> {
         let number = |keyword: &str| match map.get(keyword) {
             Some(Value::Number(number)) => Ok(Some(numbers::round(number))),
@@ -148,6 +154,11 @@ impl<'a> Converter<'a> {
         is_integer: bool,
     ) -> Result<(Option<Num>, bool)> {
         let (min, max) = self.bounds(place, map)?;
+        let is_exact = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]
+            .iter()
+            .filter_map(|keyword| map.get(*keyword)?.as_number())
+            .all(numbers::is_rounded_exactly);
+        let is_exact = is_exact && !self.has_later_bound(map);
         let mut num = Num { values: None, is_integer, min, max, multiple: None };
         for keyword in ["multipleOf", "divisibleBy"] {
             let Some(value) = map.get(keyword) else { continue };
@@ -167,7 +178,7 @@ impl<'a> Converter<'a> {
             }
         }
         Ok(match numbers::meet(&num, &Num::default()) {
-            Some(num) => (num, true),
+            Some(num) => (num, is_exact),
             None => (None, false),
         })
     }
@@ -231,9 +242,18 @@ impl<'a> Converter<'a> {
             rest => rest,
         };
         self.budget.spend(prefix.len())?;
+        let items = rest.map_or(ANY, |place| self.node(Atom::Is(place)));
+        // A draft that does not know `prefixItems` applies `items` to the first elements, too.
+        let is_one = map.get("items").is_some_and(|items| !items.is_array());
+        let is_ignored = is_one && self.places.is_later("prefixItems");
+        let mut first = Vec::with_capacity(prefix.len());
+        for place in prefix {
+            let node = self.node(Atom::Is(place));
+            first.push(if is_ignored { self.both(node, items)? } else { node });
+        }
         let mut array = Array {
-            prefix: prefix.into_iter().map(|place| self.node(Atom::Is(place))).collect(),
-            items: rest.map_or(ANY, |place| self.node(Atom::Is(place))),
+            prefix: first,
+            items,
             min: self.count(place, map, "minItems")?.unwrap_or(0),
             max: self.count(place, map, "maxItems")?,
             contains: Vec::new(),
@@ -247,7 +267,11 @@ impl<'a> Converter<'a> {
         let mut all = Some(array);
         if map.contains_key("contains") {
             let at = self.places.child(place, "contains");
-            let count = self.count(place, map, "minContains")?.unwrap_or(1);
+            let mut count = self.count(place, map, "minContains")?.unwrap_or(1);
+            if self.places.is_later("minContains") {
+                // It may be ignored.
+                count = count.max(1);
+            }
             let node = self.node(Atom::Is(at));
             if let Some(array) = all.as_mut().filter(|_| count > 0) {
                 array.contains.push(Contains { node, count, place: at });

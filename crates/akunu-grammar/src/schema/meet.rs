@@ -8,6 +8,8 @@ use super::convert::{Converter, Result};
 use super::shape::{ANY, Array, NEVER, Node, Object, Shape, Shapes, Text};
 use super::{numbers, regexes};
 
+type Patterns = Vec<(Rc<str>, Node)>;
+
 /// Steps for a question about two patterns.
 const QUESTION: usize = 200;
 
@@ -28,10 +30,14 @@ impl Converter<'_> {
                 out.is_exact &= is_exact;
                 if let Some(both) = both {
                     out.join(Shapes::one(both));
+                    budget::at_most(
+                        out.list.len(),
+                        ALTERNATIVES,
+                        "alternatives when its parts are combined",
+                    )?;
                 }
             }
         }
-        budget::at_most(out.list.len(), ALTERNATIVES, "alternatives when its parts are combined")?;
         Ok(out)
     }
 
@@ -59,7 +65,8 @@ impl Converter<'_> {
                 (self.meet_array(a, b)?.map(|both| Shape::Array(Rc::new(both))), true)
             }
             (Shape::Object(a), Shape::Object(b)) => {
-                (self.meet_object(a, b)?.map(|both| Shape::Object(Rc::new(both))), true)
+                let (both, is_exact) = self.meet_object(a, b)?;
+                (both.map(|both| Shape::Object(Rc::new(both))), is_exact)
             }
             _ => (None, true),
         })
@@ -213,7 +220,7 @@ impl Converter<'_> {
         }
     }
 
-    fn meet_object(&mut self, a: &Object, b: &Object) -> Result<Option<Object>> {
+    fn meet_object(&mut self, a: &Object, b: &Object) -> Result<(Option<Object>, bool)> {
         self.budget
             .spend(1 + a.properties.len() + b.properties.len() + a.required.len() + b.required.len())?;
         let index_b: HashMap<&str, Node> = b.properties.iter().map(|(name, node)| (&**name, *node)).collect();
@@ -236,24 +243,26 @@ impl Converter<'_> {
         let never: HashSet<&str> =
             properties.iter().filter(|(_, node)| *node == NEVER).map(|(name, _)| &**name).collect();
         if required.iter().any(|name| never.contains(&**name)) {
-            return Ok(None);
+            return Ok((None, true));
         }
         let (min, max) = (a.min.max(b.min), least(a.max, b.max));
         if max.is_some_and(|max| max < min.max(required.len() as u64)) {
-            return Ok(None);
+            return Ok((None, true));
         }
-        let patterns = self.meet_patterns(a, b)?;
+        let (patterns, is_exact) = self.meet_patterns(a, b)?;
         let additional = self.both(a.additional, b.additional)?;
         let mut names = a.names.clone();
         names.extend(b.names.iter().filter(|node| !a.names.contains(node)));
         let mut extra = a.extra.clone();
         extra.extend(b.extra.iter().filter(|extra| !a.extra.contains(extra)).cloned());
         let counted = if a.counted != 0 { a.counted } else { b.counted };
-        Ok(Some(Object { properties, patterns, additional, required, min, max, names, extra, counted }))
+        let both = Object { properties, patterns, additional, required, min, max, names, extra, counted };
+        Ok((Some(both), is_exact))
     }
 
-    fn meet_patterns(&mut self, a: &Object, b: &Object) -> Result<Vec<(Rc<str>, Node)>> {
-        let mut patterns = Vec::new();
+    /// The patterns of both, and whether they allow all that both allow.
+    fn meet_patterns(&mut self, a: &Object, b: &Object) -> Result<(Patterns, bool)> {
+        let (mut patterns, mut is_exact) = (Vec::new(), true);
         self.budget.spend(1 + a.patterns.len() * b.patterns.len())?;
         for (ours, theirs) in [(a, b), (b, a)] {
             for (pattern, node) in &ours.patterns {
@@ -265,14 +274,16 @@ impl Converter<'_> {
                 // Names that match both need what both say; so all names of the pattern do.
                 for (other, of_other) in theirs.patterns.iter().filter(|(other, _)| other != pattern) {
                     if *of_other != ANY && !self.are_disjoint_patterns(pattern, other)? {
-                        node = self.both(node, *of_other)?;
+                        let narrower = self.both(node, *of_other)?;
+                        is_exact &= narrower == node;
+                        node = narrower;
                     }
                 }
                 patterns.push((pattern.clone(), node));
             }
         }
         budget::at_most(patterns.len(), PATTERN_PROPERTIES, "patternProperties of one object")?;
-        Ok(patterns)
+        Ok((patterns, is_exact))
     }
 }
 

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use serde_json::{Map, Value};
 
+use super::budget;
 use super::convert::{Converter, Result, absent, present};
 use super::keywords::{Named, TYPES};
 use super::places::PlaceId;
@@ -167,6 +168,9 @@ impl<'a> Converter<'a> {
     fn outside(&self, place: PlaceId, map: &Map<String, Value>, key: &str) -> Result<Shapes> {
         let Some(Value::Number(number)) = map.get(key) else { return Ok(Shapes::none()) };
         self.bounds(place, map)?;
+        if key.starts_with("exclusive") && self.has_later_bound(map) {
+            return Ok(Shapes::unknown());
+        }
         let (up, down) = numbers::round(number);
         let is_excluded = |keyword: &str| map.get(keyword) == Some(&Value::Bool(true));
         let num = match key {
@@ -175,7 +179,7 @@ impl<'a> Converter<'a> {
             "maximum" => Num { min: Some((up, !is_excluded("exclusiveMaximum"))), ..Num::default() },
             _ => Num { min: Some((up, false)), ..Num::default() },
         };
-        Ok(Shapes::one(Shape::Number(num)))
+        Ok(Shapes { list: vec![Shape::Number(num)], is_exact: up == down })
     }
 
     fn wrong_element(&mut self, place: PlaceId, map: &Map<String, Value>, key: &str) -> Result<Shapes> {
@@ -216,6 +220,7 @@ impl<'a> Converter<'a> {
                 Object { properties: vec![(name.clone(), node)], required: vec![name], ..Object::default() };
             if node != super::shape::NEVER {
                 all.join(Shapes::one(Shape::Object(Rc::new(object))));
+                budget::at_most(all.list.len(), 8 * budget::ALTERNATIVES, "alternatives")?;
             }
         }
         Ok(all)
@@ -270,7 +275,8 @@ impl<'a> Converter<'a> {
         let mut all = Shapes::other_than(&Shape::Object(Rc::default()));
         let names: Vec<Rc<str>> =
             self.members(at).unwrap_or_default().into_iter().map(|(name, _)| name).collect();
-        for name in &names {
+        all.is_exact = names.len() <= EXCEPTIONS;
+        for name in names.iter().take(EXCEPTIONS) {
             let place = self.places.child(at, name);
             let properties = vec![(name.clone(), self.node(Atom::Differ(place)))];
             let required = vec![name.clone()];
@@ -329,6 +335,7 @@ fn except_numbers(numbers: &[&serde_json::Number]) -> Shapes {
     }
     let mut min = None;
     for (up, down) in values {
+        all.is_exact &= up == down;
         all.list.push(Shape::Number(Num { min, max: Some((down, true)), ..Num::default() }));
         min = Some((up, true));
     }

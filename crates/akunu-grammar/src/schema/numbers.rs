@@ -28,6 +28,12 @@ pub(super) fn round(number: &Number) -> (f64, f64) {
     }
 }
 
+/// Whether the number is an `f64`, so that bounds need no rounding.
+pub(super) fn is_rounded_exactly(number: &Number) -> bool {
+    let (up, down) = round(number);
+    up == down
+}
+
 /// Whether `llguidance` writes exactly this number.
 pub(super) fn is_exact(number: &Number) -> bool {
     match number.as_i64() {
@@ -250,12 +256,14 @@ fn float_bounds(num: &Num) -> Option<(Bound, Bound)> {
     if let (Some(low), Some(high)) = (min, max) {
         // An excluded whole number is not excluded by llguidance if the other bound has the same whole part.
         let step = 10f64.powf(((high - low) / 20.0).log10().floor());
-        let inside = |from: f64, to: f64| from.fract() == 0.0 && (to - from).abs() < 1.0;
+        let inside = |from: f64, to: f64| from.fract() == 0.0 && from != to && (to - from).abs() < 1.0;
         if min_excluded && low >= 0.0 && inside(low, high) {
-            (min, min_excluded) = (Some(low + step), false);
+            (min, min_excluded) = (Some(low + step).filter(|next| *next > low), false);
+            min?;
         }
         if max_excluded && high <= 0.0 && inside(high, low) {
-            (max, max_excluded) = (Some(high - step), false);
+            (max, max_excluded) = (Some(high - step).filter(|next| *next < high), false);
+            max?;
         }
     }
     match (min, max) {

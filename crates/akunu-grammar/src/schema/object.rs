@@ -57,7 +57,7 @@ impl Converter<'_> {
                     _ => None,
                 })
                 .collect();
-            if texts.iter().any(|text| **text == Text::default()) {
+            if texts.iter().any(|text| text.is_whole()) {
                 continue;
             }
             // Names that are listed become properties.

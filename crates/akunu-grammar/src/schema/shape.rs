@@ -149,17 +149,16 @@ impl Shapes {
     /// Adds alternatives. Beside all values of a type, others of that type are left out.
     pub fn join(&mut self, other: Shapes) {
         self.is_exact &= other.is_exact;
-        let mut whole = [false; 6];
-        for shape in self.list.iter().filter(|shape| shape.is_whole()) {
-            whole[shape.type_index()] = true;
-        }
+        // Of each type that is added: whether all its values are there already. They are one shape then.
+        let mut whole = [None; 6];
         for shape in other.list {
             let index = shape.type_index();
-            if whole[index] {
+            let first = || self.list.iter().find(|known| known.type_index() == index);
+            if *whole[index].get_or_insert_with(|| first().is_some_and(Shape::is_whole)) {
                 continue;
             }
             if shape.is_whole() {
-                whole[index] = true;
+                whole[index] = Some(true);
                 self.list.retain(|other| other.type_index() != index);
             }
             self.list.push(shape);
@@ -200,7 +199,7 @@ impl Shape {
             Shape::Null | Shape::Boolean(None) => true,
             Shape::Boolean(Some(_)) => false,
             Shape::Number(num) => *num == Num::default(),
-            Shape::String(text) => *text == Text::default(),
+            Shape::String(text) => text.is_whole(),
             Shape::Array(array) => **array == Array::default(),
             Shape::Object(object) => {
                 object.properties.is_empty()
@@ -211,6 +210,19 @@ impl Shape {
 
     pub fn is_type_of(&self, other: &Shape) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+impl Text {
+    /// Whether these are all strings. It allocates nothing, because it is asked often.
+    pub fn is_whole(&self) -> bool {
+        let Text { values, patterns, not, except, min, max } = self;
+        values.is_none()
+            && patterns.is_empty()
+            && not.is_empty()
+            && except.is_empty()
+            && *min == 0
+            && max.is_none()
     }
 }
 

@@ -374,6 +374,20 @@ fn formats_that_are_costly_to_compile_delay_nobody() {
 }
 
 #[test]
+fn formats_that_are_too_large_are_refused_before_they_are_copied() {
+    let server = serve();
+    let texts: Vec<String> = (0..10_001).map(|n| n.to_string()).collect();
+    for more in [
+        json!({ "guided_json": " ".repeat(1 << 20) + "{}" }),
+        json!({ "guided_choice": texts }),
+        schema(json!({ "enum": (0..100_000).collect::<Vec<_>>() })),
+    ] {
+        let answer = within(10, || server.post(CHAT, &ask(more)));
+        assert_eq!(refused(&answer), (400, "invalid_schema".into()), "{}", answer.text());
+    }
+}
+
+#[test]
 fn masks_that_are_costly_delay_no_neighbour() {
     let server = serve();
     let lengths = |count: usize| (1..=count).map(|most| json!({ "type": "string", "maxLength": most }));

@@ -30,7 +30,8 @@ pub fn load(path: &Path) -> Result<Vec<Json>, Failure> {
 pub fn save(path: &Path, messages: &[Json]) -> Result<(), Failure> {
     let existing = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Existing::Refuse,
-        _ if load(path).is_ok() => Existing::Replace,
+        // Opening a pipe waits for its other end.
+        _ if path.is_file() && load(path).is_ok() => Existing::Replace,
         _ => {
             let shown = path.display();
             return Err(Failure::new(format!("{shown} exists and is not a saved conversation"))
