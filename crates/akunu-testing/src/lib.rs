@@ -4,7 +4,9 @@
 mod allocations;
 mod clock;
 mod data;
+mod growth;
 
 pub use allocations::{CountingAllocator, allocations};
 pub use clock::thread_time;
 pub use data::data;
+pub use growth::{Cost, MeasuringAllocator, TIMES, assert_growth};
