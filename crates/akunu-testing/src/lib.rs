@@ -5,8 +5,10 @@ mod allocations;
 mod clock;
 mod data;
 mod failing;
+mod growth;
 
 pub use allocations::{CountingAllocator, allocations};
 pub use clock::thread_time;
 pub use data::data;
 pub use failing::{FailingAllocator, allocation_fails, allow_allocations, fail_allocations};
+pub use growth::{Cost, MeasuringAllocator, TIMES, assert_growth};

@@ -12,6 +12,9 @@ use crate::error::printable;
 /// Configurations have kilobytes and indexes a few megabytes; larger files are something else.
 const MAX_BYTES: u64 = 64 << 20;
 
+/// A value takes up to a hundred times the bytes of its text. The index of a model with 100,000 tensors has 200,000.
+const MAX_VALUES: usize = 1 << 20;
+
 /// A JSON file whose root is an object.
 #[derive(Debug)]
 pub struct Document(Map<String, Value>);
@@ -23,7 +26,9 @@ impl Document {
 
     /// Reads a JSON file whose root is a list of objects.
     pub fn read_list(path: &Path) -> Result<Vec<Document>, FormatError> {
-        match serde_json::from_str::<Vec<Map<String, Value>>>(&text(path)?) {
+        let text = text(path)?;
+        check_values(text.as_bytes()).map_err(|error| error.in_file(path))?;
+        match serde_json::from_str::<Vec<Map<String, Value>>>(&text) {
             Ok(all) => Ok(all.into_iter().map(Document).collect()),
             Err(error) => {
                 let problem = format!("it is not a list of JSON objects: {error}");
@@ -33,6 +38,7 @@ impl Document {
     }
 
     pub fn parse(text: &str) -> Result<Document, FormatError> {
+        check_values(text.as_bytes())?;
         match serde_json::from_str(text) {
             Ok(Value::Object(map)) => Ok(Document(map)),
             Ok(_) => Err(wrong("the text", "it is not a JSON object".to_string())),
@@ -53,6 +59,26 @@ fn text(path: &Path) -> Result<String, FormatError> {
     }
     let bytes = std::fs::read(path).map_err(|error| FormatError::io("read it", error, path))?;
     String::from_utf8(bytes).map_err(|_| wrong("the text", "the text is not UTF-8".to_string()).in_file(path))
+}
+
+/// Refuses a JSON text that would take much more memory than its file, because it has very many values.
+pub fn check_values(text: &[u8]) -> Result<(), FormatError> {
+    let (mut values, mut in_string, mut escaped) = (1, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b',' | b':' | b'[' | b'{' if !in_string => values += 1,
+            _ => {}
+        }
+    }
+    if values > MAX_VALUES {
+        let problem =
+            format!("it has about {values} values, and a configuration file has at most {MAX_VALUES}");
+        return Err(wrong("the text", problem));
+    }
+    Ok(())
 }
 
 /// An invalid field of the configuration.

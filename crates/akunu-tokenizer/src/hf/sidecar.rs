@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use akunu_format::hf::check_values;
 use serde_json::Value;
 
 use crate::TokenizerError;
@@ -33,6 +34,7 @@ impl Sidecar {
             let path = file.with_file_name(name);
             if path.is_file() {
                 let bytes = crate::files::read(&path)?;
+                check_values(&bytes).map_err(|error| error.in_file(&path))?;
                 let json =
                     serde_json::from_slice(&bytes).map_err(|error| crate::files::not_json(name, &error))?;
                 sidecar.add(&json);
