@@ -183,7 +183,8 @@ fn of_two_conversions_to_one_file_one_is_refused_and_links_are_not_followed() {
     refuses(&["quantize", path(&small), path(&at("out3.gguf")), "-q", "Q8_0"], 1, &["out3.gguf exists"]);
     assert_eq!(fs::read(at("other")).unwrap(), b"other");
     symlink("/dev/null", at("device")).unwrap();
-    let replace = ["quantize", path(&small), path(&at("device")), "-q", "Q8_0", "--force"];
+    let device = at("device");
+    let replace = ["quantize", path(&small), path(&device), "-q", "Q8_0", "--force"];
     refuses(&replace, 1, &["device, a pipe or a folder"]);
     let parts =
         fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
