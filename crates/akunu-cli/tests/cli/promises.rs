@@ -162,7 +162,7 @@ fn large_requests(memory: usize) -> Vec<(&'static str, String)> {
         ("/v1/completions", format!(r#""prompt":"{text}""#)),
         ("/v1/completions", format!(r#""prompt":[{texts}]"#)),
         ("/v1/completions", format!(r#""prompt":"a","user":"{long}""#)),
-        ("/v1/completions", format!(r#""prompt":"a","n":128,"stop":["a","b","c","d"]"#)),
+        ("/v1/completions", r#""prompt":"a","n":128,"stop":["a","b","c","d"]"#.to_string()),
         (CHAT, format!(r#""messages":[{messages}]"#)),
         (CHAT, format!(r#"{user},"guided_json":{{"enum":[{}]}}"#, values.join(","))),
         ("/v1/messages", format!(r#""messages":[{messages}]"#)),
