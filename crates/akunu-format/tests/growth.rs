@@ -50,8 +50,8 @@ fn each<T>(count: usize, make: impl Fn(usize) -> T) -> Vec<T> {
 }
 
 /// Reads a file, and all that is in it.
-fn read_gguf(bytes: &Vec<u8>) -> Option<Gguf> {
-    let gguf = Gguf::from_region(Region::from_vec(bytes.clone())).ok()?;
+fn read_gguf(bytes: &[u8]) -> Option<Gguf> {
+    let gguf = Gguf::from_region(Region::from_vec(bytes.to_vec())).ok()?;
     let metadata = gguf.metadata();
     for (key, value) in metadata.iter() {
         assert!(metadata.get(key).is_some());
@@ -94,7 +94,7 @@ fn gguf_files() {
         ("overlapping tensors", |n| gguf(&[], &each(n / 8, |i| tensor(&format!("{i}"), 0)), 32)),
     ];
     for (what, make) in files {
-        let (file, cost) = assert_growth(what, 1 << 12, make, read_gguf);
+        let (file, cost) = assert_growth(what, 1 << 12, make, |bytes| read_gguf(bytes));
         let is_bad = ["a key twice", "overlapping tensors"].contains(&what);
         assert_eq!(read_gguf(&file).is_none(), is_bad, "{what}");
         println!("{what}: {} bytes, {cost:?}", file.len());

@@ -4,6 +4,8 @@
 //! if no character that can continue it can also follow it. Otherwise its end is divided until each lexeme is a single character, of
 //! which the library keeps all readings. Only what refers to itself becomes rules of Lark.
 
+#[cfg(test)]
+mod growth;
 mod parse;
 mod sets;
 mod write;

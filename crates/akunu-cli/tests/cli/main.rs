@@ -14,6 +14,7 @@ mod hub;
 mod mlx;
 mod models;
 mod out_files;
+mod promises;
 mod quantize;
 mod run;
 mod serve;

@@ -15,7 +15,7 @@ pub fn serve(more: &[&str]) -> (Child, String) {
 
 const ARGS: [&str; 7] = ["serve", "--port", "0", "--device", "cpu", "-t", "1"];
 
-fn started(mut command: Command) -> (Child, String) {
+pub fn started(mut command: Command) -> (Child, String) {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
@@ -40,7 +40,7 @@ pub fn ask(address: &str, tokens: usize) -> TcpStream {
     stream
 }
 
-fn request(path: &str, body: &[u8]) -> Vec<u8> {
+pub fn request(path: &str, body: &[u8]) -> Vec<u8> {
     let head = format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n\
          content-length: {}\r\n\r\n",
@@ -49,7 +49,7 @@ fn request(path: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-fn signal(child: &Child, name: &str) {
+pub fn signal(child: &Child, name: &str) {
     let kill = Command::new("sh").arg("-c").arg(format!("kill -{name} {}", child.id())).status();
     assert!(kill.unwrap().success());
 }
