@@ -1,5 +1,5 @@
-//! What a hub answers: lines with the header of the next page, the header of a pause, and the selector of a model, then a
-//! listing of files.
+//! What a hub answers: lines with the header of the next page, the header of a pause, and the selector of a model, then
+//! a listing of files.
 #![no_main]
 
 use std::collections::HashSet;

@@ -1,5 +1,5 @@
-//! Fuzzing with coverage, on stable Rust: LLVM's pass for coverage comes with rustc, and libFuzzer with `libfuzzer-sys`,
-//! which compiles it with the system's C++ compiler.
+//! Fuzzing with coverage, on stable Rust: LLVM's pass for coverage comes with rustc, and libFuzzer with
+//! `libfuzzer-sys`, which compiles it with the system's C++ compiler.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -135,7 +135,8 @@ mod tests {
     /// As Python's `json` reads and writes them.
     #[test]
     fn numbers_are_kept_exactly() {
-        let given = r#"[{"role": "user", "content": "", "x": [0.4674408446744074, 3.162277660168379e-9, -5e-324]}]"#;
+        let given =
+            r#"[{"role": "user", "content": "", "x": [0.4674408446744074, 3.162277660168379e-9, -5e-324]}]"#;
         let written = to_json(&parse(given).unwrap());
         for number in ["0.4674408446744074", "3.162277660168379e-9", "-5e-324"] {
             assert!(written.contains(number), "{written}");
