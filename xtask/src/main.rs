@@ -20,6 +20,7 @@ mod gpu;
 mod kernels;
 mod metal;
 mod page;
+mod sanitize;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -38,6 +39,7 @@ cargo xtask TASK
   clients    test akunu serve with official clients
   page       test the chat page in headless Chromium
   kernels [every]  compile GPU kernels with NVRTC for three generations of GPUs, and check them as Metal with clang
+  sanitize [miri | address | thread]  run the tests of unsafe code in Miri and with sanitizers (nightly Rust)
   gpu        bundle the tests for a machine with a GPU: the binary, test models, a script
   fuzz NAME  fuzz one target for a minute, or all of them; without a name, list them
   bench kernels ...  the CPU device's kernels against the machine's read bandwidth
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Some("page") => page::page(),
         Some("kernels") => kernels::kernels(rest),
         Some("gpu") => gpu::bundle(),
+        Some("sanitize") => sanitize::sanitize(rest),
         Some("fuzz") => fuzz::fuzz(rest),
         Some("bench") => bench(rest),
         _ => {
@@ -146,15 +149,20 @@ fn built_test(package: &str, test: &str) -> Result<PathBuf> {
 
 fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // Remove the variables that cargo set for this program: some build scripts read them, and would run again for every
-    // task.
+    command.args(args);
+    clean(&mut command);
+    command
+}
+
+/// Runs cargo in the root, without the variables that cargo set for this program: some build scripts read them, and would
+/// run again for every task.
+fn clean(cargo: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|own| name.to_string_lossy().starts_with(own)) {
-            command.env_remove(name);
+            cargo.env_remove(name);
         }
     }
-    command.args(args).current_dir(root());
-    command
+    cargo.current_dir(root());
 }
 
 /// The target folder.

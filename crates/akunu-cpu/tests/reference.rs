@@ -62,10 +62,12 @@ fn kv_values(kv: KvType, bytes: &[u8]) -> Vec<f32> {
 #[test]
 fn every_kernel_is_near_the_reference() {
     let mut device = cpu(*Isa::available().last().unwrap(), 2);
-    for spec in specs() {
+    // Miri takes about a thousand times as long.
+    let step = if cfg!(miri) { 100 } else { 1 };
+    for spec in specs().iter().step_by(step) {
         check(&spec.name, &spec.whole(), &mut device);
     }
-    for case in cases() {
+    for case in cases().into_iter().step_by(step) {
         let name = case.kernel.name();
         check(&name, &case, &mut device);
     }

@@ -229,7 +229,8 @@ mod tests {
         for workers in [1, 2, 5] {
             let mut pool = Pool::new(workers).unwrap();
             assert_eq!(pool.workers(), workers);
-            for stages in [1, 2, 100] {
+            // Miri takes about a thousand times as long.
+            for stages in [1, 2, if cfg!(miri) { 10 } else { 100 }] {
                 let runs = (0..workers).map(|_| AtomicUsize::new(0)).collect();
                 let work = Counter { runs, stage: AtomicUsize::new(0), stages };
                 assert_eq!(pool.run(&work), Ok(()));
@@ -264,7 +265,7 @@ mod tests {
     fn a_panic_ends_the_submission_and_leaves_the_pool_whole() {
         for workers in [1, 2, 5] {
             let mut pool = Pool::new(workers).unwrap();
-            for part in (0..workers).map(Some).chain([None]).cycle().take(50) {
+            for part in (0..workers).map(Some).chain([None]).cycle().take(if cfg!(miri) { 3 } else { 50 }) {
                 let work = Panics { part, stage: AtomicUsize::new(0) };
                 assert_eq!(pool.run(&work), Err(Panicked));
                 // The stage of the panic was the last one.

@@ -17,7 +17,8 @@ pub(crate) fn has_bf16() -> bool {
 
 /// AMX-TILE and AMX-INT8.
 fn has_tiles() -> bool {
-    if __cpuid(0).eax < 7 {
+    // Miri does not have the instruction.
+    if cfg!(miri) || __cpuid(0).eax < 7 {
         return false;
     }
     let edx = __cpuid_count(7, 0).edx;
