@@ -1,6 +1,6 @@
 //! Grammars within the limits are converted in time that grows with their size.
 
-use akunu_testing::{TIMES, assert_growth};
+use akunu_testing::assert_growth;
 
 use super::to_lark;
 
@@ -11,7 +11,7 @@ fn lines(count: usize, line: impl Fn(usize) -> String) -> String {
     (0..count).map(line).collect::<Vec<_>>().join("\n")
 }
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 11] = [
     ("rules", 60, |n| {
         let all: Vec<String> = (0..n).map(|i| format!("r{i}")).collect();
         format!("root ::= {}\n{}", all.join(" | "), lines(n, |i| format!("r{i} ::= \"{i}\" [a-z]")))
@@ -34,16 +34,12 @@ const CASES: [Case; 12] = [
     ("counts", 100, |n| format!("root ::= ([a-c] \"x\"){{1,{n}}}")),
     ("comments", 1 << 12, |n| format!("{}root ::= \"a\"", "# a comment\n".repeat(n / 12))),
     ("white space", 1 << 12, |n| format!("root ::= {}\"a\"", " \n".repeat(n / 2))),
-    ("unused rules", 60, |n| {
-        format!("root ::= \"a\"\n{}", lines(n, |i| format!("r{i} ::= r{} \"b\"", (i + 1) % n)))
-    }),
 ];
 
 #[test]
 fn eight_times_the_size_takes_in_proportion() {
     for (what, size, grammar) in CASES {
-        let (text, cost) = assert_growth(what, size, grammar, |text| to_lark(text).is_ok());
-        println!("{what}: {} bytes for {}, {cost:?}", text.len(), size * TIMES);
+        let (text, _) = assert_growth(what, size, grammar, |text| to_lark(text).is_ok());
         assert!(to_lark(&text).is_ok(), "{what}: {:?}", to_lark(&text).err());
     }
 }
