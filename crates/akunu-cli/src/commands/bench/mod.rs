@@ -28,7 +28,8 @@ use crate::progress::Progress;
 /// Measures speed: prompt processing (pp) and generation (tg), or texts per second of embedding models and rerankers
 ///
 /// Random token ids are used, so no vocabulary is needed. Each test has one warm-up run and -r measured runs; the
-/// median is reported. Options that take lists (1,2,4) run every combination.
+/// median is reported. Options that take lists (1,2,4) run every combination. With a format, generation is measured
+/// both without and with it; its answers must be able to reach the length of the tests.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     #[command(flatten)]
@@ -53,9 +54,6 @@ pub struct BenchArgs {
     /// Samples with the default settings of `run` instead of greedy decoding
     #[arg(long)]
     sampled: bool,
-    /// Measures generation constrained to a format too, whose answers must be at least as long as the tests
-    #[command(flatten)]
-    format: FormatArgs,
     /// Measured runs of each test, after one warm-up run
     #[arg(short, long, default_value = "5", value_parser = args::count)]
     repetitions: usize,
@@ -89,6 +87,8 @@ pub struct BenchArgs {
     /// Prints a JSON array of objects
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 #[derive(Debug, Serialize)]
