@@ -126,6 +126,10 @@ fn what_the_library_does_not_limit_is_refused_or_compiled_at_once() {
     let rules: Vec<String> = (0..400).map(|n| format!("x{n} ::= y{}*", n % 2)).collect();
     let names: Vec<String> = (0..400).map(|n| format!("x{n}")).collect();
     let class = |from: u32| every_second(from).chars().take(1_900).collect::<String>();
+    let word =
+        |n: usize| n.to_string().replace(|c: char| c.is_ascii_digit(), "ab") + ["c", "dd", "eee"][n % 3];
+    let branches_of_text: Vec<String> = (0..700).map(|n| format!("[a-h]*{}[a-h]*z", word(n))).collect();
+    let text: String = (0..300_000_u64).map(|n| char::from(b'a' + (n * n / 7 % 8) as u8)).collect();
     let texts = |count: usize| (0..count).map(|n| format!("{n:x}")).collect::<Vec<_>>();
     for format in [
         ResponseFormat::Schema(json!({ "anyOf": branches })),
@@ -136,6 +140,9 @@ fn what_the_library_does_not_limit_is_refused_or_compiled_at_once() {
             "$defs": { "s": { "anyOf": many(4_000, &at_least) }, "a": { "anyOf": many(4_000, &longer) } },
             "oneOf": many(1_000, &reference),
         })),
+        ResponseFormat::Schema(
+            json!({ "enum": [text], "pattern": format!("^(?:{})$", branches_of_text.join("|")) }),
+        ),
         lark(&format!("start: %json {}", json!({ "allOf": many(3, &properties) }))),
         lark(&format!("start: T\nT: {}", intersection.join(" & "))),
         lark(&format!("start: \"{}\"", texts(40_000).join("\" | \""))),

@@ -65,11 +65,12 @@ fn compile(ast: RegexAst) -> Option<Regex> {
     catch_unwind(AssertUnwindSafe(compile)).ok().flatten()
 }
 
-/// Steps for each 8 bytes that are matched: a repetition may be at each of its counts at once.
+/// Steps for each 8 bytes that are matched: a repetition may be at each of its counts at once, and a long expression at
+/// many of its places.
 pub(super) fn weight(pattern: &str) -> usize {
     let numbers =
         pattern.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse::<usize>().ok());
-    numbers.fold(1, |sum, number| sum.saturating_add(number / 16))
+    numbers.fold(1 + pattern.len() / 512, |sum, number| sum.saturating_add(number / 16))
 }
 
 /// The length in characters, as an expression of whole strings.

@@ -120,6 +120,8 @@ pub struct CallReader {
     tools: Vec<Json>,
     state: State,
     held: String,
+    /// Where the white space ends that was searched in this state, so that it is not searched again.
+    space_end: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -146,24 +148,33 @@ enum State {
     After,
 }
 
-/// Maximum bytes between a mark and the arguments, for a name and an id.
+/// Maximum bytes between a mark and the arguments, for a name and an id, and between two calls without marks.
 const LONGEST_HEADER: usize = 256;
+
+/// Maximum bytes that are added at once: what is removed from the beginning moves all that is held.
+const LONGEST_PIECE: usize = 256;
 
 impl CallReader {
     pub fn new(marks: &'static CallMarks, tools: Vec<Json>) -> CallReader {
         let state = if marks.bare { State::Start } else { State::Text };
-        CallReader { marks, tools, state, held: String::new() }
+        CallReader { marks, tools, state, held: String::new(), space_end: 0 }
     }
 
     pub fn push(&mut self, text: &str, on_segment: OnSegment<'_>) {
-        self.held.push_str(text);
-        while self.step(on_segment) {}
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at(rest.floor_char_boundary(LONGEST_PIECE));
+            self.held.push_str(piece);
+            while self.step(on_segment) {}
+            rest = behind;
+        }
     }
 
     /// Ends the answer; text that was held back is not a call.
     pub fn finish(&mut self, on_segment: OnSegment<'_>) {
         if matches!(self.state, State::After) {
-            self.drop_space();
+            let space = self.skip_space(0);
+            self.drop_held(space);
         }
         self.say(self.held.len(), on_segment);
     }
@@ -171,25 +182,30 @@ impl CallReader {
     /// False: more text is needed.
     fn step(&mut self, on_segment: OnSegment<'_>) -> bool {
         match self.state {
-            State::Start => match self.held.trim_start() {
-                "" => return false,
-                start if start.starts_with('{') => {
-                    self.state = State::Marked { mark: self.held.len() - start.len() };
-                }
-                _ => self.state = State::Text,
-            },
-            State::Text => match self.held.find(self.marks.open) {
-                Some(at) => {
-                    let text = self.held[..at].trim_end().len();
-                    self.say(text, on_segment);
-                    self.state = State::Marked { mark: at - text + self.marks.open.len() };
-                }
-                None => {
-                    let certain = self.held.len() - overlap(&self.held, self.marks.open);
-                    self.say(self.held[..certain].trim_end().len(), on_segment);
+            State::Start => {
+                let start = self.skip_space(0);
+                if start == self.held.len() {
                     return false;
                 }
-            },
+                match self.held[start..].starts_with('{') {
+                    true => self.enter(State::Marked { mark: start }),
+                    false => self.enter(State::Text),
+                }
+            }
+            State::Text => {
+                let start = self.skip_space(0);
+                if let Some(at) = self.held[start..].find(self.marks.open).map(|at| start + at) {
+                    let text = if at > start { self.held[..at].trim_end().len() } else { 0 };
+                    self.say(text, on_segment);
+                    self.enter(State::Marked { mark: at - text + self.marks.open.len() });
+                } else {
+                    let certain = self.held.len() - overlap(&self.held, self.marks.open);
+                    if certain > start {
+                        self.say(self.held[..certain].trim_end().len(), on_segment);
+                    }
+                    return false;
+                }
+            }
             State::Marked { mark } => return self.marked(mark, on_segment),
             State::Json { mark, start, mut scan } => {
                 let Some(end) = scan.end(self.held.as_bytes()) else {
@@ -198,8 +214,8 @@ impl CallReader {
                 };
                 match self.calls(mark, start, end) {
                     Some(calls) => {
-                        self.held.drain(..end);
-                        self.state = State::After;
+                        self.drop_held(end);
+                        self.enter(State::After);
                         calls.into_iter().for_each(|call| on_segment(Segment::Call(call)));
                     }
                     None => self.give_up(end, on_segment),
@@ -214,8 +230,8 @@ impl CallReader {
                 };
                 match tags.read(&self.held[mark..at], &self.tools) {
                     Some(call) => {
-                        self.held.drain(..at + tags.end.len());
-                        self.state = State::After;
+                        self.drop_held(at + tags.end.len());
+                        self.enter(State::After);
                         on_segment(Segment::Call(call));
                     }
                     None => self.give_up(at, on_segment),
@@ -228,15 +244,15 @@ impl CallReader {
 
     /// Decides by the text after a mark.
     fn marked(&mut self, mark: usize, on_segment: OnSegment<'_>) -> bool {
-        let rest = self.held[mark..].trim_start();
-        let start = self.held.len() - rest.len();
+        let start = self.skip_space(mark);
+        let rest = &self.held[start..];
         let is_json = rest.starts_with(['{', '[']);
         if rest.is_empty() {
             return false;
         }
         if let Some(tags) = self.marks.tags.as_ref().filter(|_| !is_json) {
             match tags.name {
-                name if rest.starts_with(name) => self.state = State::Tags { mark, from: start },
+                name if rest.starts_with(name) => self.enter(State::Tags { mark, from: start }),
                 name if name.starts_with(rest) => return false,
                 _ => self.give_up(mark, on_segment),
             }
@@ -249,7 +265,7 @@ impl CallReader {
             None => return false,
             Some(b'{' | b'[') => {
                 let start = start + header;
-                self.state = State::Json { mark, start, scan: Scan::from(start) };
+                self.enter(State::Json { mark, start, scan: Scan::from(start) });
             }
             Some(_) => self.give_up(mark, on_segment),
         }
@@ -259,38 +275,52 @@ impl CallReader {
     /// After a call there may be a closing mark, or another call.
     fn after(&mut self) -> bool {
         let CallMarks { close, bare, .. } = *self.marks;
-        let rest = self.held.trim_start();
+        let space = self.skip_space(0);
+        let rest = &self.held[space..];
         let next = rest.trim_start_matches(|c: char| bare && (c == ';' || c.is_whitespace()));
-        let (space, before_next) = (self.held.len() - rest.len(), self.held.len() - next.len());
-        if next.is_empty() || (close.starts_with(rest) && close != rest) {
+        let between = rest.len() - next.len();
+        let may_go_on = next.is_empty() && between <= LONGEST_HEADER;
+        if may_go_on || (close.starts_with(rest) && close != rest) {
             return false;
         }
         if !close.is_empty() && rest.starts_with(close) {
-            self.held.drain(..space + close.len());
+            self.drop_held(space + close.len());
         } else if bare && next.starts_with('{') {
-            self.state = State::Marked { mark: before_next };
+            self.enter(State::Marked { mark: space + between });
         } else {
-            self.drop_space();
-            self.state = State::Text;
+            self.drop_held(space);
+            self.enter(State::Text);
         }
         true
     }
 
-    fn drop_space(&mut self) {
-        self.held.drain(..self.held.len() - self.held.trim_start().len());
+    fn enter(&mut self, state: State) {
+        (self.state, self.space_end) = (state, 0);
+    }
+
+    /// Where white space ends that begins at `from`, which is the same while the state is.
+    fn skip_space(&mut self, from: usize) -> usize {
+        let start = self.space_end.max(from);
+        self.space_end = self.held.len() - self.held[start..].trim_start().len();
+        self.space_end
+    }
+
+    fn drop_held(&mut self, len: usize) {
+        self.held.drain(..len);
+        self.space_end = 0;
     }
 
     /// Emits this much as text.
     fn give_up(&mut self, len: usize, on_segment: OnSegment<'_>) {
         self.say(len, on_segment);
-        self.state = State::Text;
+        self.enter(State::Text);
     }
 
     fn say(&mut self, len: usize, on_segment: OnSegment<'_>) {
         if len > 0 {
             on_segment(Segment::Text(&self.held[..len]));
+            self.drop_held(len);
         }
-        self.held.drain(..len);
     }
 
     /// Parses `held` as calls.

@@ -85,6 +85,8 @@ pub struct Splitter {
     tags: &'static Tags,
     state: State,
     held: String,
+    /// Where the white space ends at the start, so that it is not searched again.
+    space_end: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +105,7 @@ impl Splitter {
             (false, true) => State::Answer,
             (false, false) => State::Start,
         };
-        Splitter { tags, state, held: String::new() }
+        Splitter { tags, state, held: String::new(), space_end: 0 }
     }
 
     pub fn push(&mut self, text: &str, on_part: OnPart<'_>) -> ControlFlow<()> {
@@ -123,10 +125,11 @@ impl Splitter {
         let Tags { open, close, silent, anywhere } = *self.tags;
         match self.state {
             State::Start => {
-                let text = self.held.trim_start();
+                self.space_end = self.held.len() - self.held[self.space_end..].trim_start().len();
+                let text = &self.held[self.space_end..];
                 if text.starts_with(open) {
                     self.state = State::Reasoning;
-                    self.give(Kind::Tag, self.held.len() - text.len() + open.len(), on_part)?;
+                    self.give(Kind::Tag, self.space_end + open.len(), on_part)?;
                 } else if open.starts_with(text) {
                     return ControlFlow::Continue(false);
                 } else {
