@@ -26,7 +26,7 @@ const CASES: [Case; 11] = [
     ("a sequence", 500, |n| format!("root ::= {}", "[a-z] ".repeat(n))),
     ("alternatives", 300, |n| format!("root ::= \"a\"{}", " | \"b\" [c-d]".repeat(n / 2))),
     ("a literal", 1 << 11, |n| format!("root ::= \"{}\"", "ab ".repeat(n / 3))),
-    ("a class", 1 << 9, |n| {
+    ("a class", 1 << 7, |n| {
         let char = |i: usize| char::from_u32(0x4e00 + 2 * i as u32).unwrap_or('a');
         format!("root ::= [{}]", (0..n).map(char).collect::<String>())
     }),
