@@ -89,7 +89,9 @@ fn timed(name: &str, seconds: u32) -> Result<()> {
     let new = run_folder.0.join("corpus");
     std::fs::create_dir_all(&new)?;
     let mut command = fuzzer(name, &new, &run_folder)?;
-    let output = command.arg(format!("-max_total_time={seconds}")).output()?;
+    // The same inputs for every change, as many as the time allows, and time enough for each beside other work.
+    let output =
+        command.args(["-seed=1", "-timeout=60"]).arg(format!("-max_total_time={seconds}")).output()?;
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     let done = log.lines().rfind(|line| line.starts_with("Done ")).unwrap_or("no summary");
     if output.status.success() {
