@@ -148,6 +148,8 @@ fn main() {
             refused += usize::from(status != "Ok ");
         }
     }
-    assert!(refused >= if cfg!(target_os = "linux") { count } else { 0 }, "{refused} of {count}");
+    if cfg!(target_os = "linux") {
+        assert!(refused >= count, "{refused} of {count}");
+    }
     println!("{count} large allocations failed, one at a time and all from one on");
 }
