@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use akunu_format::hf::most_values;
+
 use crate::refusal::{Reason, Refusal};
 
 /// Bytes that a value of a JSON text takes at most besides its text: parsed, copied to a job, and as a value of a template
@@ -82,16 +84,7 @@ impl Charge {
 
 /// An upper bound of the memory that a JSON text takes when it is parsed and its request is handled.
 pub fn json_bytes(text: &[u8]) -> usize {
-    let (mut values, mut in_string, mut escaped) = (1, false, false);
-    for byte in text {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b',' | b':' | b'[' | b'{' if !in_string => values += 1,
-            _ => {}
-        }
-    }
+    let values = most_values(text);
     text.len().saturating_add(VALUE_BYTES.saturating_mul(values))
 }
 

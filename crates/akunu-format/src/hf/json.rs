@@ -63,6 +63,17 @@ fn text(path: &Path) -> Result<String, FormatError> {
 
 /// Refuses a JSON text that would take much more memory than its file, because it has very many values.
 pub fn check_values(text: &[u8]) -> Result<(), FormatError> {
+    let values = most_values(text);
+    if values > MAX_VALUES {
+        let problem =
+            format!("it has about {values} values, and a configuration file has at most {MAX_VALUES}");
+        return Err(wrong("the text", problem));
+    }
+    Ok(())
+}
+
+/// An upper bound of the number of values of a JSON text, keys included.
+pub fn most_values(text: &[u8]) -> usize {
     let (mut values, mut in_string, mut escaped) = (1, false, false);
     for byte in text {
         match byte {
@@ -73,12 +84,7 @@ pub fn check_values(text: &[u8]) -> Result<(), FormatError> {
             _ => {}
         }
     }
-    if values > MAX_VALUES {
-        let problem =
-            format!("it has about {values} values, and a configuration file has at most {MAX_VALUES}");
-        return Err(wrong("the text", problem));
-    }
-    Ok(())
+    values
 }
 
 /// An invalid field of the configuration.

@@ -7,7 +7,7 @@ mod tensors;
 
 pub use checkpoint::{Checkpoint, Weights};
 pub(crate) use checkpoint::{ONLY_PYTORCH, config_beside, holds_pytorch};
-pub use json::{Document, Json, check_values, wrong};
+pub use json::{Document, Json, check_values, most_values, wrong};
 pub use mlx::Quantisation;
 
 pub const CONFIG: &str = "config.json";
