@@ -34,9 +34,11 @@ impl StreamDecoder {
     pub fn push<T: Tokenizer + ?Sized>(&mut self, tokenizer: &T, id: u32, out: &mut String) {
         self.each_byte = tokenizer.replaces_each_byte();
         let mut bytes = tokenizer.token_bytes(id).unwrap_or_default();
-        if self.at_start && !bytes.is_empty() {
-            bytes = tokenizer.first_bytes(id).unwrap_or_default();
-            self.at_start = tokenizer.skips_leading_spaces() && bytes.is_empty();
+        if self.at_start {
+            let first = tokenizer.first_bytes(id).unwrap_or_default();
+            // A control token adds nothing, wherever it is.
+            let has_begun = !first.is_empty() || !bytes.is_empty() && !tokenizer.skips_leading_spaces();
+            (self.at_start, bytes) = (!has_begun, first);
         }
         self.push_bytes(bytes, out);
     }

@@ -340,6 +340,54 @@ fn unknown_files_use_the_crate_and_give_the_reason() {
     agree(&tokenizers, 60);
 }
 
+#[test]
+fn decoders_give_the_crates_text_or_are_refused() {
+    let texts = ["u", "a", "▁a", "a▁", "▁", "▁▁b", "##", "##b", "b", "</w>"];
+    let vocab: Value = texts.iter().enumerate().map(|(id, text)| (text.to_string(), json!(id))).collect();
+    let file = |decoder: &Value| {
+        let model = json!({"type": "WordLevel", "vocab": vocab, "unk_token": "u"});
+        let json = json!({"version": "1.0", "added_tokens": [], "model": model, "decoder": decoder});
+        serde_json::to_vec(&json).unwrap()
+    };
+    let replace =
+        |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+    let (marks, fuse, bytes) = (replace("▁", " "), json!({"type": "Fuse"}), json!({"type": "ByteLevel"}));
+    let strip = |content: &str, start: usize, stop: usize| json!({"type": "Strip", "content": content, "start": start, "stop": stop});
+    let sequence = |decoders: &[&Value]| json!({"type": "Sequence", "decoders": decoders});
+    let pieces =
+        |prefix: &str, cleanup: bool| json!({"type": "WordPiece", "prefix": prefix, "cleanup": cleanup});
+    for decoder in [
+        pieces("##", true),
+        pieces("", false),
+        pieces("▁", false),
+        sequence(&[&marks, &fuse, &strip(" ", 1, 0)]),
+        sequence(&[&marks, &strip(" ", 1, 0)]),
+        sequence(&[&marks, &strip(" ", 2, 0), &fuse]),
+        sequence(&[&marks, &strip("a", 0, 0)]),
+        sequence(&[&fuse, &marks]),
+    ] {
+        let ours = HfTokenizer::from_bytes(&file(&decoder), &Sidecar::default()).unwrap();
+        let library = tokenizers::Tokenizer::from_bytes(file(&decoder)).unwrap();
+        let ids = 1..texts.len() as u32;
+        for ids in ids.clone().flat_map(|a| ids.clone().flat_map(move |b| (1..4).map(move |c| [a, b, c]))) {
+            for ids in [&ids[..1], &ids[..2], &ids[..]] {
+                assert_eq!(ours.decode(ids), library.decode(ids, false).unwrap(), "{decoder}: {ids:?}");
+            }
+        }
+    }
+    for decoder in [
+        sequence(&[&marks, &fuse, &strip(" ", 2, 0)]),
+        sequence(&[&marks, &fuse, &strip(" ", 1, 1)]),
+        sequence(&[&marks, &strip("a", 1, 0)]),
+        sequence(&[&fuse, &replace("a▁", "x")]),
+        sequence(&[&bytes, &replace("a", "x")]),
+        sequence(&[&fuse, &pieces("##", true)]),
+    ] {
+        let error = HfTokenizer::from_bytes(&file(&decoder), &Sidecar::default()).unwrap_err().to_string();
+        assert!(error.contains("decoder"), "{decoder}: {error}");
+    }
+}
+
 /// Not timed: with quadratic run time this test would not finish.
 #[test]
 fn a_megabyte_of_any_text_is_encoded_quickly() {

@@ -30,12 +30,16 @@ enum Step {
     },
     /// Every token begins with a space.
     Spaced,
+    /// At most this many spaces at the beginning of every token are removed.
+    Strip(usize),
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     steps: Vec<Step>,
     space_prefix: bool,
+    /// The tokens were joined: the following steps apply to the whole text.
+    fused: bool,
 }
 
 impl Steps {
@@ -89,11 +93,12 @@ impl Steps {
         }
         for ((id, text), kind) in (0u32..).zip(texts.iter()).zip(kinds) {
             let bytes = pieces.get(id).unwrap_or_default();
-            if matches!(kind, TokenKind::Control | TokenKind::Unknown) || bytes.is_empty() {
+            let text = surface(id).unwrap_or(text);
+            if matches!(kind, TokenKind::Control | TokenKind::Unknown) || text.is_empty() {
                 continue;
             }
             let mut first = Vec::new();
-            self.apply(surface(id).unwrap_or(text), true, &mut first);
+            self.apply(text, true, &mut first);
             let usual = bytes.strip_prefix(b" ").filter(|_| self.space_prefix).unwrap_or(bytes);
             if first != usual {
                 firsts.insert(id, first);
@@ -104,25 +109,32 @@ impl Steps {
 
     fn read(&mut self, decoder: &Value) -> Result<(), TokenizerError> {
         let text = |key: &str| decoder[key].as_str().map(str::to_string);
-        match decoder["type"].as_str().unwrap_or_default() {
+        let kind = decoder["type"].as_str().unwrap_or_default();
+        // A step on the whole text can be applied to its tokens only if it looks at single characters.
+        let is_single = decoder["pattern"]["String"].as_str().is_some_and(|from| from.chars().count() == 1);
+        let is_replacement = kind == "Replace" && is_single && !self.steps.contains(&Step::ByteLevel);
+        if self.fused && !is_replacement && !matches!(kind, "Sequence" | "Fuse" | "Strip") {
+            return Err(refused(&format!("with the step `{}` after the tokens are joined", printable(kind))));
+        }
+        match kind {
             "Sequence" => {
                 for part in decoder["decoders"].as_array().into_iter().flatten() {
                     self.read(part)?;
                 }
             }
-            "ByteLevel" => self.steps.push(Step::ByteLevel),
+            "ByteLevel" => {
+                self.steps.push(Step::ByteLevel);
+                self.fused = true;
+            }
             "ByteFallback" => self.steps.push(Step::ByteFallback),
-            "Fuse" => {}
+            "Fuse" => self.fused = true,
             "Replace" => match (decoder["pattern"]["String"].as_str(), text("content")) {
                 (Some(from), Some(to)) if !from.is_empty() => {
                     self.steps.push(Step::Replace(from.to_string(), to));
                 }
                 _ => return Err(refused("with a regular expression")),
             },
-            "Strip" => {
-                self.space_prefix |=
-                    decoder["content"] == " " && decoder["start"].as_u64().is_some_and(|start| start > 0);
-            }
+            "Strip" => self.read_strip(decoder)?,
             "Metaspace" => {
                 let mark = text("replacement").unwrap_or_else(|| "▁".into());
                 if mark.is_empty() {
@@ -148,6 +160,18 @@ impl Steps {
         Ok(())
     }
 
+    fn read_strip(&mut self, strip: &Value) -> Result<(), TokenizerError> {
+        let count = |key: &str| strip[key].as_u64().map_or(0, |count| count as usize);
+        match (count("start"), count("stop"), self.fused) {
+            (0, 0, _) => {}
+            _ if strip["content"] != " " => return Err(refused("that removes characters other than spaces")),
+            (1, 0, true) => self.space_prefix = true,
+            (start, 0, false) => self.steps.push(Step::Strip(start)),
+            _ => return Err(refused("that removes several spaces, or spaces at the end")),
+        }
+        Ok(())
+    }
+
     /// Appends the bytes of a token, `first` or later in a text.
     fn apply(&self, text: &str, first: bool, out: &mut Vec<u8>) {
         let mut text = text.to_string();
@@ -165,11 +189,15 @@ impl Steps {
                     text = text.replace(mark, if *strip && first { "" } else { " " });
                 }
                 Step::Spaced => text.insert(0, ' '),
+                Step::Strip(most) => {
+                    let spaces = text.len() - text.trim_start_matches(' ').len();
+                    text.drain(..spaces.min(*most));
+                }
                 Step::WordPiece { prefix, cleanup } => {
                     text = match text.strip_prefix(prefix) {
                         _ if first => text,
-                        Some(rest) if !prefix.is_empty() => rest.to_string(),
-                        _ => format!(" {text}"),
+                        Some(rest) => rest.to_string(),
+                        None => format!(" {text}"),
                     };
                     if *cleanup {
                         text = clean_up(&text);
