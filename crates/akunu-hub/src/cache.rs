@@ -172,7 +172,10 @@ impl Cache {
         let _ = fs::remove_file(&part);
         link_or_copy(&target, &self.blob(repo, sum), &part)
             .and_then(|()| fs::rename(&part, &place))
-            .map_err(|error| Error::io("link", &place, error))?;
+            .map_err(|error| {
+                let _ = fs::remove_file(&part);
+                Error::io("link", &place, error)
+            })?;
         Ok(place)
     }
 

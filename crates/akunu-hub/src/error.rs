@@ -53,7 +53,9 @@ pub enum Error {
     #[error("{repo}: {reason}; {advice}{listing}")]
     Choice { repo: Repo, reason: String, advice: &'static str, listing: String },
 
-    #[error("{repo} lists a file named {path:?}, which would be outside the cache; nothing was downloaded")]
+    #[error(
+        "{repo} lists a file named {path:?}, which cannot be its name in the cache; nothing was downloaded"
+    )]
     UnsafePath { repo: Repo, path: String },
 
     #[error(

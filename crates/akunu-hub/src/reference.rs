@@ -123,9 +123,9 @@ pub(crate) fn is_revision(text: &str) -> bool {
     text.len() <= 255 && text.chars().all(inside) && is_safe_path(text)
 }
 
-/// Whether this is a relative path that cannot leave its folder, on any system.
+/// Whether this is a relative path that cannot leave its folder, on any system, and that a file can have.
 pub(crate) fn is_safe_path(path: &str) -> bool {
-    let part = |part: &str| !part.is_empty() && part != "." && part != "..";
+    let part = |part: &str| !part.is_empty() && part.len() <= 255 && part != "." && part != "..";
     let refused = |c: char| c.is_control() || c == '\\' || (cfg!(windows) && c == ':');
     path.len() <= 1024 && !path.contains(refused) && path.split('/').all(part)
 }

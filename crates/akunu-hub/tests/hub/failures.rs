@@ -252,7 +252,9 @@ fn endless_redirects_are_an_error() {
 
 #[test]
 fn names_that_leave_the_cache_are_refused() {
-    for evil in ["../../x.gguf", "/etc/x.gguf", "a/../../x.gguf", "a\\\\..\\\\x.gguf", "./x.gguf"] {
+    // No file system has names of more than 255 bytes.
+    let long = format!("a/{}.gguf", "x".repeat(255));
+    for evil in ["../../x.gguf", "/etc/x.gguf", "a/../../x.gguf", "a\\\\..\\\\x.gguf", "./x.gguf", &long] {
         let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[(evil, &bytes(10, 1))]));
         let error = hub(&fake.url, cache.path()).pull(&reference(MODEL), &mut Silent).unwrap_err();
         assert!(matches!(error, Error::UnsafePath { .. }), "{evil}: {error}");
