@@ -57,7 +57,9 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 impl NewFile {
+    /// A name that no file can have is an error here, before the work on its content.
     pub fn create(target: &Path) -> io::Result<NewFile> {
+        check_name(target)?;
         const ATTEMPTS: usize = 16;
         let folder = folder_of(target);
         let mut attempt = 0;
@@ -130,6 +132,18 @@ pub fn check_replaceable(target: &Path) -> io::Result<()> {
         Ok(old) if !old.is_file() => {
             Err(io::Error::new(ErrorKind::InvalidInput, "it is a device, a pipe or a folder, and no file"))
         }
+        _ => Ok(()),
+    }
+}
+
+fn check_name(target: &Path) -> io::Result<()> {
+    let last = target.as_os_str().as_encoded_bytes().last().map(|&byte| char::from(byte));
+    if target.file_name().is_none() || last.is_some_and(std::path::is_separator) {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is the name of a folder"));
+    }
+    match fs::symlink_metadata(target) {
+        // For example a name that is too long.
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
@@ -215,6 +229,16 @@ mod tests {
         }
         assert_eq!(names(dir.path()), ["out"]);
         assert!(write(&dir.path().join("no/folder"), b"content", Existing::Replace).is_err());
+    }
+
+    #[test]
+    fn names_that_no_file_can_have_are_refused_before_the_content_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["new/", "..", &"x".repeat(300)] {
+            NewFile::create(&dir.path().join(name)).unwrap_err();
+        }
+        NewFile::create(Path::new("")).unwrap_err();
+        assert!(names(dir.path()).is_empty());
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub fn load(path: &Path) -> Result<Vec<Json>, Failure> {
 pub fn save(path: &Path, messages: &[Json]) -> Result<(), Failure> {
     let existing = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Existing::Refuse,
+        Err(error) => return Err(Failure::io("write", path, &error)),
         // Opening a pipe waits for its other end.
         _ if path.is_file() && load(path).is_ok() => Existing::Replace,
         _ => {
