@@ -22,6 +22,7 @@ use tokio::runtime::Handle;
 use crate::body::may_be_long;
 use crate::connections::client_of;
 use crate::guard::{self, Cors};
+use crate::guesses::Guesses;
 use crate::keys::Keys;
 use crate::limits::{Limits, Rate};
 use crate::memory::{Charge, RequestMemory};
@@ -44,8 +45,7 @@ pub struct Shared {
     models: Models,
     limits: Limits,
     rate: Option<Rate>,
-    /// Requests with a wrong API key.
-    wrong_keys: Rate,
+    guesses: Guesses,
     memory: Arc<RequestMemory>,
     keys: Keys,
     cors: Cors,
@@ -88,8 +88,8 @@ impl Shared {
         self.rate.as_ref()
     }
 
-    pub(crate) fn wrong_keys(&self) -> &Rate {
-        &self.wrong_keys
+    pub(crate) fn guesses(&self) -> &Guesses {
+        &self.guesses
     }
 
     pub(crate) fn keys(&self) -> &Keys {
@@ -158,7 +158,7 @@ impl App {
         App(Arc::new(Shared {
             models: Models::new(models),
             rate: limits.rate.map(Rate::new),
-            wrong_keys: Rate::new(limits.wrong_keys),
+            guesses: Guesses::new(limits.wrong_keys),
             memory: Arc::new(RequestMemory::new(limits.memory)),
             limits,
             keys,

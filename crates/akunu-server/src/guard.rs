@@ -40,8 +40,14 @@ fn admitted(app: &App, request: &mut Request) -> Result<(), Refusal> {
     origin::check(request, app.hosts(), app.cors())?;
     if !app.keys().is_empty() && !is_any(&PUBLIC) {
         let client = request.extensions().get().map_or(0, |client: &Caller| client.owner);
-        let caller = app.keys().find(request.headers()).ok_or_else(|| wrong_key(app, client))?;
-        request.extensions_mut().insert(caller);
+        let caller = app.keys().find(request.headers());
+        let key = caller.map(|caller| caller.owner);
+        app.guesses().check(client, key, Instant::now()).map_err(too_many_guesses)?;
+        let missing = || {
+            Refusal::new(Reason::Unauthorized, "an API key is required: Authorization: Bearer KEY")
+                .code("invalid_api_key")
+        };
+        request.extensions_mut().insert(caller.ok_or_else(missing)?);
     }
     if app.is_draining() && is_work {
         return Err(Refusal::new(Reason::Unavailable, "the server is shutting down").retry_after(5));
@@ -57,15 +63,9 @@ fn admitted(app: &App, request: &mut Request) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn wrong_key(app: &App, client: u64) -> Refusal {
-    match app.wrong_keys().take(client, Instant::now()) {
-        Ok(()) => Refusal::new(Reason::Unauthorized, "an API key is required: Authorization: Bearer KEY")
-            .code("invalid_api_key"),
-        Err(seconds) => {
-            let message = format!("too many requests without a valid API key; try again in {seconds} s");
-            Refusal::new(Reason::TooMany, message).code("rate_limit_exceeded").retry_after(seconds)
-        }
-    }
+fn too_many_guesses(seconds: u64) -> Refusal {
+    let message = format!("too many requests without a valid API key; try again in {seconds} s");
+    Refusal::new(Reason::TooMany, message).code("rate_limit_exceeded").retry_after(seconds)
 }
 
 /// Origins whose pages may read responses. None by default.

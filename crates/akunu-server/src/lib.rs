@@ -35,6 +35,7 @@ mod fields;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod guard;
+mod guesses;
 mod health;
 mod job;
 mod keys;

@@ -81,20 +81,32 @@ impl Rate {
     /// Admits a request, or returns the number of seconds to wait.
     pub fn take(&self, owner: u64, now: Instant) -> Result<(), u64> {
         let mut all = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
-        let by_now = |(saved, since): &(Duration, Instant)| {
-            saved.saturating_add(now.saturating_duration_since(*since)).min(MINUTE)
-        };
         if all.len() >= MAX_TRACKED {
-            all.retain(|_, entry| by_now(entry) < MINUTE);
+            all.retain(|_, entry| by(now, entry) < MINUTE);
         }
-        let saved = all.get(&owner).map_or(MINUTE, by_now);
-        let (saved, outcome) = match saved.checked_sub(self.cost) {
-            Some(left) => (left, Ok(())),
-            None => (saved, Err((self.cost - saved).as_millis().div_ceil(1000) as u64)),
+        let saved = all.get(&owner).map_or(MINUTE, |entry| by(now, entry));
+        let (saved, outcome) = match self.without_one(saved) {
+            Ok(left) => (left, Ok(())),
+            Err(seconds) => (saved, Err(seconds)),
         };
         all.insert(owner, (saved, now));
         outcome
     }
+
+    /// Whether a request would be admitted, or the number of seconds to wait.
+    pub fn can_take(&self, owner: u64, now: Instant) -> Result<(), u64> {
+        let all = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        self.without_one(all.get(&owner).map_or(MINUTE, |entry| by(now, entry))).map(drop)
+    }
+
+    fn without_one(&self, saved: Duration) -> Result<Duration, u64> {
+        saved.checked_sub(self.cost).ok_or_else(|| (self.cost - saved).as_millis().div_ceil(1000) as u64)
+    }
+}
+
+/// The unspent time at an instant.
+fn by(now: Instant, (saved, since): &(Duration, Instant)) -> Duration {
+    saved.saturating_add(now.saturating_duration_since(*since)).min(MINUTE)
 }
 
 #[cfg(test)]
