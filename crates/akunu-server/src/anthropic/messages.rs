@@ -137,16 +137,27 @@ pub(super) fn response_format(
             Some(name.ok_or_else(|| choice.refuse("name", "the name of a tool"))?)
         }
         _ => {
-            let config =
-                fields.object("output_config")?.map(|config| Fields::within(config, "output_config."));
-            let format = config.map(|config| config.object("format")).transpose()?.flatten();
-            let format = format.map(|format| Fields::within(format, "output_config.format."));
-            let requested = response_format::format(format.as_ref(), None, "output_config.format")?;
+            let requested = output_format(fields)?;
             response_format::check_one(requested.as_ref(), conversation)?;
             return Ok(requested);
         }
     };
     response_format::call(conversation, only, "tool_choice").map(Some)
+}
+
+/// The format in `output_config`, or in `output_format`, its name while the API was in beta.
+fn output_format(fields: &Fields<'_>) -> Result<Option<RequestedFormat>, Refusal> {
+    let config = fields.object("output_config")?.map(|config| Fields::within(config, "output_config."));
+    let format = config.map(|config| config.object("format")).transpose()?.flatten();
+    let format = format.map(|format| Fields::within(format, "output_config.format."));
+    let beta = fields.object("output_format")?.map(|format| Fields::within(format, "output_format."));
+    match (format, beta) {
+        (Some(_), Some(_)) => {
+            Err(refuse("output_format", "together with 'output_config.format' is not supported: give one"))
+        }
+        (None, beta @ Some(_)) => response_format::format(beta.as_ref(), None, "output_format"),
+        (format, None) => response_format::format(format.as_ref(), None, "output_config.format"),
+    }
 }
 
 fn tools(fields: &Fields<'_>) -> Result<Option<Vec<Json>>, Refusal> {

@@ -150,8 +150,10 @@ fn other_protocols_support_formats() {
             }
         }
     }
-    let format = json!({ "output_config": { "format": { "type": "json_schema", "schema": fox() } } });
-    assert_fox(server.ok("/v1/messages", &body(format))["content"][0]["text"].as_str().unwrap());
+    let format = json!({ "type": "json_schema", "schema": fox() });
+    for format in [json!({ "output_config": { "format": format } }), json!({ "output_format": format })] {
+        assert_fox(server.ok("/v1/messages", &body(format))["content"][0]["text"].as_str().unwrap());
+    }
 }
 
 #[test]
@@ -277,6 +279,9 @@ fn unsupported_formats_are_400() {
         json!({ "tool_choice": { "type": "tool" }, "tools": [{ "name": "a", "input_schema": {} }] }),
         json!({ "output_config": { "format": { "type": "json_schema" } } }),
         json!({ "output_config": { "format": { "type": "json_schema", "schema": { "not": {} } } } }),
+        json!({ "output_format": "json" }),
+        json!({ "output_format": { "type": "yaml" } }),
+        json!({ "output_format": { "type": "text" }, "output_config": { "format": { "type": "text" } } }),
     ] {
         assert_eq!(refused(&server, "/v1/messages", more)["type"], "invalid_request_error");
     }
