@@ -28,5 +28,5 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
 }
 
 async fn page() -> Response {
-    (axum::response::AppendHeaders(HEADERS), PAGE).into_response()
+    (HEADERS, PAGE).into_response()
 }

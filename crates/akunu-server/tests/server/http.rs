@@ -80,7 +80,11 @@ fn parse(bytes: &[u8]) -> Answer {
         let (name, value) = line.split_once(':').unwrap();
         (name.trim().to_lowercase(), Json::from(value.trim()))
     };
-    let headers: Map<String, Json> = lines.map(header).collect();
+    let mut headers = Map::new();
+    for (name, value) in lines.map(header) {
+        assert!(name == "vary" || !headers.contains_key(&name), "two headers {name} in {head}");
+        headers.insert(name, value);
+    }
     let chunked = headers.get("transfer-encoding").is_some_and(|coding| coding == "chunked");
     let body = &bytes[end + 4..];
     Answer { status, headers, body: if chunked { unchunk(body) } else { body.to_vec() } }
