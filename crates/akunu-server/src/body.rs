@@ -64,6 +64,8 @@ async fn read(mut body: Body, limits: &Limits, charge: &Charge) -> Result<Vec<u8
         let message = format!("the request's body exceeds the limit of {} bytes", limits.body);
         Refusal::new(Reason::TooLarge, message).code("body_too_large")
     };
+    let stated = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
+    let most = stated.map_or(limits.body, |bytes| bytes.min(limits.body));
     let (mut bytes, mut len) = (Vec::new(), 0);
     loop {
         let earned =
@@ -82,13 +84,72 @@ async fn read(mut body: Body, limits: &Limits, charge: &Charge) -> Result<Vec<u8
         let Ok(data) = frame.into_data() else { continue };
         len += data.len();
         if len <= limits.body {
-            charge.take(data.len())?;
+            reserve(&mut bytes, data.len(), most, charge)?;
             bytes.extend_from_slice(&data);
         } else {
             bytes = Vec::new();
             if len > limits.body.saturating_mul(4) {
                 return Err(too_large());
             }
+        }
+    }
+}
+
+/// Makes space for `more` bytes, and charges what is allocated, which is twice as much as before but at most `most`.
+fn reserve(bytes: &mut Vec<u8>, more: usize, most: usize, charge: &Charge) -> Result<(), Refusal> {
+    let (old, needed) = (bytes.capacity(), bytes.len() + more);
+    if needed > old {
+        let capacity = old.saturating_mul(2).min(most).max(needed);
+        charge.take(capacity - old)?;
+        bytes.reserve_exact(capacity - bytes.len());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::{Context, Poll};
+
+    use http_body::{Frame, SizeHint};
+
+    use super::*;
+    use crate::memory::RequestMemory;
+
+    /// A body that arrives in pieces of 100 bytes.
+    struct Pieces {
+        left: usize,
+        is_length_stated: bool,
+    }
+
+    impl http_body::Body for Pieces {
+        type Data = axum::body::Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+            let len = self.left.min(100);
+            self.left -= len;
+            Poll::Ready((len > 0).then(|| Ok(Frame::data(vec![b' '; len].into()))))
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            if self.is_length_stated { SizeHint::with_exact(self.left as u64) } else { SizeHint::default() }
+        }
+    }
+
+    #[test]
+    fn a_body_is_charged_by_what_is_allocated_for_it() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        for (is_length_stated, len) in [(true, 6_500), (false, 6_500), (true, 100), (false, 40)] {
+            let memory = Arc::new(RequestMemory::new(1 << 20));
+            let charge = Charge::new(&memory);
+            let body = Body::new(Pieces { left: len, is_length_stated });
+            let bytes = runtime.block_on(read(body, &Limits::default(), &charge)).unwrap();
+            assert_eq!((bytes.len(), memory.used()), (len, bytes.capacity()));
+            assert!(memory.used() <= if is_length_stated { len } else { 2 * len });
         }
     }
 }

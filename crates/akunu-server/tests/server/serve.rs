@@ -85,12 +85,17 @@ impl Served {
 
     /// Waits until all of the metrics have a value, which must be stable. Fails after a timeout.
     pub fn until(&self, names: &[&str], value: f64) {
+        self.until_within(names, value..=value);
+    }
+
+    /// The same for a range.
+    pub fn until_within(&self, names: &[&str], values: std::ops::RangeInclusive<f64>) {
         for _ in 0..6000 {
-            if names.iter().all(|name| self.metric(name) == value) {
+            if names.iter().all(|name| values.contains(&self.metric(name))) {
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        panic!("{names:?} are never {value}:\n{}", self.get("/metrics").text());
+        panic!("{names:?} are never {values:?}:\n{}", self.get("/metrics").text());
     }
 }
