@@ -106,6 +106,12 @@ fn large_requests_fit_in_little_memory() {
     shell.arg("-c").arg(format!("ulimit -v {ADDRESS_SPACE_KIB}; exec \"$@\"")).arg("sh");
     shell.arg(env!("CARGO_BIN_EXE_akunu")).args(ARGS).args(["--max-request-memory", "256"]);
     let (mut child, address) = started(shell);
+    let resident = |key: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(key)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() >> 10
+    };
+    let idle = resident("VmRSS");
     let many = |text: &str, len: usize| text.repeat(len / text.len());
     const LEN: usize = 30 << 20;
     let bodies = [
@@ -118,8 +124,10 @@ fn large_requests_fit_in_little_memory() {
         ("/v1/chat/completions", many("[", LEN)),
         ("/v1/embeddings", format!("{{\"input\": [{}\"a\"]}}", many("\"b\",", LEN))),
     ];
+    // Many of a size of which some are accepted.
+    let prompt = ("/v1/completions", format!("{{\"prompt\": \"{}\"}}", many("a ", 8 << 20)));
     std::thread::scope(|scope| {
-        for (path, body) in bodies.iter().chain(&bodies) {
+        for (path, body) in bodies.iter().chain(&bodies).chain(std::iter::repeat_n(&prompt, 128)) {
             let address = &address;
             scope.spawn(move || {
                 let mut stream = TcpStream::connect(address).unwrap();
@@ -136,6 +144,9 @@ fn large_requests_fit_in_little_memory() {
     let mut answer = String::new();
     ask(&address, 3).read_to_string(&mut answer).unwrap();
     assert!(answer.contains("data: [DONE]"), "{answer}");
+    // The allocator keeps some of what is freed.
+    let peak = resident("VmHWM") - idle;
+    assert!(peak <= 2 * 256 + 64, "{peak} MiB");
     signal(&child, "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
