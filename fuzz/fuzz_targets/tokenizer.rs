@@ -39,8 +39,11 @@ fn round_trip(tokenizer: &dyn Tokenizer, text: &str) -> Option<String> {
     Some(tokenizer.decode(&tokenizer.encode(text, EncodeOptions::default()).ok()?))
 }
 
+/// Bytes of an input that are also a text. Longer ones take most of the time, and reach no other code.
+const TEXT: usize = 256;
+
 fuzz_target!(|data: &[u8]| {
-    let text = String::from_utf8_lossy(data);
+    let text = String::from_utf8_lossy(&data[..data.len().min(TEXT)]);
     let again = round_trip(&*GOOD, &text).expect("every byte is a token");
     assert_eq!(again, text.replace('▁', " "));
 
