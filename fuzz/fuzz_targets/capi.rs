@@ -4,7 +4,7 @@
 
 use std::ffi::{CString, c_char};
 use std::ptr::{null, null_mut, without_provenance_mut};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex};
 
 use akunu_capi::*;
 use akunu_fixtures::scripted;
@@ -22,6 +22,9 @@ static MODEL: LazyLock<CString> = LazyLock::new(|| {
     scripted::write(&path, Some(scripted::CHATML), &["\n", "Yes.", "And", "no."]);
     CString::new(path.to_str().expect("a path in UTF-8")).expect("a path without null characters")
 });
+
+/// The handle of a model that the input before has left, since loading one takes longer than most calls.
+static KEPT: Mutex<Option<usize>> = Mutex::new(None);
 
 /// A handle that was returned, and its session's tokens (`None`: not known).
 struct Handle {
@@ -81,7 +84,7 @@ impl Program<'_> {
         }
     }
 
-    fn load(&mut self) {
+    fn load(&mut self, kv_type: u32) {
         if self.models.iter().filter(|model| model.is_live).count() == 2 {
             return;
         }
@@ -91,7 +94,7 @@ impl Program<'_> {
             device: c"reference".as_ptr(),
             context: CONTEXT as u32,
             sessions: SESSIONS as u32,
-            kv_type: (self.byte() % 4) as u32,
+            kv_type,
             chunk: 16,
             chain: 4,
             chain_ms: 0,
@@ -305,12 +308,20 @@ impl Program<'_> {
     }
 
     fn run(&mut self) {
+        let kept = KEPT.lock().expect("the lock of a single thread").take();
+        match kept {
+            Some(number) => self.models.push(Handle { number, is_live: true, model: 0, tokens: None }),
+            None => self.load(0),
+        }
         for _ in 0..MAX_CALLS {
             if self.input.is_empty() {
                 break;
             }
             match self.byte() % 13 {
-                0 => self.load(),
+                0 => {
+                    let kv_type = self.byte() % 4;
+                    self.load(kv_type as u32);
+                }
                 1 => self.free_model(),
                 2 => self.create_session(),
                 3 => self.free_session(),
@@ -325,15 +336,32 @@ impl Program<'_> {
                 _ => self.encode(),
             }
         }
-        for model in self.models.iter().filter(|model| model.is_live) {
-            // SAFETY: any value of a handle is allowed.
-            assert_eq!(unsafe { akunu_free_model(without_provenance_mut(model.number)) }, Status::Ok);
+        self.end();
+    }
+
+    /// Frees all but one model, which is left without sessions, and checks that nothing else is live.
+    fn end(&mut self) {
+        let kept = self.models.iter().position(|model| model.is_live);
+        for index in 0..self.models.len() {
+            if self.models[index].is_live && Some(index) != kept {
+                // SAFETY: any value of a handle is allowed.
+                let status = unsafe { akunu_free_model(without_provenance_mut(self.models[index].number)) };
+                assert_eq!(status, Status::Ok);
+                let sessions = self.sessions.iter_mut().filter(|session| session.model == index);
+                sessions.for_each(|session| session.is_live = false);
+            }
         }
         for session in &self.sessions {
+            let handle = without_provenance_mut(session.number);
+            if session.is_live {
+                // SAFETY: any value of a handle is allowed.
+                assert_eq!(unsafe { akunu_free_session(handle) }, Status::Ok);
+            }
             // SAFETY: any value of a handle is allowed.
-            let status = unsafe { akunu_cancel(without_provenance_mut(session.number)) };
+            let status = unsafe { akunu_cancel(handle) };
             assert_eq!(status, Status::Handle, "the sessions of freed models are freed");
         }
+        *KEPT.lock().expect("the lock of a single thread") = kept.map(|index| self.models[index].number);
     }
 }
 

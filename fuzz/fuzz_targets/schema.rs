@@ -1,49 +1,20 @@
 //! Arbitrary text as a JSON Schema: each answer that the compiled grammar allows is JSON, and has the schema's type.
 #![no_main]
 
-use std::sync::{Arc, LazyLock};
-
-use akunu_grammar::{Client, Limits, ResponseFormat, Session, Vocabulary, Workers};
+use akunu_fuzz::{answer, compile, on_a_large_stack, seed};
+use akunu_grammar::ResponseFormat;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value as Json;
-
-/// One token for each byte.
-static BYTES: LazyLock<Arc<Vocabulary>> = LazyLock::new(|| {
-    let tokens: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
-    Arc::new(Vocabulary::new(&tokens, Limits::default()).expect("a vocabulary of bytes"))
-});
-static WORKERS: LazyLock<Arc<Workers>> = LazyLock::new(Arc::default);
 
 /// Steps of an answer. One that is not complete by then is not checked.
 const STEPS: usize = 96;
 
-/// An answer, chosen by pseudo-random numbers.
-fn answer(format: &ResponseFormat, mut state: u64) -> Option<Vec<u8>> {
-    let grammar = WORKERS.compile(&BYTES, format, None, Client::default()).ok()?;
-    let mut session = Session::new(WORKERS.clone(), Arc::new(grammar));
-    let mut text = Vec::new();
-    while text.len() < STEPS {
-        if session.is_over() {
-            return Some(text);
-        }
-        let mask = session.mask().ok()?;
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let choice = (state >> 33) as usize;
-        if mask.may_end && choice % 4 != 0 {
-            return Some(text);
-        }
-        let allowed: Vec<u8> = (0..=255).filter(|&byte| mask.contains(byte.into())).collect();
-        // What ends strings and lists is preferred, so that most answers end.
-        let ends = |byte: &&u8| matches!(byte, b'"' | b']' | b'}' | b'0'..=b'9');
-        let ending: Vec<&u8> = allowed.iter().filter(ends).collect();
-        let byte = match choice % 3 {
-            0 | 1 if !ending.is_empty() => *ending[choice / 3 % ending.len()],
-            _ => allowed[choice / 3 % allowed.len().max(1)..].first().copied()?,
-        };
-        text.push(byte);
-        session.push(byte.into());
-    }
-    None
+/// What ends strings and lists is preferred, so that most answers end.
+fn pick(allowed: &[u8], choice: usize) -> Option<u8> {
+    let ends = |byte: &u8| matches!(byte, b'"' | b']' | b'}' | b'0'..=b'9');
+    let ending: Vec<u8> = allowed.iter().copied().filter(ends).collect();
+    let list = if choice % 3 < 2 && !ending.is_empty() { &ending[..] } else { allowed };
+    list.get(choice / 3 % list.len().max(1)).copied()
 }
 
 fn has_type(value: &Json, name: &str) -> bool {
@@ -59,10 +30,12 @@ fn has_type(value: &Json, name: &str) -> bool {
     }
 }
 
-fuzz_target!(|data: &[u8]| {
+fuzz_target!(|data: &[u8]| on_a_large_stack(|| check(data)));
+
+fn check(data: &[u8]) {
     let Ok(schema) = serde_json::from_slice::<Json>(data) else { return };
-    let seed = data.iter().fold(0, |hash: u64, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    let Some(text) = answer(&ResponseFormat::Schema(schema.clone()), seed) else { return };
+    let Some(grammar) = compile(&ResponseFormat::Schema(schema.clone())) else { return };
+    let Some(text) = answer(&grammar, seed(data), STEPS, 4, pick) else { return };
     let value: Json = match serde_json::from_slice(&text) {
         Ok(value) => value,
         // JSON does not limit numbers, and serde_json does.
@@ -91,4 +64,4 @@ fuzz_target!(|data: &[u8]| {
     if let (Some(number), Some(least)) = (value.as_f64(), schema["minimum"].as_f64()) {
         assert!(number >= least, "{}", shown());
     }
-});
+}

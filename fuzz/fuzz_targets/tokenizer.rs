@@ -33,14 +33,32 @@ fn round_trip(tokenizer: &dyn Tokenizer, text: &str) -> Option<String> {
         decoder.finish(&mut out);
         assert_eq!(out, tokenizer.decode(&ids));
         if !parse_special {
-            assert!(ids.iter().all(|&id| tokenizer.token_kind(id) != Some(TokenKind::Control)));
+            // A file may mark the unknown token as a control token, of which text without a token still consists.
+            let unknown = tokenizer.special().unknown.filter(|&id| !tokenizer.is_end_of_generation(id));
+            let is_text =
+                |id: u32| unknown == Some(id) || tokenizer.token_kind(id) != Some(TokenKind::Control);
+            assert!(ids.iter().all(|&id| is_text(id)), "{ids:?}");
         }
     }
     Some(tokenizer.decode(&tokenizer.encode(text, EncodeOptions::default()).ok()?))
 }
 
+/// Bytes of an input that are also a text. Longer ones take most of the time, and reach no other code.
+const TEXT: usize = 256;
+
+/// The crate `tokenizers` panics on some files, which `HfTokenizer` turns into an error. Only other panics fail.
+static IGNORED: LazyLock<()> = LazyLock::new(|| {
+    let fail = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !panic.location().is_some_and(|location| location.file().contains("/tokenizers-")) {
+            fail(panic);
+        }
+    }));
+});
+
 fuzz_target!(|data: &[u8]| {
-    let text = String::from_utf8_lossy(data);
+    LazyLock::force(&IGNORED);
+    let text = String::from_utf8_lossy(&data[..data.len().min(TEXT)]);
     let again = round_trip(&*GOOD, &text).expect("every byte is a token");
     assert_eq!(again, text.replace('▁', " "));
 

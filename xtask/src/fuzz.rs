@@ -27,7 +27,8 @@ const SHOWN: usize = 6000;
 
 const HELP: &str = "\
 cargo xtask fuzz                   list the targets
-cargo xtask fuzz NAME [OPTIONS]    fuzz one for a minute, or as libFuzzer's options say
+cargo xtask fuzz NAME [OPTIONS]    fuzz one for a minute, or as libFuzzer's options say;
+                                   with --release optimised, for long runs
 cargo xtask fuzz all SECONDS       fuzz each for so long, from the seeds";
 
 pub fn fuzz(args: &[String]) -> Result<()> {
@@ -59,9 +60,14 @@ fn targets() -> Result<Vec<String>> {
 
 /// With `name`, one target. The corpus that is found is kept in the target folder for the next run.
 fn fuzz_one(name: &str, options: &[String]) -> Result<()> {
-    build(&["--bin", name])?;
+    let (profiles, options): (Vec<&String>, Vec<&String>) =
+        options.iter().partition(|option| *option == "--release");
+    let profile = if profiles.is_empty() { "debug" } else { "release" };
+    let mut what = vec!["--bin", name];
+    what.extend(profiles.iter().map(|option| option.as_str()));
+    build(&what)?;
     let run_folder = RunFolder::new(name)?;
-    let mut command = fuzzer(name, &folder("corpus", name)?, &run_folder)?;
+    let mut command = fuzzer(name, profile, &folder("corpus", name)?, &run_folder)?;
     if !options.iter().any(|option| option.starts_with("-max_total_time") || option.starts_with("-runs")) {
         command.arg("-max_total_time=60");
     }
@@ -88,10 +94,12 @@ fn timed(name: &str, seconds: u32) -> Result<()> {
     let run_folder = RunFolder::new(name)?;
     let new = run_folder.0.join("corpus");
     std::fs::create_dir_all(&new)?;
-    let mut command = fuzzer(name, &new, &run_folder)?;
+    let mut command = fuzzer(name, "debug", &new, &run_folder)?;
     // The same inputs for every change, as many as the time allows, and time enough for each beside other work.
-    let output =
-        command.args(["-seed=1", "-timeout=60"]).arg(format!("-max_total_time={seconds}")).output()?;
+    let output = command
+        .args(["-seed=1", "-timeout=60", "-reduce_inputs=0"])
+        .arg(format!("-max_total_time={seconds}"))
+        .output()?;
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     let done = log.lines().rfind(|line| line.starts_with("Done ")).unwrap_or("no summary");
     if output.status.success() {
@@ -142,8 +150,8 @@ fn folder(kind: &str, name: &str) -> Result<PathBuf> {
 }
 
 /// The command that runs a target, once it is known to be instrumented.
-fn fuzzer(name: &str, corpus: &Path, run_folder: &RunFolder) -> Result<Command> {
-    let program = built().join(host()?).join("debug").join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+fn fuzzer(name: &str, profile: &str, corpus: &Path, run_folder: &RunFolder) -> Result<Command> {
+    let program = built().join(host()?).join(profile).join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
     let output = Command::new(&program).arg("-runs=0").env("TMPDIR", &run_folder.0).output()?;
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     let counters = counters(&log).unwrap_or(0);

@@ -8,6 +8,7 @@ use std::ffi::{CStr, CString};
 use std::process::Command;
 use std::ptr::{null, null_mut};
 
+use akunu::{Sampler, Sampling};
 use akunu_capi::{
     AKUNU_TO_NULL, GenerateSettings, ModelHandle, SessionHandle, Status, akunu_create_session, akunu_encode,
     akunu_free_model, akunu_generate, akunu_get_error, akunu_load_model,
@@ -127,11 +128,32 @@ fn spawn(first: usize, all: bool) -> (usize, String) {
     (count.parse().unwrap(), status.to_string())
 }
 
+/// The embedded model's vocabulary is small, so the memory of a sampler is tested with a larger one.
+fn samplers() {
+    const VOCABULARY: usize = 1 << 18;
+    let sampling = Sampling { temperature: 1.0, top_k: 40, repeat_penalty: 1.1, ..Sampling::default() };
+    for (first, works) in [(0, false), (1, false), (2, false), (3, true)] {
+        fail_allocations(LARGE, first, false);
+        let sampler = Sampler::new(&sampling, VOCABULARY);
+        let count = allow_allocations();
+        assert_eq!(count, if works { 3 } else { first + 1 });
+        match sampler {
+            Ok(_) => assert!(works, "{first}"),
+            Err(error) => {
+                assert!(!works && error.is_out_of_memory(), "{error}");
+                let message = error.to_string();
+                assert!(message.contains("the sampler's working memory"), "{message}");
+            }
+        }
+    }
+}
+
 fn main() {
     if let Ok(fails) = std::env::var(FAILS) {
         let (first, all) = fails.split_once(' ').unwrap();
         return child(first.parse().unwrap(), all == "true");
     }
+    samplers();
     let (count, status) = spawn(usize::MAX, false);
     assert_eq!(status.trim_end(), "Ok");
     assert!(count >= if cfg!(target_os = "linux") { 10 } else { 1 }, "{count} large allocations");

@@ -116,6 +116,13 @@ impl Drop for Unfinished {
 }
 
 impl Workers {
+    /// Without threads: jobs run where they are submitted. For the fuzz targets, which would mostly wait for threads.
+    #[cfg(fuzzing)]
+    pub fn without_threads() -> Workers {
+        let [compiling, masks] = ["akunu-compile", "akunu-masks"].map(|name| Pool::new(name, 0));
+        Workers { compiling, masks, clients: Arc::default() }
+    }
+
     /// Compiles a format, and waits for it. Returns early if the client cancels.
     pub fn compile(
         &self,

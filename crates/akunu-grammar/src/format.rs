@@ -140,6 +140,13 @@ impl ResponseFormat {
         Ok(TopLevelGrammar { grammars, max_tokens: None })
     }
 
+    /// Converts it for the library without compiling it. For the fuzz target `grammar`, where compiling takes most of
+    /// the time.
+    #[cfg(fuzzing)]
+    pub fn convert(&self) -> Result<(), GrammarError> {
+        self.grammars(None, &|| false).map(drop)
+    }
+
     /// Adds the grammars of the answer, and returns the expression of it.
     fn answer(
         &self,

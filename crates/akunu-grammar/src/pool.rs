@@ -59,6 +59,12 @@ impl Pool {
         job: impl FnOnce() + Send + 'static,
     ) -> Result<(u32, u64), String> {
         let mut state = self.shared.lock();
+        #[cfg(fuzzing)]
+        if state.most == 0 {
+            drop(state);
+            job();
+            return Ok((rank, 0));
+        }
         let key = (rank, state.arrivals);
         state.arrivals += 1;
         state.waiting.insert(key, Box::new(job));

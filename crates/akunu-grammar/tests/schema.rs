@@ -545,6 +545,25 @@ fn what_is_narrowed_is_not_taken_for_exclusive() {
     ]);
 }
 
+/// `format` is asserted, so two formats exclude each other if no string has both.
+#[test]
+fn branches_of_one_of_are_told_apart_by_formats_that_exclude_each_other() {
+    let branches = |a: &str, b: &str| json!({"oneOf": [{"type": "string", "format": a}, {"type": "string", "format": b}]});
+    check(&[
+        (branches("date", "date-time"), &["\"2024-02-29\"", "\"2024-02-29T12:00:00Z\""], &["\"a\""]),
+        (branches("ipv4", "ipv6"), &["\"127.0.0.1\"", "\"::1\""], &["\"a\""]),
+        (branches("uuid", "email"), &["\"a@b.de\""], &["\"a\""]),
+        (branches("duration", "time"), &["\"PT1S\"", "\"12:00:00Z\""], &["\"12:00\""]),
+    ]);
+    // A host name may look like an address, a quoted address may begin like a URI, and unknown formats have all strings.
+    let overlapping =
+        [("ipv4", "hostname"), ("email", "uri"), ("uri", "uri-reference"), ("date-time", "regex")];
+    for (a, b) in overlapping.into_iter().chain([("x", "y"), ("x", "date"), ("date", "date")]) {
+        let refused = schema::rewrite(&branches(a, b)).unwrap_err();
+        assert!(!matches!(refused, SchemaError::TooLarge { .. }), "{a} {b}: {refused}");
+    }
+}
+
 #[test]
 fn keywords_that_a_draft_does_not_know_allow_nothing_more() {
     let draft = "http://json-schema.org/draft-07/schema#";

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use akunu_format::{Array, Metadata, Strings, Value};
-use akunu_testing::{MeasuringAllocator, assert_growth};
+use akunu_testing::{Cost, MeasuringAllocator, assert_growth};
 use akunu_tokenizer::{HfTokenizer, NativeTokenizer, Sidecar, Vocabulary, from_gguf};
 
 #[global_allocator]
@@ -91,6 +91,56 @@ fn tokenizer_json() {
         let is_refused = ["the same token twice", "a field that nobody knows"].contains(&what);
         assert_eq!(result.is_err(), is_refused, "{what}: {:?}", result.err());
     }
+}
+
+/// Memory that a file of 2²² values takes at most: this many times its size.
+const MOST: u64 = 128;
+
+/// Files of very many small values, of which no tokenizer can be made.
+#[test]
+fn a_bad_tokenizer_json_takes_at_most_128_times_its_size() {
+    const COUNT: usize = 1 << 16;
+    let many = |value: &str| vec![value; COUNT].join(",");
+    let list = |value: &str| format!("[{}]", many(value));
+    let bpe = |vocab: &str, merges: &str| {
+        json(&format!(r#"{{"type":"BPE","vocab":{vocab},"merges":{merges}}}"#), "null", "")
+    };
+    let with = |key: &str, file: String| file.replacen('{', &format!(r#"{{"{key}":{},"#, list("[]")), 1);
+    let good = || json(&unigram(2, word), "null", "");
+    for (what, file) in [
+        ("values of a normalizer", json(&unigram(2, word), &list("0"), "")),
+        ("fields of a normalizer", json(&unigram(2, word), &list(r#"{"":0}"#), "")),
+        ("values of a post-processor", with("post_processor", good())),
+        ("values of a padding", with("padding", good())),
+        ("tokens", bpe(&format!("{{{}}}", many(r#""":0"#)), "[]")),
+        ("tokens with scores", bpe(&list(r#"["",0]"#), "[]")),
+        ("merges", bpe(r#"{"a":0}"#, &list(r#"" ""#))),
+        ("merges as lists", bpe(r#"{"a":0}"#, &list(r#"["",""]"#))),
+        ("added tokens", json(&unigram(2, word), "null", &many("{}"))),
+        ("a field that nobody knows", with("x", good())),
+        ("a field of a model that nobody knows", json(&with("x", unigram(2, word)), "null", "")),
+    ] {
+        let sidecar = Sidecar::default();
+        let by_library = || HfTokenizer::from_bytes_by_library(file.as_bytes(), &sidecar).is_ok();
+        let costs =
+            [Cost::of(|| HfTokenizer::from_bytes(file.as_bytes(), &sidecar).is_ok()), Cost::of(by_library)];
+        println!("{what}: {} bytes, {costs:?}", file.len());
+        assert!(costs.iter().all(|cost| cost.peak <= MOST * file.len() as u64), "{what}: {costs:?}");
+        // Both are ignored.
+        let is_ignored = ["values of a padding", "a field of a model that nobody knows"].contains(&what);
+        let is_ok = HfTokenizer::from_bytes(file.as_bytes(), &sidecar).is_ok();
+        assert_eq!(is_ok, is_ignored, "{what}");
+    }
+}
+
+#[test]
+fn a_tokenizer_json_of_too_many_values_is_refused_before_it_is_parsed() {
+    let file = format!(r#"{{"x":[{}]}}"#, vec!["0"; 1 << 22].join(","));
+    let cost = Cost::of(|| {
+        let error = HfTokenizer::from_bytes(file.as_bytes(), &Sidecar::default()).unwrap_err().to_string();
+        assert!(error.contains("more than 4194304"), "{error}");
+    });
+    assert!(cost.peak < 4096, "{cost:?}");
 }
 
 /// A field of a protocol buffer: a message or a text.

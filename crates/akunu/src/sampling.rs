@@ -10,6 +10,7 @@ use akunu_plan::sample::{self, Records, Settings, share};
 
 use crate::Error;
 use crate::constraint::Cursor;
+use crate::memory::reserved;
 use crate::random::{Draws, GUMBEL_MAX, ln};
 
 /// The default is greedy.
@@ -115,6 +116,9 @@ impl Sampling {
     }
 }
 
+/// What a sampler's memory is called in errors.
+const WORKING_MEMORY: &str = "the sampler's working memory";
+
 /// Samples tokens on the host. Allocates only when created.
 #[derive(Debug)]
 pub struct Sampler {
@@ -138,7 +142,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Checks the settings.
+    /// Checks the settings, and takes all memory that sampling needs.
     pub fn new(sampling: &Sampling, vocab: usize) -> Result<Sampler, Error> {
         sampling.check(vocab)?;
         let window = if sampling.has_penalties() { sampling.repeat_last_n } else { 0 };
@@ -163,13 +167,16 @@ impl Sampler {
             seed: halves(sampling.seed),
             ..Settings::default()
         };
+        let counted = if window > 0 { vocab } else { 0 };
+        let mut counts = reserved(WORKING_MEMORY, counted)?;
+        counts.resize(counted, 0);
         Ok(Sampler {
             settings,
             window,
             seed: sampling.seed,
-            scaled: Vec::with_capacity(vocab),
-            ordered: Vec::with_capacity(if settings.is_limited() { vocab } else { 0 }),
-            counts: if window > 0 { vec![0; vocab] } else { Vec::new() },
+            scaled: reserved(WORKING_MEMORY, vocab)?,
+            ordered: reserved(WORKING_MEMORY, if settings.is_limited() { vocab } else { 0 })?,
+            counts,
             recorded: None,
             vocab,
             biases,

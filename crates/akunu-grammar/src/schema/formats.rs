@@ -2,6 +2,9 @@
 //!
 //! Unknown formats have no effect, as JSON Schema says.
 
+use std::collections::HashMap;
+use std::rc::Rc;
+
 const HEX: &str = "[0-9a-fA-F]";
 const OCTET: &str = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 /// Labels of at most 61 and of at most 29 characters, without two hyphens in a row.
@@ -46,9 +49,33 @@ pub(super) fn lookup(name: &str) -> Option<String> {
     })
 }
 
-/// Whether the expression has all strings of the format, or the format has no effect.
-pub(super) fn is_exact(name: &str) -> bool {
-    matches!(name, "date" | "ipv4" | "uuid") || lookup(name).is_none()
+/// What every string of a format matches, for those of which [`lookup`] has a part only. Two formats exclude each other
+/// where these expressions do.
+const WIDE: [(&str, &str); 12] = [
+    ("date-time", "[0-9]{4}-[0-9]{2}-[0-9]{2}[tT ][0-9:.,zZ+\\-]*"),
+    ("time", "[0-9]{2}:[0-9]{2}:[0-9]{2}[0-9.,:zZ+\\-]*"),
+    ("duration", "P[0-9.,TYMWDHS]*"),
+    ("idn-email", "(?s:.*)@(?s:.*)"),
+    ("idn-hostname", "[^@:/ ]*"),
+    ("ipv6", "[0-9a-fA-F.]*:[0-9a-fA-F:.]*"),
+    ("iri", "[a-zA-Z][a-zA-Z0-9+\\-.]*:(?s:.*)"),
+    ("iri-reference", ANYTHING),
+    ("json-pointer", "(?:/(?s:.*))?"),
+    ("relative-json-pointer", "[0-9](?s:.*)"),
+    ("regex", ANYTHING),
+    ("uri-template", ANYTHING),
+];
+const ANYTHING: &str = "(?s:.*)";
+
+/// For the expression of a format, one that all its strings match; `None` if it is one itself, or of no format.
+pub(super) fn wide(pattern: &str) -> Option<Rc<str>> {
+    thread_local! {
+        static BY_PATTERN: HashMap<String, Rc<str>> = WIDE
+            .iter()
+            .filter_map(|(name, wide)| Some((lookup(name)?, Rc::from(*wide))))
+            .collect();
+    }
+    BY_PATTERN.with(|wide| wide.get(pattern).cloned())
 }
 
 /// Regular expressions without much: characters, classes, repetitions, and groups that are not nested.
@@ -115,6 +142,45 @@ fn uri() -> String {
 mod tests {
     use super::super::regexes::Regexes;
     use super::*;
+
+    /// `date`, `ipv4` and `uuid` have all their strings.
+    #[test]
+    fn wide_expressions_have_the_strings_of_their_formats_and_more() {
+        let mut regexes = Regexes::default();
+        for (format, more) in [
+            ("date-time", "1990-12-31T23:59:60.123456789012Z"),
+            ("time", "23:59:60Z"),
+            ("duration", "P1Y"),
+            ("email", "\"joe bloggs\"@[127.0.0.1]"),
+            ("idn-email", "실례@실례.테스트"),
+            ("hostname", "a--b"),
+            ("idn-hostname", "실례.테스트"),
+            ("ipv6", "::ffff:192.168.0.1"),
+            ("uri", "urn:"),
+            ("iri", "http://ƒøø.ßår/?∂éœ=πîx"),
+            ("uri-reference", "\\\\a"),
+            ("iri-reference", "ƒøø"),
+            ("json-pointer", "/a"),
+            ("relative-json-pointer", "0#"),
+            ("regex", "(?:(?=a))b{2}"),
+            ("uri-template", "{+a,b*}"),
+        ] {
+            let narrow = lookup(format).unwrap();
+            let wide = wide(&narrow).unwrap();
+            assert_eq!(regexes.matches(&wide, more), Some(true), "{format} {more}");
+            let samples =
+                ["2024-02-29T12:00:00Z", "12:00:00+01:30", "P1Y2M3DT4H5M6S", "a.b@c.de", "c.de", "1::8"];
+            let samples =
+                samples.into_iter().chain(["http://[::1]/?a#b", "", "/a/~0", "1/a", "a[b]*", "a{b}"]);
+            for sample in samples {
+                let is_narrow = regexes.matches(&narrow.as_str().into(), sample) == Some(true);
+                assert!(!is_narrow || regexes.matches(&wide, sample) == Some(true), "{format} {sample}");
+            }
+        }
+        for exact in ["date", "ipv4", "uuid"] {
+            assert_eq!(wide(&lookup(exact).unwrap()), None);
+        }
+    }
 
     #[test]
     fn formats_have_their_strings() {

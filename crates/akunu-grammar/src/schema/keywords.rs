@@ -89,9 +89,6 @@ impl<'a> Converter<'a> {
             if text.max.is_none_or(|max| max >= text.min) {
                 all.list.push(Shape::String(text));
             }
-            // Where a format is narrowed, two of them may exclude each other only here.
-            let format = map.get("format").and_then(Value::as_str);
-            all.is_exact &= format.is_none_or(formats::is_exact);
         }
         if has("array") {
             all.list.extend(self.array(place, map)?.map(|array| Shape::Array(Rc::new(array))));

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::budget::{self, ALTERNATIVES, CONJUNCTION, PATTERN_PROPERTIES};
 use super::convert::{Converter, Result};
 use super::shape::{ANY, Array, NEVER, Node, Object, Shape, Shapes, Text};
-use super::{numbers, regexes};
+use super::{formats, numbers, regexes};
 
 type Patterns = Vec<(Rc<str>, Node)>;
 
@@ -123,7 +123,7 @@ impl Converter<'_> {
         Ok((Some(both), true))
     }
 
-    /// Whether a string has the properties; `None` if it cannot be found out.
+    /// Whether a string has the properties; `None` if it cannot be found out, or if a format has it that is narrowed.
     pub fn accepts(&mut self, text: &Text, value: &str) -> Result<Option<bool>> {
         let length = value.chars().count() as u64;
         let listed = text.values.as_ref().is_none_or(|values| values.iter().any(|other| &**other == value));
@@ -139,16 +139,22 @@ impl Converter<'_> {
             self.budget.spend((1 + value.len() / 8).saturating_mul(regexes::weight(pattern)))?;
             match self.regexes.matches(pattern, value) {
                 Some(matches) if matches == expected => {}
-                Some(_) => return Ok(Some(false)),
+                Some(_) => {
+                    let wide = formats::wide(pattern).filter(|_| expected);
+                    let may_match =
+                        wide.is_some_and(|wide| self.regexes.matches(&wide, value) != Some(false));
+                    return Ok((!may_match).then_some(false));
+                }
                 None => return Ok(None),
             }
         }
         Ok(Some(true))
     }
 
-    /// Whether two of the patterns exclude each other.
+    /// Whether two of the patterns exclude each other, where formats are taken with all their strings.
     pub fn is_empty_text(&mut self, text: &Text) -> Result<bool> {
-        let mut patterns = text.patterns.clone();
+        let all = |pattern: &Rc<str>| formats::wide(pattern).unwrap_or_else(|| pattern.clone());
+        let mut patterns: Vec<Rc<str>> = text.patterns.iter().map(all).collect();
         if !patterns.is_empty() && (text.min > 0 || text.max.is_some()) {
             patterns.push(regexes::length(text.min, text.max));
         }

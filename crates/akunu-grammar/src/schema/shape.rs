@@ -36,7 +36,8 @@ pub(super) enum Atom {
 #[derive(Clone, Debug)]
 pub(super) struct Shapes {
     pub list: Vec<Shape>,
-    /// Whether these are all values, so that an empty intersection proves that two schemas exclude each other.
+    /// Whether these are all values, but for strings of formats ([`super::formats::wide`]), so that an empty
+    /// intersection proves that two schemas exclude each other.
     pub is_exact: bool,
 }
 

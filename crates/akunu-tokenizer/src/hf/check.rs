@@ -4,11 +4,13 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use akunu_format::hf::most_values;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::file::Text;
+use super::limited::Part;
 use crate::TokenizerError;
 use crate::error::printable;
 use crate::files::not_json;
@@ -54,10 +56,10 @@ const POST_PROCESSORS: &[&str] =
 pub(super) struct Description<'j> {
     #[serde(borrow)]
     model: Option<Model<'j>>,
-    normalizer: Option<Value>,
-    pre_tokenizer: Option<Value>,
-    post_processor: Option<Value>,
-    pub(super) decoder: Option<Value>,
+    normalizer: Option<Part>,
+    pre_tokenizer: Option<Part>,
+    post_processor: Option<Part>,
+    pub(super) decoder: Option<Part>,
     #[serde(default)]
     added_tokens: Vec<Added>,
 }
@@ -75,13 +77,16 @@ struct Model<'j> {
     vocab: Option<Sizes>,
     merges: Option<IgnoredAny>,
     #[serde(default)]
-    unk_token: Value,
+    unk_token: Part,
     #[serde(default)]
-    unk_id: Value,
+    unk_id: Part,
 }
 
 /// Maximum size in bytes of all tokens of a Unigram vocabulary: the crate needs up to a hundred times their size.
 const MAX_SCORED: usize = 1 << 24;
+
+/// Values of a file, keys included: the crate takes up to a hundred bytes for each.
+const MAX_VALUES: usize = 1 << 22;
 
 /// The sizes of the tokens in a vocabulary, in bytes.
 #[derive(Debug, Default)]
@@ -134,6 +139,11 @@ impl<'j> Description<'j> {
     }
 
     pub(super) fn read(json: &'j [u8]) -> Result<Description<'j>, TokenizerError> {
+        let values = most_values(json);
+        if values > MAX_VALUES {
+            let what = format!("about {values} JSON values (more than {MAX_VALUES})");
+            return Err(TokenizerError::Unsupported { what });
+        }
         let about: Description<'j> = serde_json::from_slice(json).map_err(|error| not_json(FILE, &error))?;
         let Some(model) = &about.model else { return Err(missing("model")) };
         let Some(sizes) = &model.vocab else { return Err(missing("model.vocab")) };

@@ -6,7 +6,8 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::Value;
+
+use super::limited::Part;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,13 +21,13 @@ pub(super) struct File<'j> {
     #[serde(default)]
     pub(super) added_tokens: Vec<AddedToken>,
     #[serde(default)]
-    pub(super) normalizer: Value,
+    pub(super) normalizer: Part,
     #[serde(default)]
-    pub(super) pre_tokenizer: Value,
+    pub(super) pre_tokenizer: Part,
     #[serde(default)]
-    pub(super) post_processor: Value,
+    pub(super) post_processor: Part,
     #[serde(default)]
-    pub(super) decoder: Value,
+    pub(super) decoder: Part,
     #[serde(borrow)]
     pub(super) model: Model<'j>,
 }
@@ -108,6 +109,17 @@ impl<'de: 'j, 'j> Deserialize<'de> for Text<'j> {
 /// Initial capacity: typical for real vocabularies, and small compared with the file.
 const USUAL: usize = 1 << 15;
 
+/// Tokens or merges. The largest published vocabularies have 262,144 tokens and 514,906 merges.
+const MAX_ENTRIES: usize = 1 << 21;
+
+fn push<T, E: Error>(entries: &mut Vec<T>, entry: T) -> Result<(), E> {
+    if entries.len() == MAX_ENTRIES {
+        return Err(E::custom(format_args!("more than {MAX_ENTRIES} tokens or merges")));
+    }
+    entries.push(entry);
+    Ok(())
+}
+
 impl<'de: 'j, 'j> Deserialize<'de> for Vocab<'j> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct OfVocab;
@@ -119,14 +131,14 @@ impl<'de: 'j, 'j> Deserialize<'de> for Vocab<'j> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocab<'de>, A::Error> {
                 let mut tokens = Vec::with_capacity(USUAL);
                 while let Some((Text(text), id)) = map.next_entry()? {
-                    tokens.push((text, id));
+                    push(&mut tokens, (text, id))?;
                 }
                 Ok(Vocab::Ids(tokens))
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vocab<'de>, A::Error> {
                 let mut tokens = Vec::with_capacity(USUAL);
                 while let Some((Text(text), score)) = list.next_element()? {
-                    tokens.push((text, score));
+                    push(&mut tokens, (text, score))?;
                 }
                 Ok(Vocab::Scores(tokens))
             }
@@ -184,7 +196,7 @@ impl<'de: 'j, 'j> Deserialize<'de> for Merges<'j> {
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Merges<'de>, A::Error> {
                 let mut pairs = Vec::with_capacity(USUAL);
                 while let Some(Pair(left, right)) = list.next_element()? {
-                    pairs.push((left, right));
+                    push(&mut pairs, (left, right))?;
                 }
                 Ok(Merges(pairs))
             }

@@ -6,6 +6,7 @@
 mod added;
 mod check;
 mod file;
+mod limited;
 mod native;
 mod normalize;
 mod pieces;
@@ -149,7 +150,7 @@ impl HfTokenizer {
 
     fn library(json: &[u8], sidecar: &Sidecar, why: String) -> Result<HfTokenizer, TokenizerError> {
         let about = Description::read(json)?;
-        let steps = Steps::of(about.decoder.as_ref().unwrap_or(&serde_json::Value::Null))?;
+        let steps = Steps::of(about.decoder.as_deref().unwrap_or(&serde_json::Value::Null))?;
         let mut inner: tokenizers::Tokenizer =
             guard(|| tokenizers::Tokenizer::from_bytes(json).map_err(|error| library(&*error)))?;
         // Never truncate or pad a prompt silently.
