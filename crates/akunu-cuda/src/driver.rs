@@ -81,6 +81,7 @@ functions! {
     cuEventCreate = "cuEventCreate" (*mut Handle, c_uint);
     cuEventRecordWithFlags = "cuEventRecordWithFlags" (Handle, Handle, c_uint);
     cuEventSynchronize = "cuEventSynchronize" (Handle);
+    cuStreamWaitEvent = "cuStreamWaitEvent" (Handle, Handle, c_uint);
     cuEventElapsedTime = "cuEventElapsedTime" (*mut f32, Handle, Handle);
     cuEventDestroy = "cuEventDestroy_v2" (Handle);
     cuModuleLoadData = "cuModuleLoadData" (*mut Handle, *const c_void);

@@ -78,17 +78,23 @@ pub fn probe(folders: &CudaFolders) -> Result<Card, CudaError> {
 // Fields are dropped in this order: the stream is synchronised before anything that it uses is released.
 pub struct CudaGpu {
     stream: Stream,
-    /// A second stream for reading the pass while steps run.
+    /// A second stream for copies while steps run.
     aside: Stream,
     kernels: Kernels,
     blas: Option<Blas>,
     staging: Staging,
     /// Rows, logit rows and pass of a submission, until the card has read them.
     submitted: Pinned,
+    /// Recorded after their transfer.
+    sent: Event,
     /// The pass, as copied back.
     returned: Pinned,
     /// Recorded after that copy.
     done: Event,
+    /// What is read through the second stream.
+    peeked: Pinned,
+    /// Recorded after what is written through the second stream.
+    written: Event,
     /// Recorded after each of the last two batches of steps.
     batches: [Event; 2],
     /// The index of the one that is recorded next.
@@ -138,8 +144,11 @@ impl CudaGpu {
         Ok(CudaGpu {
             staging: Staging::new(&context)?,
             submitted: Pinned::new(&context, Pass::BYTES)?,
+            sent: Event::new(&context)?,
             returned: Pinned::new(&context, Pass::BYTES)?,
             done: Event::new(&context)?,
+            peeked: Pinned::new(&context, Pass::BYTES)?,
+            written: Event::new(&context)?,
             batches: [Event::new(&context)?, Event::new(&context)?],
             batch: 0,
             capabilities: Capabilities {
@@ -207,20 +216,31 @@ impl Gpu for CudaGpu {
         Ok(self.staging.upload(&self.stream, address(buffer)? + offset as u64, bytes)?)
     }
 
+    fn write_beside(&mut self, buffer: &CudaBuffer, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.staging.upload(&self.aside, address(buffer)? + offset as u64, bytes)?;
+        self.aside.record(&self.written)?;
+        Ok(self.stream.wait(&self.written)?)
+    }
+
     fn read(&mut self, buffer: &CudaBuffer, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
         Ok(self.staging.download(&self.stream, address(buffer)? + offset as u64, bytes)?)
     }
 
     /// Uses the second stream, which does not wait for the first.
     fn peek(&mut self, buffer: &CudaBuffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        self.aside.download(&mut self.returned, 0, address(buffer)?, bytes.len())?;
-        self.aside.synchronise()?;
-        bytes.copy_from_slice(&self.returned.bytes()[..bytes.len()]);
+        let from = address(buffer)?;
+        for (index, part) in bytes.chunks_mut(self.peeked.bytes().len()).enumerate() {
+            let offset = (index * self.peeked.bytes().len()) as u64;
+            self.aside.download(&mut self.peeked, 0, from + offset, part.len())?;
+            self.aside.synchronise()?;
+            part.copy_from_slice(&self.peeked.bytes()[..part.len()]);
+        }
         Ok(())
     }
 
     /// From page-locked memory, which the card reads asynchronously.
     fn send(&mut self, writes: [(&CudaBuffer, usize, &[u8]); 3]) -> Result<(), DeviceError> {
+        self.sent.synchronise()?;
         let mut start = 0;
         for (buffer, offset, bytes) in writes.into_iter().filter(|(.., bytes)| !bytes.is_empty()) {
             self.submitted.bytes_mut()[start..start + bytes.len()].copy_from_slice(bytes);
@@ -228,7 +248,7 @@ impl Gpu for CudaGpu {
             self.stream.upload(to, &self.submitted, start, bytes.len())?;
             start += bytes.len();
         }
-        Ok(())
+        Ok(self.stream.record(&self.sent)?)
     }
 
     fn reserve_sending(&mut self, bytes: usize) -> Result<(), DeviceError> {

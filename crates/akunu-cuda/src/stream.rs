@@ -172,6 +172,12 @@ impl Stream {
         self.record_with(event, 0)
     }
 
+    /// Later operations wait until another stream has reached its record of this event.
+    pub(crate) fn wait(&self, event: &Event) -> Result<(), CudaError> {
+        // SAFETY: both handles are valid as long as the borrowed values.
+        unsafe { call!(self.context.driver, cuStreamWaitEvent(self.handle, event.handle, 0)) }
+    }
+
     /// Records an event as a node of the graph that is being captured.
     pub(crate) fn record_in_graph(&self, event: &Event) -> Result<(), CudaError> {
         self.record_with(event, EVENT_RECORD_EXTERNAL)

@@ -11,10 +11,11 @@ use akunu_arch::{WeightProvider, open_model};
 use akunu_emulated::{EmulatedDevice, Emulator, skipped};
 use akunu_metal::{Family, MetalChip};
 use akunu_plan::reference::ReferenceDevice;
+use akunu_plan::sample::{Records, Settings};
 use akunu_plan::verify::{verify, verify_encoder};
 use akunu_plan::{
-    Device, EncodeOptions, EncodeOutput, Entries, KvType, Loaded, ModelPlan, Outcome, PlanOptions, ReplayId,
-    Row, Submission, TextPass, load, plan, plan_encoder,
+    Device, EncodeOptions, EncodeOutput, Entries, KvType, Loaded, ModelPlan, Outcome, PassKind, PlanOptions,
+    ReplayId, Row, Submission, TextPass, load, plan, plan_encoder,
 };
 
 fn root() -> PathBuf {
@@ -85,6 +86,34 @@ impl Running {
         self.device.download(buffer, 0, bytemuck::cast_slice_mut(&mut tokens)).unwrap();
         (found, tokens[1..=found].to_vec())
     }
+
+    /// The same ids, chosen greedily by a table of its own, each read while the pass after it is on its way.
+    fn held(&mut self, mut row: Row, steps: usize, stop: &[u32]) -> Vec<u32> {
+        let [pass, choice] = [PassKind::HeldDecode, PassKind::HeldPick].map(|kind| self.loaded.replays[kind]);
+        let io = self.plan.tables[PassKind::HeldPick].io;
+        let [records, tokens] = [io.records.unwrap(), io.tokens].map(|id| self.loaded.buffers[id.index()]);
+        let mut greedy = Records::default();
+        greedy.clear(1, 1);
+        greedy.push(&Settings::default(), None, &[], &[]);
+        self.device.replay(pass, one(&row, stop)).unwrap();
+        let mut found = Vec::new();
+        for _ in 0..steps {
+            self.device.upload_beside(records, 0, bytemuck::cast_slice(greedy.words())).unwrap();
+            self.device.follow(choice, one(&row, stop)).unwrap();
+            self.device.follow(pass, one(&row.next(0), stop)).unwrap();
+            let mut ids = [0; 2];
+            self.device.peek(tokens, bytemuck::bytes_of_mut(&mut ids)).unwrap();
+            row = row.next(ids[1]);
+            found.push(ids[1]);
+        }
+        self.device.wait().unwrap();
+        found
+    }
+}
+
+fn one<'a>(row: &'a Row, stop: &'a [u32]) -> Submission<'a> {
+    let entries = Entries::Rows(std::slice::from_ref(row));
+    Submission { entries, logit_rows: &[0], steps: 1, stop, cancel: None }
 }
 
 /// A model's golden: float64 logits of a few sequences.
@@ -388,6 +417,27 @@ fn a_chain_finds_what_the_reference_finds_and_ends_where_it_should() {
             assert_eq!(running.chain(row, 8, &[u32::MAX - 1, stop]), found, "parts of {part}");
         }
         assert_eq!(running.chain(row, 8, &[]), expected);
+    }
+}
+
+#[test]
+fn a_pass_that_follows_its_choice_finds_what_a_chain_finds() {
+    if skipped() {
+        return;
+    }
+    let model = open_model(&root().join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
+    let emulated = [Emulator::default().device().unwrap(), device_of_cuda()];
+    let devices = emulated.map(|device| Box::new(device) as Box<dyn Device>);
+    for device in devices.into_iter().chain([Box::new(ReferenceDevice::new()) as Box<dyn Device>]) {
+        let mut running = Running::new(&*model, device, &options(KvType::F16, 64, 8));
+        running.prefill(&[0, 312, 40, 77, 9], 0);
+        let row = Row::causal(11, 5, 0);
+        let (_, expected) = running.chain(row, 8, &[]);
+        assert_eq!(running.held(row, 8, &[]), expected);
+        // After a stop token nothing is done, so the last id is read again and again.
+        let first = expected.iter().position(|id| *id == expected[3]).unwrap();
+        let ended = [&expected[..first], &vec![expected[3]; 8 - first]].concat();
+        assert_eq!(running.held(row, 8, &[expected[3]]), ended);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use akunu_kernels::{Launch, MissingKernel, Work, advances, launches};
+use akunu_kernels::{Launch, MissingKernel, Work, launches};
 use akunu_plan::table::PARAM_BYTES;
 use akunu_plan::{DeviceError, DispatchCommand, DispatchTable, Kernel, extents};
 
@@ -40,7 +40,7 @@ pub(crate) fn prepare<G: Gpu>(
     Ok(Prepared {
         table: Arc::clone(table),
         variants,
-        advances: advances(table),
+        advances: table.advances(),
         entries: buffers.place(gpu, table.io.rows, 0, entries as u64)?,
         logit_rows: buffers.place(gpu, table.io.logit_rows, 0, logit_rows as u64)?,
     })

@@ -102,6 +102,19 @@ impl<G: Gpu> TableDevice<G> {
         Ok(buffer)
     }
 
+    fn writable(
+        &self,
+        buffer: DeviceBuffer,
+        offset: u64,
+        len: usize,
+    ) -> Result<(G::Buffer, usize), DeviceError> {
+        let place = self.place(buffer, offset, len)?;
+        match place.imported {
+            true => Err(failed(&self.gpu, "an imported buffer is read-only")),
+            false => Ok((place.handle.clone(), place.offset + offset as usize)),
+        }
+    }
+
     fn prepared(&self, replay: ReplayId) -> Result<(usize, &Prepared<G>), DeviceError> {
         let index = replay.0 as usize;
         let prepared = self.prepared.get(index);
@@ -113,7 +126,7 @@ impl<G: Gpu> TableDevice<G> {
         check_submission(self.gpu.capabilities().name, &self.prepared(replay)?.1.table, submission)?;
         let Submission { entries, logit_rows, .. } = submission;
         let pass = Pass::new(submission);
-        self.finish()?;
+        self.finish_before_copies()?;
         let prepared = &self.prepared[replay.0 as usize];
         self.gpu.send([
             (&prepared.entries.0, prepared.entries.1, entries.bytes()),
@@ -335,12 +348,13 @@ impl<G: Gpu> Device for TableDevice<G> {
 
     fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         self.finish_before_copies()?;
-        let place = self.place(buffer, offset, bytes.len())?;
-        if place.imported {
-            return Err(failed(&self.gpu, "an imported buffer is read-only"));
-        }
-        let (handle, at) = (place.handle.clone(), place.offset + offset as usize);
+        let (handle, at) = self.writable(buffer, offset, bytes.len())?;
         self.gpu.write(&handle, at, bytes)
+    }
+
+    fn upload_beside(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let (handle, at) = self.writable(buffer, offset, bytes.len())?;
+        self.gpu.write_beside(&handle, at, bytes)
     }
 
     fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
@@ -380,6 +394,38 @@ impl<G: Gpu> Device for TableDevice<G> {
             let _ = self.finish();
         }
         submitted
+    }
+
+    fn follow(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
+        let (index, prepared) = self.prepared(replay)?;
+        check_submission(self.gpu.capabilities().name, &prepared.table, &submission)?;
+        let variant = prepared.variant_for(submission.entries.len());
+        let chain = Chain { replay: index, variant, steps: 1 };
+        self.counts = (submission.entries.len(), submission.logit_rows.len());
+        self.ahead = None;
+        if self.gpu.tuning().checked {
+            return self.replay_checked(chain, None);
+        }
+        let earlier = self.pending.take().and_then(|pending| pending.parts.into_iter().flatten().last());
+        let commands = self.encode(chain)?;
+        let submitted = self.gpu.submit(commands, true)?;
+        self.pending = Some(Pending { parts: [earlier, Some(submitted)], chain });
+        Ok(())
+    }
+
+    fn peek(&mut self, buffer: DeviceBuffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        match &mut self.pending {
+            Some(Pending { parts: [earlier @ Some(_), Some(_)], chain }) => {
+                let name = self.prepared[chain.replay].table.name;
+                if let Some(earlier) = earlier.take() {
+                    let context = During::Table { table: name };
+                    self.gpu.finish(earlier).map_err(|error| during(&self.gpu.context(context), error))?;
+                }
+            }
+            _ => self.finish()?,
+        }
+        let handle = self.place(buffer, 0, bytes.len())?.handle.clone();
+        self.gpu.peek(&handle, bytes)
     }
 
     fn wait(&mut self) -> Result<Outcome, DeviceError> {

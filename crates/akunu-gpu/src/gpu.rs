@@ -101,6 +101,16 @@ pub trait Gpu: Debug {
     /// Unless copies are queued ([`Tuning::queued_copies`]), no pending submission may use what is written.
     fn write(&mut self, buffer: &Self::Buffer, offset: usize, bytes: &[u8]) -> Result<(), DeviceError>;
 
+    /// As [`Gpu::write`], but not ordered after earlier submissions: they do not use what is written.
+    fn write_beside(
+        &mut self,
+        buffer: &Self::Buffer,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
+        self.write(buffer, offset, bytes)
+    }
+
     /// As [`Gpu::write`].
     fn read(&mut self, buffer: &Self::Buffer, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
@@ -110,8 +120,8 @@ pub trait Gpu: Debug {
         self.read(buffer, 0, bytes)
     }
 
-    /// The writes of a submission before its first command buffer: rows, logit rows and the pass. Earlier submissions
-    /// are over.
+    /// The writes of a submission before its first command buffer: rows, logit rows and the pass. Unless copies are
+    /// queued, earlier submissions are over.
     fn send(&mut self, writes: [(&Self::Buffer, usize, &[u8]); 3]) -> Result<(), DeviceError> {
         let mut writes = writes.into_iter().filter(|(.., bytes)| !bytes.is_empty());
         writes.try_for_each(|(buffer, offset, bytes)| self.write(buffer, offset, bytes))

@@ -13,8 +13,8 @@ use akunu_gpu::{
 };
 use akunu_kernels::{Chip, Function, Pass};
 use akunu_plan::{
-    Capabilities, Device, DeviceError, Entries, InPlace, KeyOrder, KvType, Loaded, ModelPlan, PlanOptions,
-    Row, Submission, load, plan,
+    Capabilities, Device, DeviceError, Entries, InPlace, KeyOrder, KvType, Loaded, ModelPlan, PassKind,
+    PlanOptions, Row, Submission, load, plan,
 };
 
 const NAME: &str = "ledger";
@@ -154,7 +154,7 @@ impl Gpu for Ledger {
 
     fn peek(&mut self, buffer: &Handle, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.asked.push(format!("peek {}", buffer.name));
-        bytes.copy_from_slice(bytemuck::bytes_of(&*buffer.pass.borrow()));
+        bytes.copy_from_slice(&bytemuck::bytes_of(&*buffer.pass.borrow())[..bytes.len()]);
         Ok(())
     }
 
@@ -339,6 +339,34 @@ fn copies_take_their_turn_behind_a_submission_that_is_not_waited_for() {
     running.device.gpu_mut().tuning.queued_copies = false;
     running.device.download(some, 0, &mut [0; 4]).unwrap();
     assert_eq!(running.asked()[..2], ["finish", "fetched pass"]);
+}
+
+#[test]
+fn a_table_that_follows_is_submitted_and_read_before_without_a_wait_for_it() {
+    let mut running = Running::new(Ledger::new());
+    let (tables, replays) = (running.plan.tables.clone(), running.loaded.replays.clone());
+    let row = Row::causal(5, 0, 0);
+    fn submission(row: &Row) -> Submission<'_> {
+        let entries = Entries::Rows(std::slice::from_ref(row));
+        Submission { entries, logit_rows: &[0], steps: 1, stop: &[], cancel: None }
+    }
+    let tokens = running.loaded.buffers[tables[PassKind::HeldPick].io.tokens.index()];
+    running.device.replay(replays[PassKind::HeldDecode], submission(&row)).unwrap();
+    running.asked();
+    for _ in 0..2 {
+        running.device.follow(replays[PassKind::HeldPick], submission(&row)).unwrap();
+        running.device.follow(replays[PassKind::HeldDecode], submission(&row.next(0))).unwrap();
+        running.device.peek(tokens, &mut [0; 8]).unwrap();
+        let asked = running.asked();
+        assert_eq!(asked[..3], ["submit 1 steps, followed", "submit 1 steps, followed", "finish"]);
+        assert!(asked.len() == 4 && asked[3].starts_with("peek "), "{asked:?}");
+    }
+    assert_eq!(running.device.wait().unwrap().steps, 1);
+    assert_eq!(running.asked(), ["finish", "fetched pass"]);
+    let beyond = Row::causal(5, 1 << 20, 0);
+    let refused = running.device.follow(replays[PassKind::HeldDecode], submission(&beyond));
+    assert!(matches!(refused, Err(DeviceError::BadRow { .. })), "{refused:?}");
+    assert!(running.asked().is_empty());
 }
 
 #[test]

@@ -22,10 +22,10 @@ const COMPILING_THREADS: usize = 2;
 /// A GPU's pass over many constrained texts is shorter than their masks one after the other.
 const MASK_THREADS: RangeInclusive<usize> = 2..=16;
 
-/// Half of the processors, since a CPU device uses them too.
+/// Two processors are left for the threads of engine and network.
 fn mask_threads() -> usize {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    (processors / 2).clamp(*MASK_THREADS.start(), *MASK_THREADS.end())
+    processors.saturating_sub(2).clamp(*MASK_THREADS.start(), *MASK_THREADS.end())
 }
 
 /// The threads that compile grammars, and those that compute masks. One for all grammars of a model.
@@ -44,6 +44,13 @@ impl Default for Workers {
             masks: Pool::new("akunu-masks", mask_threads()),
             clients: Arc::default(),
         }
+    }
+}
+
+impl Workers {
+    /// Prepares for masks that are needed within less than a millisecond, one after the other.
+    pub fn expect_masks(&self) {
+        self.masks.linger();
     }
 }
 

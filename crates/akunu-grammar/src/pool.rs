@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -17,15 +19,18 @@ pub(crate) struct Pool {
     name: &'static str,
 }
 
-struct Shared {
-    state: Mutex<State>,
-    wake: Condvar,
-}
-
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").finish_non_exhaustive()
     }
+}
+
+struct Shared {
+    state: Mutex<State>,
+    wake: Condvar,
+    /// The number of jobs so far, for the thread that lingers.
+    arrived: AtomicU64,
+    lingers: AtomicBool,
 }
 
 struct State {
@@ -33,6 +38,8 @@ struct State {
     arrivals: u64,
     threads: usize,
     idle: usize,
+    /// Whether one of the others looks for a job instead of sleeping.
+    is_lingering: bool,
     /// Maximum number of threads, without substitutes.
     most: usize,
     /// Substitutes for threads that run abandoned jobs.
@@ -43,13 +50,35 @@ struct State {
 /// Jobs that nobody waits for any more, and that cannot be stopped, get a substitute for their thread, up to this many.
 const MAX_SUBSTITUTES: usize = 2;
 
+/// Longer than most passes of a GPU for one row.
+const LINGER: Duration = Duration::from_millis(1);
+
 impl Pool {
     /// A pool of at most `most` threads.
     pub(crate) fn new(name: &'static str, most: usize) -> Pool {
         let waiting = BTreeMap::new();
-        let state = State { waiting, arrivals: 0, threads: 0, idle: 0, most, substitutes: 0, closed: false };
-        let shared = Arc::new(Shared { state: Mutex::new(state), wake: Condvar::new() });
-        Pool { shared, name }
+        let state = State {
+            waiting,
+            arrivals: 0,
+            threads: 0,
+            idle: 0,
+            is_lingering: false,
+            most,
+            substitutes: 0,
+            closed: false,
+        };
+        let shared = Shared {
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+            arrived: AtomicU64::new(0),
+            lingers: AtomicBool::new(false),
+        };
+        Pool { shared: Arc::new(shared), name }
+    }
+
+    /// From now on, one thread looks for the next job for some time after its last one, since waking it takes as long as a mask.
+    pub(crate) fn linger(&self) {
+        self.shared.lingers.store(true, Ordering::Relaxed);
     }
 
     /// Queues a job; returns the key by which it can be withdrawn. An error: no thread can be started.
@@ -67,8 +96,10 @@ impl Pool {
         }
         let key = (rank, state.arrivals);
         state.arrivals += 1;
+        self.shared.arrived.store(state.arrivals, Ordering::Relaxed);
         state.waiting.insert(key, Box::new(job));
-        if state.idle < state.waiting.len() && state.threads < state.most + state.substitutes {
+        let awake = usize::from(state.is_lingering);
+        if state.idle + awake < state.waiting.len() && state.threads < state.most + state.substitutes {
             match self.start_thread() {
                 Ok(()) => state.threads += 1,
                 Err(_) if state.threads > 0 => {}
@@ -78,8 +109,11 @@ impl Pool {
                 }
             }
         }
+        let is_taken = state.waiting.len() <= awake;
         drop(state);
-        self.shared.wake.notify_one();
+        if !is_taken {
+            self.shared.wake.notify_one();
+        }
         Ok(key)
     }
 
@@ -138,6 +172,7 @@ impl Shared {
 
     fn run(&self) {
         let mut state = self.lock();
+        let mut may_linger = false;
         loop {
             if state.closed || state.threads > state.most + state.substitutes {
                 state.threads -= 1;
@@ -154,7 +189,19 @@ impl Shared {
                         // Jobs report their own panics; the thread must survive them.
                         let _ = catch_unwind(AssertUnwindSafe(job));
                     }
+                    may_linger = self.lingers.load(Ordering::Relaxed);
                     state = self.lock();
+                }
+                None if may_linger && !state.is_lingering => {
+                    state.is_lingering = true;
+                    let arrivals = state.arrivals;
+                    drop(state);
+                    let start = Instant::now();
+                    while self.arrived.load(Ordering::Relaxed) == arrivals && start.elapsed() < LINGER {
+                        std::thread::yield_now();
+                    }
+                    state = self.lock();
+                    (state.is_lingering, may_linger) = (false, false);
                 }
                 None => {
                     state.idle += 1;

@@ -62,12 +62,16 @@ struct Pending {
 
 struct Computed {
     parser: TokenParser,
-    mask: Result<Mask, GrammarError>,
+    /// `None`: the answer is complete, and nothing can follow.
+    mask: Result<Option<Mask>, GrammarError>,
     took: Duration,
 }
 
 /// A mask that took longer is followed by slow ones, which other answers do not wait for.
 const SLOW: Duration = Duration::from_millis(1);
+
+/// A mask is usually known sooner than a sleeping thread would be woken.
+const SPIN: Duration = Duration::from_micros(100);
 
 /// The state of one answer. After each token, the next mask is requested from the threads for masks.
 pub struct Session {
@@ -116,37 +120,50 @@ impl Session {
             is_over: false,
             error: None,
         };
-        session.request();
+        session.request(None);
         session
     }
 
-    /// Whether the answer is complete, and nothing can follow.
+    /// Whether the answer is complete, and nothing can follow. After [`Session::push_later`] this is known with the mask.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
     /// Appends a token, and requests the next mask. An error is also that of the next [`Session::mask`].
     pub fn push(&mut self, token: u32) {
-        if self.is_over || self.error.is_some() {
+        if !self.begin_push() {
             return;
         }
-        if let Err(error) = self.receive() {
-            self.error = Some(error);
-            return;
-        }
-        self.mask = None;
         let Some(parser) = &mut self.parser else { return };
-        let push = AssertUnwindSafe(|| {
-            parser.consume_token(token).map_err(|_| failure(parser))?;
-            parser.check_stop().map_err(|_| failure(parser))
-        });
-        match catch_unwind(push).unwrap_or_else(|panic| Err(panicked(&*panic))) {
+        match catch_unwind(AssertUnwindSafe(|| append(parser, token)))
+            .unwrap_or_else(|panic| Err(panicked(&*panic)))
+        {
             Ok(is_over) => self.is_over = is_over,
             Err(error) => self.error = Some(error),
         }
         if !self.is_over && self.error.is_none() {
-            self.request();
+            self.request(None);
         }
+    }
+
+    /// As [`Session::push`], but the token too is appended by the threads for masks.
+    pub fn push_later(&mut self, token: u32) {
+        if self.begin_push() {
+            self.request(Some(token));
+        }
+    }
+
+    /// Whether a token can be appended. Waits for the mask before it.
+    fn begin_push(&mut self) -> bool {
+        if self.is_over || self.error.is_some() {
+            return false;
+        }
+        if let Err(error) = self.receive() {
+            self.error = Some(error);
+            return false;
+        }
+        self.mask = None;
+        !self.is_over
     }
 
     /// Whether the next mask is known, or why there is none.
@@ -167,8 +184,16 @@ impl Session {
         if self.is_ready() {
             return true;
         }
+        let start = Instant::now();
+        while start.elapsed() < limit.min(SPIN) {
+            if self.is_ready() {
+                return true;
+            }
+            std::thread::yield_now();
+        }
         let pending = self.pending.clone();
         let state = lock(&pending.state);
+        let limit = limit.saturating_sub(start.elapsed());
         let waited = pending.done.wait_timeout_while(state, limit, |computed| computed.is_none());
         drop(waited.unwrap_or_else(PoisonError::into_inner));
         self.is_ready()
@@ -202,19 +227,25 @@ impl Session {
         let limit = self.grammar.vocabulary.limits.answer_time;
         match mask {
             Ok(_) if self.spent > limit => self.error = Some(GrammarError::MaskTime { limit }),
-            Ok(mask) => self.mask = Some(mask),
+            Ok(Some(mask)) => self.mask = Some(mask),
+            Ok(None) => self.is_over = true,
             Err(error) => self.error = Some(error),
         }
     }
 
-    fn request(&mut self) {
+    /// Lets a thread append a token, if there is one, and compute the mask of the next.
+    fn request(&mut self, token: Option<u32>) {
         let Some(mut parser) = self.parser.take() else { return };
         let (pending, grammar) = (self.pending.clone(), self.grammar.clone());
         self.requested = Instant::now();
         let job = move || {
             let start = Instant::now();
-            let mask = catch_unwind(AssertUnwindSafe(|| compute(&mut parser, &grammar)))
-                .unwrap_or_else(|panic| Err(panicked(&*panic)));
+            let next =
+                AssertUnwindSafe(|| match token.map_or(Ok(false), |token| append(&mut parser, token))? {
+                    true => Ok(None),
+                    false => compute(&mut parser, &grammar).map(Some),
+                });
+            let mask = catch_unwind(next).unwrap_or_else(|panic| Err(panicked(&*panic)));
             *lock(&pending.state) = Some(Computed { parser, mask, took: start.elapsed() });
             pending.done.notify_all();
         };
@@ -222,6 +253,12 @@ impl Session {
             self.error = Some(GrammarError::TooComplex { reason });
         }
     }
+}
+
+/// Whether the answer is complete with this token.
+fn append(parser: &mut TokenParser, token: u32) -> Result<bool, GrammarError> {
+    parser.consume_token(token).map_err(|_| failure(parser))?;
+    parser.check_stop().map_err(|_| failure(parser))
 }
 
 fn compute(parser: &mut TokenParser, grammar: &Grammar) -> Result<Mask, GrammarError> {

@@ -52,5 +52,5 @@ BODY(argmax) {
         const u32 token = of_row.value == 0xffffffffu ? NO_TOKEN : ~of_row.id;
         settle(in, step, j, requested, stop, token, advance, stops, LANE);
     }
-    end_step(pass, step, advance, stops, at);
+    end_step(pass, step + 1, advance, stops, at);
 }

@@ -45,9 +45,9 @@ INLINE void settle(Bindings in, u32 step, u32 j, RequestedRow requested, u32 sto
 }
 
 // Called by all threads of the group after the last call of `settle`.
-INLINE void end_step(DEVICE Pass* pass, u32 step, bool advance, THREADGROUP u32* stops, Place at) {
+INLINE void end_step(DEVICE Pass* pass, u32 next, bool advance, THREADGROUP u32* stops, Place at) {
     BARRIER();
     if (at.in_group != 0 || !advance) return;
-    pass->step = step + 1;
+    pass->step = next;
     pass->stopped = *stops;
 }

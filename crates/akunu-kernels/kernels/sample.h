@@ -402,7 +402,7 @@ INLINE u32 first_kept(Bindings in, DEVICE u8* scratch, u32 row, Record record, P
 
 BODY(sample_pick) {
     const u32 live = live_rows(pass, true), row = at.group_y, step = pass->step, stop = stop_of(pass, LANE);
-    const bool advance = params.sample.advance == 1;
+    const bool advance = params.sample.advance > 0;
     RequestedRow requested = requested_row(in, SIMD < live ? SIMD : 0);
     const Record record = record_of(in, row < live ? row : 0, step);
     f32 x[EACH];
@@ -436,5 +436,5 @@ BODY(sample_pick) {
         if (j >= SIMDS) requested = requested_row(in, j);
         settle(in, step, j, requested, stop, live > 1 ? published(&tokens[j]) : token, advance, stops, LANE);
     }
-    end_step(pass, step, advance, stops, at);
+    end_step(pass, params.sample.advance == 1 ? step + 1 : step, advance, stops, at);
 }

@@ -13,5 +13,5 @@ mod weights;
 pub use cover::Cover;
 pub use function::{Function, METAL_ENTRY, Source, cuda_text, emulated_text, metal_text};
 pub use launch::{Chip, HalfProduct, Launch, MissingKernel, SCRATCH_BYTES, Work, launches};
-pub use pass::{Pass, advances};
+pub use pass::Pass;
 pub use weights::{Held, Weight, repack, unlaid, weights};

@@ -1,7 +1,6 @@
 //! The state that the kernels of a pass share in device memory.
 
-use akunu_plan::ops::{self, ArgmaxParams, SampleParams};
-use akunu_plan::{DispatchTable, Kernel, Submission};
+use akunu_plan::Submission;
 use bytemuck::{Pod, Zeroable};
 
 /// Written by the host before a submission; `argmax` and `sample` advance it in a chain of steps. `shared.h` has the
@@ -43,15 +42,6 @@ impl Pass {
     pub fn steps_done(&self, steps: usize, advances: bool) -> usize {
         if advances { steps.min(self.step as usize) } else { steps }
     }
-}
-
-/// Whether each step of a table advances its rows and the pass's step counter.
-pub fn advances(table: &DispatchTable) -> bool {
-    table.commands.iter().any(|command| match command.kernel {
-        Kernel::Argmax(ops::Argmax) => command.params::<ArgmaxParams>().advance == 1,
-        Kernel::Sample(ops::Sample) => command.params::<SampleParams>().advance == 1,
-        _ => false,
-    })
 }
 
 const _: () = assert!(Pass::BYTES == 128);

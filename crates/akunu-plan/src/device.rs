@@ -246,6 +246,11 @@ pub trait Device: std::fmt::Debug {
 
     fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
 
+    /// As [`Device::upload`], but without waiting for submissions that run: they must not use these bytes.
+    fn upload_beside(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.upload(buffer, offset, bytes)
+    }
+
     fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
     /// Resolves every kernel and buffer (`buffers` is indexed by `BufferId`) into the device's own form, once.
@@ -257,6 +262,20 @@ pub trait Device: std::fmt::Debug {
 
     /// Uploads the rows and starts the submission; may return before it is done.
     fn replay(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError>;
+
+    /// Starts a submission of one step after the last one, without waiting for that. Nothing is uploaded: apart from
+    /// their tokens, its entries must be those that the last one leaves in the device's memory; its stop tokens are
+    /// those of the last one. After a chain that has stopped, nothing is done. Only devices that sample support it.
+    fn follow(&mut self, _replay: ReplayId, _submission: Submission<'_>) -> Result<(), DeviceError> {
+        let message = "it does not run one table after another".into();
+        Err(DeviceError::Failed { device: self.capabilities().name, message })
+    }
+
+    /// Reads the first bytes of a buffer as they are after the submission before [`Device::follow`], which alone is
+    /// waited for. The one that follows it must not write them.
+    fn peek(&mut self, buffer: DeviceBuffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.download(buffer, 0, bytes)
+    }
 
     /// Waits for the last submission.
     fn wait(&mut self) -> Result<Outcome, DeviceError>;

@@ -40,6 +40,9 @@ pub enum Call {
         logit_rows: Vec<u32>,
         steps: usize,
     },
+    Follow {
+        table: &'static str,
+    },
     RunRange {
         table: &'static str,
         first: usize,
@@ -139,6 +142,14 @@ impl Device for MockDevice {
             logit_rows: submission.logit_rows.to_vec(),
             steps: submission.steps,
         });
+        Ok(())
+    }
+
+    fn follow(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
+        let table = self.table(replay);
+        check_submission(self.capabilities.name, &table, &submission)?;
+        self.outcome = Outcome { steps: 1 };
+        self.calls.push(Call::Follow { table: table.name });
         Ok(())
     }
 

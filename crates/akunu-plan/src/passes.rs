@@ -19,6 +19,10 @@ pub enum PassKind {
     SampledDecode,
     /// A single command that samples from the logits of the last prefill pass, for the same rows.
     Pick,
+    /// Like `Decode` for one step, without choosing a token.
+    HeldDecode,
+    /// A single command that samples from the logits of `HeldDecode`, and advances its row to the token found.
+    HeldPick,
     /// One move of cached positions; see `Kernel::KvShift`.
     KvShift,
     /// One copy of cached positions; see `Kernel::KvCopy`.
@@ -33,6 +37,8 @@ impl PassKind {
             PassKind::SmallPrefill => "small_prefill",
             PassKind::SampledDecode => "sampled",
             PassKind::Pick => "pick",
+            PassKind::HeldDecode => "held",
+            PassKind::HeldPick => "held_pick",
             PassKind::KvShift => "kv_shift",
             PassKind::KvCopy => "kv_copy",
         }

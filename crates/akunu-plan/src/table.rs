@@ -2,7 +2,7 @@
 
 use bytemuck::{AnyBitPattern, NoUninit};
 
-use crate::ops::{Content, Counts, Extent, RowSet};
+use crate::ops::{Argmax, ArgmaxParams, Content, Counts, Extent, RowSet, Sample, SampleParams};
 use crate::{BufferId, EntryBounds, Kernel};
 
 /// The maximum is Q, K and V of an affine type with biases: the input, three planes of each weight, the output, three
@@ -143,6 +143,24 @@ impl DispatchTable {
     /// The sizes that determine the extents of its commands.
     pub fn counts(&self) -> Counts {
         Counts { rows: self.rows, logit_rows: self.logit_rows, steps: self.steps, bounds: self.bounds }
+    }
+
+    /// Whether each step advances the rows, and the pass's step counter.
+    pub fn advances(&self) -> bool {
+        self.advance() == 1
+    }
+
+    /// Whether a token that it finds may end a chain of steps.
+    pub fn may_stop(&self) -> bool {
+        self.advance() > 0
+    }
+
+    fn advance(&self) -> u32 {
+        self.commands.last().map_or(0, |command| match command.kernel {
+            Kernel::Argmax(Argmax) => command.params::<ArgmaxParams>().advance,
+            Kernel::Sample(Sample) => command.params::<SampleParams>().advance,
+            _ => 0,
+        })
     }
 
     /// Size of the commands in bytes.

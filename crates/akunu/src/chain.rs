@@ -29,7 +29,10 @@ impl Engine {
         // `None`: the host samples.
         let kind = match sampler.as_deref_mut() {
             None => Some(PassKind::Decode),
-            Some(sampler) => self.upload_sampler(sampler, history)?.then_some(PassKind::SampledDecode),
+            Some(sampler) => {
+                let kind = PassKind::SampledDecode;
+                self.upload_record(kind, sampler, history)?.then_some(kind)
+            }
         };
         let steps = match kind {
             Some(_) => self.chain_steps(session, steps)?,
@@ -68,14 +71,20 @@ impl Engine {
         Ok(done > 0)
     }
 
-    /// Uploads a sampler's settings for a chain; false if the device does not support them.
-    fn upload_sampler(&mut self, sampler: &mut Sampler, history: &[u32]) -> Result<bool, Error> {
-        let Some(buffer) = self.records(PassKind::SampledDecode) else { return Ok(false) };
-        self.sampling.clear(1, self.plan.tables[PassKind::SampledDecode].steps);
+    /// Uploads a sampler's settings for a submission of one row; false if the device does not support them.
+    pub(crate) fn upload_record(
+        &mut self,
+        kind: PassKind,
+        sampler: &mut Sampler,
+        history: &[u32],
+    ) -> Result<bool, Error> {
+        let Some(buffer) = self.records(kind) else { return Ok(false) };
+        self.sampling.clear(1, self.plan.tables[kind].steps);
         if !sampler.record(history, &mut self.sampling) {
             return Ok(false);
         }
-        self.device.upload(buffer, 0, bytemuck::cast_slice(self.sampling.words()))?;
+        // The submissions that read it are over.
+        self.device.upload_beside(buffer, 0, bytemuck::cast_slice(self.sampling.words()))?;
         Ok(true)
     }
 
@@ -100,6 +109,7 @@ impl Engine {
         let row = Row::causal(token, session.len() as u32, self.start_of(session));
         let start = Instant::now();
         let submission = Submission { entries: Entries::Rows(&[row]), logit_rows: &[0], steps, stop, cancel };
+        self.ahead = None;
         self.device.replay(self.loaded.replays[kind], submission)?;
         let done = self.device.wait()?.steps.min(steps);
         self.note_speed(start.elapsed(), done);

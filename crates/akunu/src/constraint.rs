@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::Instant;
 
 use akunu_grammar::{Client, Grammar, Reasoning, ResponseFormat, Session, Workers};
 use akunu_plan::sample::mask_words;
@@ -111,7 +111,11 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    pub(crate) fn new(constraint: &Constraint, prompt_len: usize, endings: &[u32]) -> Cursor {
+    /// `hurries`: a device waits for each mask that takes longer than its pass.
+    pub(crate) fn new(constraint: &Constraint, prompt_len: usize, endings: &[u32], hurries: bool) -> Cursor {
+        if hurries {
+            constraint.workers.expect_masks();
+        }
         let session = Session::new(constraint.workers.clone(), constraint.grammar.clone());
         let mut endings = endings.to_vec();
         endings.sort_unstable();
@@ -127,14 +131,18 @@ impl Cursor {
         self.read = history.len();
     }
 
-    /// Whether the next mask is known, or why there is none.
-    pub(crate) fn is_ready(&mut self) -> bool {
-        self.session.is_ready()
+    /// Requests the mask of the token after `history`, if it was not yet requested.
+    pub(crate) fn request(&mut self, history: &[u32]) {
+        for &id in history.get(self.read..).unwrap_or_default() {
+            self.session.push_later(id);
+        }
+        self.read = history.len();
     }
 
-    /// Waits for the next mask, at most this long. Whether it is known.
-    pub(crate) fn wait(&mut self, limit: Duration) -> bool {
-        self.session.wait(limit)
+    /// Whether the mask of the token after `history` is known, or why there is none. Waits for it until `deadline`.
+    pub(crate) fn is_ready(&mut self, history: &[u32], deadline: Instant) -> bool {
+        self.request(history);
+        self.session.is_ready() || self.session.wait(deadline.saturating_duration_since(Instant::now()))
     }
 
     /// Masks the tokens that cannot follow. Waits for the mask if it is not known yet.
@@ -169,9 +177,14 @@ impl Cursor {
         Ok(&self.allowed)
     }
 
-    /// Whether the answer is complete, and nothing can follow.
+    /// Whether the answer is complete with `history`, and nothing can follow.
     pub(crate) fn is_over(&mut self, history: &[u32]) -> bool {
         self.follow(history);
+        self.session.is_over()
+    }
+
+    /// The same, as far as it is known without its last tokens' masks.
+    pub(crate) fn is_known_over(&self) -> bool {
         self.session.is_over()
     }
 }

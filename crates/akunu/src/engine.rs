@@ -212,6 +212,8 @@ pub struct Engine {
     /// One row's.
     pub(crate) logits: Vec<f32>,
     pub(crate) last: Option<LastPass>,
+    /// The row of an answer in a grammar that the device decodes already, or has decoded ([`crate::held`]).
+    pub(crate) ahead: Option<Row>,
     /// As in [`EngineOptions`].
     pub(crate) chain_time: Duration,
     /// Seconds of one decode step, as measured; a moving average.
@@ -248,6 +250,7 @@ impl Engine {
             found: vec![0; plan.tables.decode().steps.max(plan.tables.prefill().logit_rows)],
             logits,
             last: None,
+            ahead: None,
             chain_time: options.chain_time,
             step_seconds: None,
             load_time: start.elapsed(),
@@ -363,6 +366,7 @@ impl Engine {
     fn move_cache(&mut self, kind: PassKind, moved: Move) -> Result<(), Error> {
         let entries = Entries::Moves(std::slice::from_ref(&moved));
         let submission = Submission { entries, logit_rows: &[], steps: 1, stop: &[], cancel: None };
+        self.ahead = None;
         self.device.replay(self.loaded.replays[kind], submission)?;
         self.device.wait()?;
         Ok(())

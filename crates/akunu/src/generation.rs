@@ -13,6 +13,8 @@ pub(crate) struct Generation {
     pub(crate) output: Output,
     /// `None`: greedy.
     pub(crate) sampler: Option<Sampler>,
+    /// A grammar's state follows the text while the device runs the next pass.
+    follows_later: bool,
     overflow: Overflow,
     cancel: Option<Arc<AtomicBool>>,
     /// Steps of the next submission, before limits.
@@ -36,7 +38,8 @@ impl Generation {
         engine.check_options(options)?;
         let output = Output::new(engine.model(), prompt, options, engine.context());
         let constraint = options.constraint.as_ref();
-        let cursor = constraint.map(|constraint| Cursor::new(constraint, prompt.len(), output.endings()));
+        let cursor = constraint
+            .map(|constraint| Cursor::new(constraint, prompt.len(), output.endings(), engine.samples()));
         let sampler = match options.sampling.is_plain_greedy() && cursor.is_none() {
             true => None,
             false => Some(Sampler::new(&options.sampling, engine.vocab_size())?.held_to(cursor)),
@@ -44,6 +47,7 @@ impl Generation {
         Ok(Generation {
             output,
             sampler,
+            follows_later: engine.samples(),
             overflow: options.overflow,
             cancel: options.cancel.clone(),
             chain: 1,
@@ -72,7 +76,21 @@ impl Generation {
 
     /// Whether the next token can be sampled: the grammar's mask is known. Waits for it until `deadline`.
     pub(crate) fn can_pick(&mut self, deadline: Instant) -> bool {
-        self.sampler.as_mut().is_none_or(|sampler| sampler.is_ready(deadline))
+        self.sampler.as_mut().is_none_or(|sampler| sampler.is_ready(self.output.history(), deadline))
+    }
+
+    /// Requests the mask of the next token, which threads compute while the device runs.
+    pub(crate) fn request_mask(&mut self) {
+        if let Some(sampler) = &mut self.sampler {
+            sampler.request_mask(self.output.history());
+        }
+    }
+
+    /// Ends the text if its grammar is known to allow no more tokens.
+    pub(crate) fn complete(&mut self, on_piece: OnPiece<'_>) -> Option<FinishReason> {
+        self.sampler.as_ref().filter(|sampler| sampler.is_known_over())?;
+        self.output.flush(on_piece);
+        Some(FinishReason::Complete)
     }
 
     /// The token sampled from logits that were kept.
@@ -90,19 +108,18 @@ impl Generation {
         if !matches!(finish, None | Some(FinishReason::MaxTokens)) {
             return finish;
         }
-        let Generation { sampler: Some(sampler), output, .. } = self else { return finish };
-        if !sampler.is_over(output.history()) {
+        let Some(sampler) = self.sampler.as_mut().filter(|_| finish.is_some() || !self.follows_later) else {
             return finish;
-        }
-        output.flush(on_piece);
-        Some(FinishReason::Complete)
+        };
+        sampler.is_over(self.output.history());
+        self.complete(on_piece).or(finish)
     }
 
     /// The sampler, which a device may follow, and the tokens so far. `None`: greedy, or the mask of a grammar is not known at
-    /// `deadline`.
+    /// `deadline`, or there is none.
     pub(crate) fn picking(&mut self, deadline: Instant) -> Option<(&mut Sampler, &[u32])> {
-        let sampler = self.sampler.as_mut()?;
-        sampler.is_ready(deadline).then_some((sampler, self.output.history()))
+        let (sampler, history) = (self.sampler.as_mut()?, self.output.history());
+        (sampler.is_ready(history, deadline) && !sampler.is_known_over()).then_some((sampler, history))
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
@@ -127,6 +144,9 @@ impl Generation {
         if session.len() < context {
             return Ok(None);
         }
+        if self.sampler.as_mut().is_some_and(|sampler| sampler.is_over(self.output.history())) {
+            return Ok(Some(FinishReason::Complete));
+        }
         match self.overflow {
             Overflow::Error => Err(Error::ContextFull { context }),
             Overflow::Stop => Ok(Some(FinishReason::ContextFull)),
@@ -148,14 +168,27 @@ impl Generation {
     /// cancelled.
     pub(crate) fn chain(&mut self, engine: &mut Engine, session: &mut Session) -> Result<usize, Error> {
         let room = engine.context() - session.len();
-        let most = if self.is_held() { 1 } else { engine.chain_limit() };
-        let limit = room.min(self.output.left()).min(most);
+        let limit = room.min(self.output.left()).min(engine.chain_limit());
         let (steps, cancel) = (self.chain.min(limit), self.cancel.as_deref());
         let (history, endings) = (self.output.history(), self.output.endings());
         let found = engine.chain(session, history, self.sampler.as_mut(), steps, endings, cancel)?;
         let found = found.len();
         self.chain = (self.chain * 2).min(engine.plan().tables.decode().steps);
         Ok(found)
+    }
+
+    /// Starts the pass of the next token, by a device that samples.
+    pub(crate) fn start_held(&mut self, engine: &mut Engine, session: &Session) -> Result<(), Error> {
+        engine.start_held(session, self.output.history(), self.output.endings())?;
+        self.request_mask();
+        Ok(())
+    }
+
+    /// The token after that pass. The mask is known.
+    pub(crate) fn pick_held(&mut self, engine: &mut Engine, session: &mut Session) -> Result<u32, Error> {
+        let sampler = self.sampler.as_mut().ok_or(Error::NoLogits)?;
+        let (output, goes_on) = (&self.output, self.output.left() > 1);
+        engine.pick_held(session, output.history(), sampler, output.endings(), goes_on)
     }
 
     /// Decodes the next token, for its logits. False: cancelled.

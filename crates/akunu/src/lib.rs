@@ -30,6 +30,7 @@ mod engine;
 mod error;
 mod generate;
 mod generation;
+mod held;
 mod memory;
 mod model;
 mod output;

@@ -102,6 +102,7 @@ impl Engine {
             stop: &[],
             cancel: None,
         };
+        self.ahead = None;
         Ok(self.device.replay(self.loaded.replays[kind], submission)?)
     }
 

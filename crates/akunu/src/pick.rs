@@ -1,7 +1,7 @@
 //! Sampling of tokens from logits, on the device or on the host. The tokens are the same.
 
 use akunu_plan::sample::Settings;
-use akunu_plan::{Entries, PassKind, Submission};
+use akunu_plan::{Entries, PassKind, Row, Submission};
 
 use crate::{Engine, Error, Sampler};
 
@@ -45,11 +45,21 @@ impl Engine {
         picking: impl Iterator<Item = Option<(&'a mut Sampler, &'a [u32])>>,
     ) -> Result<bool, Error> {
         let prepared = samples && self.prepare_picks(picking)?;
+        if prepared {
+            self.device.replay(self.loaded.replays[PassKind::Pick], picks(&self.rows, &self.asking))?;
+            self.device.wait()?;
+        }
         self.find_prepared(prepared)
     }
 
+    /// Starts sampling behind the pass that runs.
+    pub(crate) fn start_picks(&mut self) -> Result<(), Error> {
+        Ok(self.device.follow(self.loaded.replays[PassKind::Pick], picks(&self.rows, &self.asking))?)
+    }
+
     /// Uploads what the device needs to sample for all rows that ask for logits, greedily for those without a sampler. Devices queue
-    /// the copy while the pass runs. False if the host must sample for one of the rows.
+    /// the copy while the pass runs. False if the host must sample for all rows; it also does for those whose settings the device
+    /// does not support.
     pub(crate) fn prepare_picks<'a>(
         &mut self,
         picking: impl Iterator<Item = Option<(&'a mut Sampler, &'a [u32])>>,
@@ -68,17 +78,17 @@ impl Engine {
                 continue;
             };
             if !sampler.record(history, &mut self.sampling) {
-                return Ok(false);
+                self.sampling.push(&Settings::default(), None, &[], &[]);
             }
         }
-        self.device.upload(buffer, 0, bytemuck::cast_slice(self.sampling.words()))?;
+        self.device.upload_beside(buffer, 0, bytemuck::cast_slice(self.sampling.words()))?;
         Ok(true)
     }
 
-    /// The tokens after all rows with logits, as the first of `found`: sampled by the device if it is `prepared`, or else, or if it
-    /// finds none for one of the rows, the most probable ones. Whether they were sampled.
+    /// The tokens after all rows with logits, as the first of `found`: sampled if the device did that, or else, or if it found none
+    /// for one of the rows, the most probable ones. Whether they were sampled.
     pub(crate) fn find_prepared(&mut self, prepared: bool) -> Result<bool, Error> {
-        let picked = prepared && self.find_picks()?;
+        let picked = prepared && self.read_picks()?;
         if !picked {
             self.find_best()?;
         }
@@ -102,21 +112,16 @@ impl Engine {
         }
     }
 
-    /// Lets the device sample for all rows. False if it finds no token for one of them.
-    fn find_picks(&mut self) -> Result<bool, Error> {
+    /// Reads the sampled tokens. False if there is none for one of the rows.
+    fn read_picks(&mut self) -> Result<bool, Error> {
         let (count, table) = (self.asking.len(), &self.plan.tables[PassKind::Pick]);
-        let submission = Submission {
-            entries: Entries::Rows(&self.rows),
-            logit_rows: &self.asking,
-            steps: 1,
-            stop: &[],
-            cancel: None,
-        };
-        self.device.replay(self.loaded.replays[PassKind::Pick], submission)?;
-        self.device.wait()?;
         let (buffer, offset) = (table.io.tokens.index(), table.logit_rows * size_of::<u32>());
         let found = bytemuck::cast_slice_mut(&mut self.found[..count]);
         self.device.download(self.loaded.buffers[buffer], offset as u64, found)?;
         Ok(self.found[..count].iter().all(|&id| id != u32::MAX))
     }
+}
+
+fn picks<'a>(rows: &'a [Row], asking: &'a [u32]) -> Submission<'a> {
+    Submission { entries: Entries::Rows(rows), logit_rows: asking, steps: 1, stop: &[], cancel: None }
 }

@@ -193,10 +193,21 @@ impl Sampler {
         self.cursor.is_some()
     }
 
-    /// Whether the grammar's mask of the next token is known, or why there is none. Waits for it until `deadline`.
-    pub(crate) fn is_ready(&mut self, deadline: Instant) -> bool {
-        let Some(cursor) = &mut self.cursor else { return true };
-        cursor.is_ready() || cursor.wait(deadline.saturating_duration_since(Instant::now()))
+    /// Requests the grammar's mask of the token after `history`.
+    pub(crate) fn request_mask(&mut self, history: &[u32]) {
+        if let Some(cursor) = &mut self.cursor {
+            cursor.request(history);
+        }
+    }
+
+    /// Whether the grammar's mask of the token after `history` is known, or why there is none. Waits for it until `deadline`.
+    pub(crate) fn is_ready(&mut self, history: &[u32], deadline: Instant) -> bool {
+        self.cursor.as_mut().is_none_or(|cursor| cursor.is_ready(history, deadline))
+    }
+
+    /// Whether the text is known to be complete according to the grammar: at the latest when the next mask would be.
+    pub(crate) fn is_known_over(&self) -> bool {
+        self.cursor.as_ref().is_some_and(Cursor::is_known_over)
     }
 
     /// Whether the text is complete according to the grammar.

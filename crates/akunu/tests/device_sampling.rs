@@ -272,3 +272,56 @@ fn constrained_answers_are_the_same_on_host_and_device() {
         assert_eq!(together(engine, &wanted), alone, "the device samples: {samples}");
     }
 }
+
+#[test]
+fn answers_in_a_grammar_end_alike_on_host_and_device() {
+    let constraints = Constraints::new(tales());
+    let held = |text: &str| constraints.get(&ResponseFormat::Regex(text.into()), None, None).unwrap();
+    let prompt = &prompt()[..4];
+    for (pattern, sampling) in [("(yes|no|perhaps), said the (fox|owl)[.]", 0), ("[a-z ]{20,24}[.]", 1)] {
+        let options = GenerateOptions {
+            sampling: [Sampling::default(), samplings()[0].clone()][sampling].clone(),
+            constraint: Some(held(pattern)),
+            ..Default::default()
+        };
+        let (_, whole) = both_after(prompt, &options);
+        assert_eq!(whole.finish, FinishReason::Complete);
+        // The last token is also the last that is allowed, or the last for which there is room.
+        let length = whole.ids.len();
+        for most in [length, length - 1, 1, 0] {
+            let (_, cut) = both_after(prompt, &GenerateOptions { max_tokens: Some(most), ..options.clone() });
+            assert_eq!(cut.ids, whole.ids[..most]);
+            let ends = if most == length { FinishReason::Complete } else { FinishReason::MaxTokens };
+            assert_eq!(cut.finish, ends);
+        }
+        // The last token need not be processed.
+        for (less, ends) in [(1, FinishReason::Complete), (2, FinishReason::ContextFull)] {
+            let context = Some(prompt.len() + length - less);
+            let [host, device] = [false, true].map(|samples| {
+                let mut engine = engine(samples, |options| options.context = context);
+                generate(
+                    &mut engine,
+                    prompt,
+                    &GenerateOptions { overflow: Overflow::Stop, ..options.clone() },
+                )
+            });
+            assert_eq!((host.0, host.1.ids, &host.1.finish), (device.0, device.1.ids, &device.1.finish));
+            assert_eq!(host.1.finish, ends);
+        }
+    }
+}
+
+#[test]
+fn a_session_goes_on_after_an_answer_in_a_grammar() {
+    let constraints = Constraints::new(tales());
+    let constraint = constraints.get(&ResponseFormat::Regex("the (fox|owl)[.]".into()), None, None).unwrap();
+    let mut engine = engine(true, |_| {});
+    let mut session = engine.session().unwrap();
+    let held = GenerateOptions { constraint: Some(constraint), ..Default::default() };
+    let answer = engine.generate(&mut session, &prompt(), &held, &mut |_| ControlFlow::Continue(())).unwrap();
+    let text = [prompt(), answer.ids].concat();
+    assert!(text.starts_with(session.tokens()) && session.len() >= text.len() - 1, "{}", session.len());
+    let after = [&text[..], &[5]].concat();
+    let again = engine.generate(&mut session, &after, &base(), &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(again.ids, both_after(&after, &base()).1.ids);
+}

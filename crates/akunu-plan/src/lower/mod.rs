@@ -155,8 +155,11 @@ pub(crate) fn plan(
     if capabilities.samples {
         let decode = sampled::decode(tables.decode(), config.vocab_size, &mut buffers)?;
         let pick = sampled::pick(tables.prefill(), config.vocab_size, &mut buffers)?;
+        let [held, held_pick] = sampled::held(tables.decode(), config.vocab_size, &mut buffers)?;
         tables.push(PassKind::SampledDecode, decode);
         tables.push(PassKind::Pick, pick);
+        tables.push(PassKind::HeldDecode, held);
+        tables.push(PassKind::HeldPick, held_pick);
     }
     let tables = tables.map(Arc::new);
     let every = tables.iter().map(|(_, table)| &**table);

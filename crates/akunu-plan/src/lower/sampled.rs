@@ -1,4 +1,5 @@
-//! Tables that sample tokens on the device ([`crate::sample`]): existing tables with another last command.
+//! Tables that sample tokens on the device ([`crate::sample`]): existing tables with another last command, or parts of
+//! them.
 
 use super::{Buffers, size};
 use crate::ops::{F32, Op, Rows, Sample, SampleOperands, SampleParams, Sampling, U32};
@@ -13,10 +14,29 @@ pub(super) fn decode(
     vocab: usize,
     buffers: &mut Buffers,
 ) -> Result<DispatchTable, PlanError> {
-    let mut table = DispatchTable { name: PassKind::SampledDecode.name(), ..decode.clone() };
+    let table = without_choice(decode, PassKind::SampledDecode);
+    let advance = u32::from(table.steps > 1);
+    with_sample(table, vocab, advance, buffers)
+}
+
+/// The tables of a pass and of the choice after it, which are submitted apart: the choice needs a mask that is computed
+/// during the pass.
+pub(super) fn held(
+    decode: &DispatchTable,
+    vocab: usize,
+    buffers: &mut Buffers,
+) -> Result<[DispatchTable; 2], PlanError> {
+    let pass = DispatchTable { steps: 1, ..without_choice(decode, PassKind::HeldDecode) };
+    let name = PassKind::HeldPick.name();
+    let nothing = DispatchTable { name, commands: vec![], labels: vec![], ..pass.clone() };
+    Ok([pass, with_sample(nothing, vocab, 2, buffers)?])
+}
+
+fn without_choice(decode: &DispatchTable, kind: PassKind) -> DispatchTable {
+    let mut table = DispatchTable { name: kind.name(), ..decode.clone() };
     table.commands.pop();
     table.labels.pop();
-    with_sample(table, vocab, buffers)
+    table
 }
 
 pub(super) fn pick(
@@ -26,13 +46,14 @@ pub(super) fn pick(
 ) -> Result<DispatchTable, PlanError> {
     let (name, logit_rows) = (PassKind::Pick.name(), prefill.logit_rows.min(MAX_SAMPLED_ROWS));
     let nothing = DispatchTable { name, commands: vec![], labels: vec![], logit_rows, ..prefill.clone() };
-    with_sample(nothing, vocab, buffers)
+    with_sample(nothing, vocab, 0, buffers)
 }
 
 /// A table with `sample` as its last command.
 fn with_sample(
     mut table: DispatchTable,
     vocab: usize,
+    advance: u32,
     buffers: &mut Buffers,
 ) -> Result<DispatchTable, PlanError> {
     let bytes = size(&[table.logit_rows, sample::record_words(vocab, table.steps), 4])?;
@@ -44,7 +65,7 @@ fn with_sample(
         logit_rows: U32(table.io.logit_rows.into()),
         sampling: Sampling(records.into()),
     };
-    let (vocab, advance) = (vocab as u32, u32::from(table.steps > 1));
+    let vocab = vocab as u32;
     table.commands.push(Sample.command(operands, SampleParams { vocab, advance }));
     table.labels.push("sample".into());
     table.io.records = Some(records);

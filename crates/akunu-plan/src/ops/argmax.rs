@@ -61,7 +61,7 @@ impl Op for Argmax {
 
 /// The token found must be one that the next step can embed.
 pub(super) fn check_vocab(vocab: u32, advance: u32, counts: &Counts) -> Result<(), String> {
-    if vocab == 0 || (advance == 1 && vocab > counts.bounds.vocab()) {
+    if vocab == 0 || (advance > 0 && vocab > counts.bounds.vocab()) {
         return Err(format!("{vocab} logits, but the vocabulary has {}", counts.bounds.vocab()));
     }
     Ok(())

@@ -12,7 +12,8 @@ pub struct Sample;
 params! {
     SampleParams {
         vocab: u32,
-        /// 1: advance the rows to the token found, so that the next step decodes it.
+        /// 1: advance the rows to the token found, so that the next step decodes it. 2: another table decodes it, and the
+        /// step stays the same.
         advance: u32,
     }
 }
@@ -68,6 +69,6 @@ impl Op for Sample {
                 records[end] = token;
             }
         });
-        bound.write_found((o.tokens, o.rows, o.logit_rows), &picked, p.advance == 1);
+        bound.write_found((o.tokens, o.rows, o.logit_rows), &picked, p.advance > 0);
     }
 }

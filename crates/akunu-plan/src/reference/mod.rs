@@ -30,6 +30,8 @@ pub struct ReferenceDevice {
     allocated: u64,
     prepared: Vec<Prepared>,
     outcome: Outcome,
+    /// Whether the last submission has ended at a stop token.
+    stopped: bool,
 }
 
 #[derive(Debug)]
@@ -88,6 +90,7 @@ impl ReferenceDevice {
             allocated: 0,
             prepared: Vec::new(),
             outcome: Outcome { steps: 0 },
+            stopped: false,
         }
     }
 
@@ -134,6 +137,10 @@ impl ReferenceDevice {
         let start = (live.step + 1) * live.logit_capacity;
         let ids: &[u32] = bytemuck::cast_slice(self.io(replay, tokens));
         &ids[start..start + live.logit_rows]
+    }
+
+    fn is_stop(&mut self, replay: ReplayId, live: Live, stop: &[u32]) -> bool {
+        self.step_tokens(replay, live).iter().any(|id| *id == u32::MAX || stop.contains(id))
     }
 
     fn live(&self, replay: ReplayId, submission: &Submission<'_>) -> Live {
@@ -189,9 +196,11 @@ impl Device for ReferenceDevice {
 
     fn replay(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
         self.begin(replay, &submission)?;
-        let commands = self.prepared[replay.0 as usize].table.commands.len();
+        let table = &self.prepared[replay.0 as usize].table;
+        let (commands, may_stop) = (table.commands.len(), table.may_stop());
         let mut live = self.live(replay, &submission);
         self.outcome = Outcome { steps: 0 };
+        self.stopped = false;
         for step in 0..submission.steps {
             if submission.cancel.is_some_and(|c| c.load(Ordering::Relaxed)) {
                 break;
@@ -199,11 +208,23 @@ impl Device for ReferenceDevice {
             live.step = step;
             self.run(replay, live, 0, commands);
             self.outcome.steps += 1;
-            let found = self.step_tokens(replay, live);
-            if found.iter().any(|id| *id == u32::MAX || submission.stop.contains(id)) {
+            self.stopped = may_stop && self.is_stop(replay, live, submission.stop);
+            if self.stopped {
                 break;
             }
         }
+        Ok(())
+    }
+
+    fn follow(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
+        let table = Arc::clone(&self.prepared[replay.0 as usize].table);
+        crate::device::check_submission(NAME, &table, &submission)?;
+        if !self.stopped {
+            let live = self.live(replay, &submission);
+            self.run(replay, live, 0, table.commands.len());
+            self.stopped = table.may_stop() && self.is_stop(replay, live, submission.stop);
+        }
+        self.outcome = Outcome { steps: 1 };
         Ok(())
     }
 

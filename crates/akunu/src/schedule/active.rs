@@ -116,6 +116,9 @@ impl<'a> Active<'a> {
             return Ok(None);
         }
         catch_panic(|| {
+            if let Some(finish) = self.complete() {
+                return Ok(Some(finish));
+            }
             let id = self.generation.pick(engine, row, picked)?;
             if let Some(best) = self.logprobs.filter(|_| !self.generation.output.endings().contains(&id)) {
                 self.unsent.push(logprob(engine.logits_of(row)?, id, best));
@@ -131,12 +134,41 @@ impl<'a> Active<'a> {
         }
         self.is_waiting = false;
         catch_panic(|| {
+            if let Some(finish) = self.complete() {
+                return Ok(Some(finish));
+            }
             let id = self.generation.pick_from(&self.kept)?;
             if let Some(best) = self.logprobs.filter(|_| !self.generation.output.endings().contains(&id)) {
                 self.unsent.push(logprob(&self.kept, id, best));
             }
             Ok(self.take(id))
         })
+    }
+
+    /// Runs a step of an answer in a grammar, alone on a device that samples, and adds its token. False, if its mask is not known
+    /// at `deadline`: the next call continues.
+    pub(super) fn take_held(
+        &mut self,
+        engine: &mut Engine,
+        session: &mut Session,
+        deadline: Instant,
+    ) -> Result<(bool, Option<FinishReason>), Error> {
+        self.generation.start_held(engine, session)?;
+        if !self.generation.can_pick(deadline) {
+            return Ok((false, None));
+        }
+        catch_panic(|| {
+            if let Some(finish) = self.complete() {
+                return Ok((true, Some(finish)));
+            }
+            let id = self.generation.pick_held(engine, session)?;
+            Ok((true, self.take(id)))
+        })
+    }
+
+    fn complete(&mut self) -> Option<FinishReason> {
+        let Active { generation, on_event, unsent, .. } = self;
+        generation.complete(&mut |piece| send_piece(on_event, piece, unsent))
     }
 
     fn take(&mut self, id: u32) -> Option<FinishReason> {

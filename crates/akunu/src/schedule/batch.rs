@@ -88,6 +88,7 @@ impl<'a> Batch<'a> {
         match (reading, running, waiting) {
             (0, 0, 0) => {}
             (0, 0, _) => self.take_kept(Instant::now() + MASK_WAIT),
+            (0, 1, 0) if can_chain && is_held => self.step_held(engine),
             (0, 1, 0) if can_chain => self.chain(engine),
             (0, 1, 0) if is_held => self.decode(engine),
             _ => self.pass(engine, running),
@@ -140,14 +141,11 @@ impl<'a> Batch<'a> {
         self.slots.iter_mut().enumerate().find_map(|(index, slot)| Some((index, slot.active.as_mut()?)))
     }
 
-    /// Submits a chain for the only request, if the mask of its grammar is known.
+    /// Submits a chain for the only request.
     fn chain(&mut self, engine: &mut Engine) {
         let Some((index, _)) = self.lone() else { return };
         let Slot { session, active: Some(active), .. } = &mut self.slots[index] else { return };
         let start = Instant::now();
-        if !active.generation.can_pick(start + MASK_WAIT) {
-            return;
-        }
         let found = active.generation.chain(engine, session);
         let now = Instant::now();
         if let Ok(steps @ 1..) = found {
@@ -161,6 +159,21 @@ impl<'a> Batch<'a> {
             Err(error) => Err(error),
         };
         self.settle(index, taken);
+    }
+
+    /// Decodes one token of the only request, in a grammar, and lets the device choose the next when its mask is known.
+    fn step_held(&mut self, engine: &mut Engine) {
+        let Some((index, _)) = self.lone() else { return };
+        let Slot { session, active: Some(active), .. } = &mut self.slots[index] else { return };
+        let start = Instant::now();
+        let taken = active.take_held(engine, session, start + MASK_WAIT);
+        if !matches!(taken, Ok((false, _))) {
+            let now = Instant::now();
+            self.pace.record(1, now - start);
+            (self.stats.steps, self.stats.rows) = (self.stats.steps + 1, 1);
+            self.stats.longest_stall = self.stats.longest_stall.max(active.stall(now));
+        }
+        self.settle(index, taken.map(|(_, finish)| finish));
     }
 
     /// Decodes one token of the only request.
@@ -310,28 +323,35 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Prepares sampling by the device while the pass runs. The masks that are known at `deadline` are part of it.
+    /// Lets the device sample after the pass that it runs, with the masks that are known at `deadline`. Whether it does.
     fn prepare_picks(&mut self, engine: &mut Engine, deadline: Instant) -> Result<bool, Error> {
-        let asking = |active: &&mut Active<'_>| active.logits_index.is_some();
-        let active = self.slots.iter().filter_map(|slot| slot.active.as_ref());
-        if !active
-            .filter(|active| active.logits_index.is_some())
-            .any(|active| active.generation.sampler.is_some())
-        {
+        let mut samples = false;
+        for active in asking(&mut self.slots) {
+            samples |= active.generation.sampler.is_some();
+            active.generation.request_mask();
+        }
+        let picking = asking(&mut self.slots).map(|active| active.generation.picking(deadline));
+        if !samples || !engine.prepare_picks(picking)? {
             return Ok(false);
         }
-        let active = self.slots.iter_mut().filter_map(|slot| slot.active.as_mut());
-        engine.prepare_picks(active.filter(asking).map(|active| active.generation.picking(deadline)))
+        engine.start_picks()?;
+        Ok(true)
     }
 
     /// Adds the sampled token to each request with logits; `picked` is the result of [`Engine::find_prepared`].
     fn take(&mut self, engine: &mut Engine, picked: bool, deadline: Instant) {
         for index in 0..self.slots.len() {
-            let Some(active) = &mut self.slots[index].active else { continue };
+            let Slot { session, active: Some(active), .. } = &mut self.slots[index] else { continue };
             let Some(row) = active.logits_index.take() else { continue };
             let ended = if active.is_running() { None } else { active.generation.prompt_is_read() };
             let taken = match ended {
                 Some(finish) => Ok(Some(finish)),
+                // Its row is decoded again in the next pass, which takes less time than sampling by the host.
+                None if engine.samples() && !active.generation.can_pick(deadline) => {
+                    let before = session.len() - 1;
+                    session.truncate(before);
+                    Ok(None)
+                }
                 None => active.take_next(engine, row, picked, deadline),
             };
             self.settle(index, taken);
@@ -369,4 +389,9 @@ impl<'a> Batch<'a> {
             }
         }
     }
+}
+
+/// The requests whose row of this pass has logits.
+fn asking<'b, 'a>(slots: &'b mut [Slot<'a>]) -> impl Iterator<Item = &'b mut Active<'a>> {
+    slots.iter_mut().filter_map(|slot| slot.active.as_mut().filter(|active| active.logits_index.is_some()))
 }
