@@ -1,6 +1,6 @@
 //! The structure of the command line, and options shared by several commands.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::environment;
 
 const AFTER_HELP: &str = "\
 MODEL is a GGUF file (any part of a split one), a SafeTensors file, a folder with config.json, or \
-hf:OWNER/NAME on the Hugging Face hub (akunu pull --help); --offline uses cached models only. Without MODEL, the \
-small embedded model is used: akunu run \"Once upon a time\"
+hf:OWNER/NAME on the Hugging Face hub (akunu pull --help). Without MODEL, the small embedded model is used: \
+akunu run \"Once upon a time\"
 
 Text goes to stdout; statistics, notes and progress go to stderr. Control characters are escaped in listings and \
 messages, but generated text is printed as it is.
@@ -25,10 +25,10 @@ Exit codes: 0 success, 1 failure, 2 invalid command line, 130 interrupted by Ctr
 /// Runs transformer models on the local machine
 #[derive(Debug, Parser)]
 #[command(name = "akunu", version, after_help = AFTER_HELP, arg_required_else_help = true)]
-#[command(disable_help_subcommand = true, max_term_width = 100)]
+#[command(max_term_width = 100)]
 pub struct Cli {
-    /// Use only cached models. Described in the overview, not in the help of each command.
-    #[arg(long, global = true, hide = true)]
+    /// Use cached models only, and download nothing
+    #[arg(long, global = true)]
     pub offline: bool,
     #[command(subcommand)]
     pub command: Command,
@@ -41,6 +41,7 @@ pub enum Command {
     Serve(commands::serve::ServeArgs),
     Bench(commands::bench::BenchArgs),
     BenchServe(commands::bench_serve::BenchServeArgs),
+    #[command(visible_alias = "show")]
     Inspect(commands::inspect::InspectArgs),
     Plan(commands::plan::PlanArgs),
     Table(commands::table::TableArgs),
@@ -54,10 +55,13 @@ pub enum Command {
     Detokenize(commands::detokenize::DetokenizeArgs),
     Quantize(commands::quantize::QuantizeArgs),
     Pull(commands::pull::PullArgs),
+    #[command(visible_aliases = ["list", "ls"])]
     Models(commands::models::ModelsArgs),
     Rm(commands::rm::RmArgs),
     Synth(commands::synth::SynthArgs),
     Doctor(commands::doctor::DoctorArgs),
+    /// Prints the version
+    Version,
     /// Prints this reference as Markdown, to generate docs/cli.md
     #[command(name = "__markdown", hide = true)]
     Markdown,
@@ -67,7 +71,17 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct ModelArg {
     /// The model [default: the embedded model]
-    pub model: Option<PathBuf>,
+    #[arg(value_name = "MODEL")]
+    argument: Option<PathBuf>,
+    /// The model, as an option
+    #[arg(short, long, value_name = "MODEL", conflicts_with = "argument")]
+    model: Option<PathBuf>,
+}
+
+impl ModelArg {
+    pub fn path(&self) -> Option<&Path> {
+        self.argument.as_deref().or(self.model.as_deref())
+    }
 }
 
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use akunu::chat::ChatError;
 use akunu::devices::ceilings::CeilingsError;
 use akunu_format::FormatError;
 
-use crate::output;
+use crate::{hub, output};
 
 #[derive(Debug)]
 pub enum Failure {
@@ -163,8 +163,12 @@ impl From<FormatError> for Failure {
             }
             FormatError::Io { error: io, .. } if io.kind() == std::io::ErrorKind::NotFound => {
                 let place = path.unwrap_or_else(|| "the model".to_string());
-                Failure::new(format!("there is no file {place}"))
-                    .hint("a MODEL is a GGUF file, a SafeTensors file or a folder with config.json")
+                let failure = Failure::new(format!("there is no file {place}"));
+                match hub::looks_like_a_name(&place) {
+                    true => failure.hint(format!("a model on the Hugging Face hub is named hf:{place}")),
+                    false => failure
+                        .hint("a MODEL is a GGUF file, a SafeTensors file or a folder with config.json"),
+                }
             }
             _ => from_text(&error.to_string()),
         }

@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::output;
 use crate::progress::Progress;
+use crate::prompt;
 
 /// `--offline`, for every command that opens a model.
 static OFFLINE: AtomicBool = AtomicBool::new(false);
@@ -31,6 +32,13 @@ pub fn settings() -> Result<Settings, Failure> {
 /// Whether an argument is intended as a hub model, well-formed or not.
 pub fn is_reference(path: &Path) -> bool {
     path.to_str().is_some_and(Reference::is_reference)
+}
+
+/// Whether a text may be OWNER/NAME without the prefix.
+pub fn looks_like_a_name(text: &str) -> bool {
+    format!("hf:{text}").parse::<Reference>().is_ok()
+        && !text.starts_with('.')
+        && !prompt::looks_like_a_model(Path::new(text))
 }
 
 /// The path of a model, local or on the hub.

@@ -20,6 +20,9 @@ pub struct PromptArgs {
     /// The text to continue; if it is the only argument, the embedded model is used
     #[arg(value_name = "PROMPT")]
     second: Option<OsString>,
+    /// The model, as an option
+    #[arg(short, long, value_name = "MODEL", conflicts_with = "second")]
+    model: Option<PathBuf>,
     /// The prompt, even if it could be a file name or an option
     #[arg(short = 'p', long = "prompt", value_name = "PROMPT", group = "source", allow_hyphen_values = true)]
     prompt: Option<String>,
@@ -40,23 +43,45 @@ pub enum Prompt {
 impl PromptArgs {
     /// The model, if one is given, and the prompt.
     pub fn resolve(self) -> Result<(Option<PathBuf>, Prompt), Failure> {
+        self.resolve_with(piped_prompt)
+    }
+
+    fn resolve_with(
+        self,
+        piped: fn() -> Result<Option<String>, Failure>,
+    ) -> Result<(Option<PathBuf>, Prompt), Failure> {
+        let is_option = self.model.is_some();
         let explicit = match (self.prompt, self.file, self.prompt_ids) {
             (Some(text), _, _) => Some(Prompt::Text(text)),
             (_, Some(file), _) => Some(Prompt::Text(without_last_newline(read_text(&file)?))),
             (_, _, Some(Ids(ids))) => Some(Prompt::Ids(ids)),
             (None, None, None) => None,
         };
-        let (model, prompt) = match (explicit, self.first, self.second) {
+        // With -m, the first argument is the prompt.
+        let (first, second) = match self.model {
+            Some(model) => (Some(model.into_os_string()), self.first),
+            None => (self.first, self.second),
+        };
+        let (model, prompt) = match (explicit, first, second) {
             (Some(_), _, Some(second)) => {
                 let extra = second.display();
                 return Err(Failure::usage(format!("two prompts were given: \"{extra}\" is the second")));
             }
             (Some(prompt), model, None) => (model.map(PathBuf::from), prompt),
             (None, Some(model), Some(text)) => (Some(model.into()), Prompt::Text(utf8(text)?)),
+            (None, Some(only), None) if is_option || is_model(Path::new(&only)) => {
+                let model = PathBuf::from(only);
+                let text = piped()?.ok_or_else(|| without_prompt(&model))?;
+                (Some(model), Prompt::Text(text))
+            }
             (None, Some(only), None) => (None, Prompt::Text(alone(only)?)),
             (None, None, _) => {
-                return Err(Failure::usage("no prompt was given")
-                    .hint("akunu run \"Once upon a time\", or -f FILE, or -f - for stdin"));
+                let text = piped()?.ok_or_else(|| {
+                    Failure::usage("no prompt was given")
+                        .hint("akunu run \"Once upon a time\", or -f FILE, or pipe it in")
+                        .hint("akunu chat is for conversations")
+                })?;
+                (None, Prompt::Text(text))
             }
         };
         match prompt {
@@ -76,21 +101,21 @@ impl Prompt {
     }
 }
 
-/// A single argument is a prompt, unless it is a model.
+/// Whether an argument names a model that exists, or one on the hub.
+fn is_model(path: &Path) -> bool {
+    path.exists() || hub::is_reference(path)
+}
+
+fn without_prompt(model: &Path) -> Failure {
+    let shown = model.display();
+    Failure::usage(format!("{shown} is used as the model, but a prompt is missing"))
+        .hint(format!("akunu run {shown} \"Once upon a time\", or use -p if {shown} is the prompt"))
+        .hint(format!("akunu chat {shown} holds a conversation"))
+}
+
+/// A single argument that is no model is the prompt.
 fn alone(only: OsString) -> Result<String, Failure> {
     let path = Path::new(&only);
-    if path.exists() {
-        let shown = path.display();
-        return Err(Failure::usage(format!(
-            "{shown} is a file, so it is used as the model, but a prompt is missing"
-        ))
-        .hint(format!("akunu run {shown} \"Once upon a time\", or use -p if {shown} is the prompt")));
-    }
-    if hub::is_reference(path) {
-        let shown = path.display();
-        return Err(Failure::usage(format!("{shown} is a model on the hub, but a prompt is missing"))
-            .hint(format!("akunu run {shown} \"Once upon a time\", or use -p if {shown} is the prompt")));
-    }
     if looks_like_a_model(path) {
         return Err(
             Failure::new(format!("there is no file {}", path.display())).hint("use -p if it is the prompt")
@@ -103,8 +128,8 @@ pub fn looks_like_a_model(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "gguf" || ending == "safetensors")
 }
 
-fn utf8(text: OsString) -> Result<String, Failure> {
-    text.into_string().map_err(|_| Failure::usage("the prompt is not UTF-8"))
+pub fn utf8(text: OsString) -> Result<String, Failure> {
+    text.into_string().map_err(|_| Failure::usage("the text is not UTF-8"))
 }
 
 fn without_last_newline(mut text: String) -> String {
@@ -135,6 +160,11 @@ pub fn read_text(path: &Path) -> Result<String, Failure> {
     })
 }
 
+/// A prompt on stdin, unless it is a terminal or empty.
+fn piped_prompt() -> Result<Option<String>, Failure> {
+    Ok(piped_stdin()?.map(without_last_newline).filter(|text| !text.is_empty()))
+}
+
 /// The contents of stdin, unless it is a terminal.
 pub fn piped_stdin() -> Result<Option<String>, Failure> {
     if std::io::stdin().is_terminal() { Ok(None) } else { read_text(Path::new("-")).map(Some) }
@@ -148,10 +178,15 @@ mod tests {
         PromptArgs {
             first: first.map(Into::into),
             second: second.map(Into::into),
+            model: None,
             prompt: prompt.map(Into::into),
             file: None,
             prompt_ids: None,
         }
+    }
+
+    fn nothing() -> Result<Option<String>, Failure> {
+        Ok(None)
     }
 
     fn text(text: &str) -> Prompt {
@@ -160,39 +195,62 @@ mod tests {
 
     #[test]
     fn one_argument_is_the_prompt_and_two_are_model_and_prompt() {
-        let one = args(Some("Once upon a time"), None, None).resolve();
+        let one = args(Some("Once upon a time"), None, None).resolve_with(nothing);
         assert_eq!(one.unwrap(), (None, text("Once upon a time")));
-        let two = args(Some("m.gguf"), Some("Once"), None).resolve();
+        let two = args(Some("m.gguf"), Some("Once"), None).resolve_with(nothing);
         assert_eq!(two.unwrap(), (Some("m.gguf".into()), text("Once")));
     }
 
     #[test]
     fn with_a_prompt_by_option_one_argument_is_the_model() {
-        let found = args(Some("m.gguf"), None, Some("Once")).resolve();
+        let found = args(Some("m.gguf"), None, Some("Once")).resolve_with(nothing);
         assert_eq!(found.unwrap(), (Some("m.gguf".into()), text("Once")));
-        assert_eq!(args(None, None, Some("-5")).resolve().unwrap(), (None, text("-5")));
+        assert_eq!(args(None, None, Some("-5")).resolve_with(nothing).unwrap(), (None, text("-5")));
     }
 
     #[test]
     fn an_existing_file_alone_is_a_model_without_a_prompt() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let found = args(file.path().to_str(), None, None).resolve();
+        let found = args(file.path().to_str(), None, None).resolve_with(nothing);
         assert!(
             matches!(found, Err(Failure::Usage(message)) if message.error.contains("a prompt is missing"))
         );
     }
 
     #[test]
+    fn a_pipe_is_the_prompt_if_there_is_no_other() {
+        let piped = || Ok(Some("Once".to_string()));
+        assert_eq!(args(None, None, None).resolve_with(piped).unwrap(), (None, text("Once")));
+        assert_eq!(args(Some("A fox"), None, None).resolve_with(piped).unwrap(), (None, text("A fox")));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let model = Some(file.path().to_path_buf());
+        assert_eq!(
+            args(file.path().to_str(), None, None).resolve_with(piped).unwrap(),
+            (model.clone(), text("Once"))
+        );
+        let option = PromptArgs { model: Some("m.gguf".into()), ..args(None, None, None) };
+        assert_eq!(option.resolve_with(piped).unwrap(), (Some("m.gguf".into()), text("Once")));
+    }
+
+    #[test]
+    fn with_the_model_as_an_option_the_argument_is_the_prompt() {
+        let found = PromptArgs { model: Some("m.gguf".into()), ..args(Some("Once"), None, None) };
+        assert_eq!(found.resolve_with(nothing).unwrap(), (Some("m.gguf".into()), text("Once")));
+        let missing = PromptArgs { model: Some("m.gguf".into()), ..args(None, None, None) };
+        assert!(matches!(missing.resolve_with(nothing), Err(Failure::Usage(_))));
+    }
+
+    #[test]
     fn a_missing_model_file_is_not_a_prompt() {
-        let found = args(Some("no/such/model.gguf"), None, None).resolve();
+        let found = args(Some("no/such/model.gguf"), None, None).resolve_with(nothing);
         assert!(matches!(found, Err(Failure::Failed(message)) if message.error.contains("no file")));
     }
 
     #[test]
     fn empty_and_double_prompts_are_refused() {
-        assert!(args(Some(""), None, None).resolve().is_err());
-        assert!(args(Some("m.gguf"), Some("a"), Some("b")).resolve().is_err());
-        assert!(args(None, None, None).resolve().is_err());
+        assert!(args(Some(""), None, None).resolve_with(nothing).is_err());
+        assert!(args(Some("m.gguf"), Some("a"), Some("b")).resolve_with(nothing).is_err());
+        assert!(args(None, None, None).resolve_with(nothing).is_err());
     }
 
     #[test]

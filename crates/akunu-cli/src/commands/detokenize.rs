@@ -20,12 +20,16 @@ pub struct DetokenizeArgs {
     /// Token ids: 1,2,3 or 1 2 3; optionally preceded by the model [default: the embedded model]
     #[arg(value_name = "IDS")]
     args: Vec<OsString>,
+    /// The model, as an option
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<PathBuf>,
     #[arg(long, help = "Prints JSON")]
     json: bool,
 }
 
 pub fn run(args: &DetokenizeArgs, out: &mut Output) -> Result<(), Failure> {
     let (path, words) = match args.args.split_first() {
+        _ if args.model.is_some() => (args.model.clone(), &args.args[..]),
         Some((first, rest)) if is_model(first) => (Some(PathBuf::from(first)), rest),
         _ => (None, &args.args[..]),
     };

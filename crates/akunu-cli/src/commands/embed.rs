@@ -1,5 +1,6 @@
 //! `akunu embed`: embeddings of texts.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use akunu::embed::normalise;
@@ -12,6 +13,7 @@ use crate::failure::Failure;
 use crate::ids::{self, Ids};
 use crate::out_file::OutFile;
 use crate::output::Output;
+use crate::prompt;
 use crate::tensor_file::tensor_file;
 use crate::texts::Source;
 
@@ -22,7 +24,11 @@ use crate::texts::Source;
 #[derive(Debug, Args)]
 pub struct EmbedArgs {
     /// The model
-    model: PathBuf,
+    #[arg(value_name = "MODEL", required_unless_present = "model")]
+    first: Option<OsString>,
+    /// The model, as an option
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<PathBuf>,
     /// The texts
     #[arg(value_name = "TEXT")]
     texts: Vec<String>,
@@ -62,8 +68,19 @@ struct EmbedReport<T> {
     embeddings: Vec<T>,
 }
 
-pub fn run(args: &EmbedArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(Some(&args.model), args.engine.device.no_mmap)?;
+impl EmbedArgs {
+    /// The model. With `-m`, the first argument is a text.
+    fn take_model(&mut self) -> Result<Option<PathBuf>, Failure> {
+        let first = self.first.take();
+        let Some(model) = &self.model else { return Ok(first.map(PathBuf::from)) };
+        self.texts.splice(..0, first.map(prompt::utf8).transpose()?);
+        Ok(Some(model.clone()))
+    }
+}
+
+pub fn run(mut args: EmbedArgs, out: &mut Output) -> Result<(), Failure> {
+    let model = super::open(args.take_model()?.as_deref(), args.engine.device.no_mmap)?;
+    let args = &args;
     let source = Source::of_texts(args.file.as_deref());
     let texts = texts(args, &model, &source)?;
     if texts.is_empty() {

@@ -103,7 +103,7 @@ struct Tensor<'a> {
 }
 
 pub fn run(args: &InspectArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(args.model.model.as_deref(), false)?;
+    let model = super::open(args.model.path(), false)?;
     let mut report = report(&model);
     if args.tensors {
         report.tensors = Some(tensors(&model));

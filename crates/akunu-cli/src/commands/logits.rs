@@ -48,7 +48,7 @@ struct LogitsReport<'a> {
 }
 
 pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open_generating(args.model.model.as_deref(), args.engine.device.no_mmap)?;
+    let model = super::open_generating(args.model.path(), args.engine.device.no_mmap)?;
     let file = args.out.as_deref().map(|path| OutFile::open(path, model.weights())).transpose()?;
     let Ids(ids) = &args.ids;
     let mut options = args.engine.options();

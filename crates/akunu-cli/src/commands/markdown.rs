@@ -14,8 +14,11 @@ pub fn run(out: &mut Output) -> Result<(), Failure> {
     cli.build();
     out.text("# The command line\n\n<!-- Made by `akunu __markdown`: do not edit. -->\n\n")?;
     section(&mut cli, out)?;
-    let names: Vec<String> =
-        cli.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name().to_string()).collect();
+    let names: Vec<String> = cli
+        .get_subcommands()
+        .filter(|c| !c.is_hide_set() && c.get_name() != "help")
+        .map(|c| c.get_name().to_string())
+        .collect();
     for name in names {
         if let Some(command) = cli.find_subcommand_mut(&name) {
             out.text(&format!("\n## akunu {name}\n\n"))?;

@@ -55,8 +55,8 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Verify(args) => verify::run(&args, &mut out),
         Command::Logits(args) => logits::run(&args, &mut out),
         Command::Perplexity(args) => perplexity::run(&args, &mut out),
-        Command::Embed(args) => embed::run(&args, &mut out),
-        Command::Rerank(args) => rerank::run(&args, &mut out),
+        Command::Embed(args) => embed::run(args, &mut out),
+        Command::Rerank(args) => rerank::run(args, &mut out),
         Command::Tokenize(args) => tokenize::run(args, &mut out),
         Command::Detokenize(args) => detokenize::run(&args, &mut out),
         Command::Quantize(args) => quantize::run(&args, &mut out),
@@ -65,6 +65,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Rm(args) => rm::run(&args, &mut out),
         Command::Synth(args) => synth::run(&args, &mut out),
         Command::Doctor(args) => doctor::run(&args, &mut out),
+        Command::Version => out.line(concat!("akunu ", env!("CARGO_PKG_VERSION"))),
         Command::Markdown => markdown::run(&mut out),
     };
     done.map_err(|failure| failure.without_vocabulary(advice))?;

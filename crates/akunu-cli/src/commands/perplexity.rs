@@ -24,6 +24,9 @@ pub struct PerplexityArgs {
     /// UTF-8 text file (- is stdin); optionally preceded by the model [default: the embedded model]
     #[arg(value_name = "FILE", num_args = 1..=2, required = true)]
     paths: Vec<PathBuf>,
+    /// The model, as an option
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<PathBuf>,
     /// Window length in tokens
     #[arg(short, long, default_value = "512", value_parser = args::count, allow_negative_numbers = true)]
     context: usize,
@@ -49,9 +52,10 @@ struct PerplexityReport {
 }
 
 pub fn run(args: &PerplexityArgs, out: &mut Output) -> Result<(), Failure> {
-    let (path, file) = match &args.paths[..] {
-        [model, file] => (Some(model.as_path()), file),
-        [file] => (None, file),
+    let (path, file) = match (&args.paths[..], args.model.as_deref()) {
+        ([model, file], None) => (Some(model.as_path()), file),
+        ([file], model) => (model, file),
+        (_, Some(_)) => return Err(Failure::usage("two text files were given")),
         _ => return Err(Failure::usage("no text file was given")),
     };
     let window = args.context;

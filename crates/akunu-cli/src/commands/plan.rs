@@ -17,6 +17,9 @@ pub struct PlanArgs {
     model: ModelArg,
     #[arg(long, help = "Prints JSON")]
     json: bool,
+    /// Exits with 1 if it does not fit into the available memory
+    #[arg(long, conflicts_with = "chip")]
+    check: bool,
     #[command(flatten)]
     task: TaskArgs,
     #[command(flatten)]
@@ -89,7 +92,7 @@ impl From<MemoryPlan> for Parts {
 }
 
 pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(args.model.model.as_deref(), false)?;
+    let model = super::open(args.model.path(), false)?;
     let capabilities = args.planned.capabilities()?;
     let (pass, memory) = match args.task.task(&model) {
         None => {
@@ -131,10 +134,18 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         available,
         fits: available.map(|available| allocated <= available),
     };
-    if args.json {
-        return out.json(&report);
+    match args.json {
+        true => out.json(&report)?,
+        false => print(args, &report, out)?,
     }
-    let m = &report.memory;
+    match report.fits {
+        Some(false) if args.check => Err(Failure::Reported),
+        _ => Ok(()),
+    }
+}
+
+fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(), Failure> {
+    let (m, files_read) = (&report.memory, report.files_read);
     let mut grid = Grid::new().text("memory").number("bytes").number("").spare("what");
     let (scratch, encodes) = match report.pass {
         Pass::Generates { .. } => ("activations of one pass", false),
@@ -186,7 +197,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     out.text("\n")?;
     match args.planned.chip {
         Some(_) => out.line(&format!("Planned for chip: {}", report.detail)),
-        None => out.line(&verdict(&report)),
+        None => out.line(&verdict(report)),
     }
 }
 

@@ -90,7 +90,7 @@ impl Line {
 }
 
 pub fn run(args: &ProfileArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(args.model.model.as_deref(), args.engine.device.no_mmap)?;
+    let model = super::open(args.model.path(), args.engine.device.no_mmap)?;
     let trace = args.trace.as_deref().map(|path| OutFile::open(path, model.weights())).transpose()?;
     let (timings, ceilings) = match args.task.task(&model) {
         None => generating(args, &model)?,

@@ -1,5 +1,6 @@
 //! `akunu rerank`: scores documents for a query.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use akunu::{EmbedOptions, EmbedTask, Model, TextIds};
@@ -11,6 +12,7 @@ use crate::args::TextArgs;
 use crate::failure::Failure;
 use crate::ids::{self, Ids};
 use crate::output::{Output, printable};
+use crate::prompt;
 use crate::texts::Source;
 
 /// Scores how well documents answer a query
@@ -20,9 +22,13 @@ use crate::texts::Source;
 #[derive(Debug, Args)]
 pub struct RerankArgs {
     /// The model
-    model: PathBuf,
+    #[arg(value_name = "MODEL", required_unless_present = "model")]
+    first: Option<OsString>,
+    /// The model, as an option
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<PathBuf>,
     /// The query
-    #[arg(required_unless_present = "ids")]
+    #[arg(required_unless_present_any = ["ids", "model"])]
     query: Option<String>,
     /// The documents
     #[arg(value_name = "DOCUMENT")]
@@ -54,8 +60,24 @@ struct RerankReport {
     scores: Vec<f32>,
 }
 
-pub fn run(args: &RerankArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(Some(&args.model), args.engine.device.no_mmap)?;
+impl RerankArgs {
+    /// The model. With `-m`, the first argument is the query.
+    fn take_model(&mut self) -> Result<Option<PathBuf>, Failure> {
+        let first = self.first.take();
+        let Some(model) = &self.model else { return Ok(first.map(PathBuf::from)) };
+        let query = std::mem::replace(&mut self.query, first.map(prompt::utf8).transpose()?);
+        self.documents.splice(..0, query);
+        Ok(Some(model.clone()))
+    }
+}
+
+pub fn run(mut args: RerankArgs, out: &mut Output) -> Result<(), Failure> {
+    let model = args.take_model()?;
+    if args.query.is_none() && args.ids.is_empty() {
+        return Err(Failure::usage("no query was given"));
+    }
+    let model = super::open(model.as_deref(), args.engine.device.no_mmap)?;
+    let args = &args;
     refuse_unused_options(args, &model)?;
     if args.query.as_ref().is_some_and(String::is_empty) {
         return Err(

@@ -35,7 +35,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(
     after_long_help = EXAMPLES,
-    override_usage = "akunu run [OPTIONS] [MODEL] PROMPT\n       akunu run [OPTIONS] [MODEL] -p PROMPT | -f FILE | --prompt-ids IDS"
+    override_usage = "akunu run [OPTIONS] [MODEL] PROMPT\n       akunu run [OPTIONS] [MODEL] -p PROMPT | -f FILE | --prompt-ids IDS\n       COMMAND | akunu run [OPTIONS] [MODEL]"
 )]
 pub struct RunArgs {
     #[command(flatten)]
@@ -93,7 +93,7 @@ pub struct SamplingArgs {
     #[arg(long, allow_negative_numbers = true)]
     temp: Option<f32>,
     /// Top-k: only the K most likely tokens; 0: all [default: the model's suggestion, or 40]
-    #[arg(long, value_name = "K", value_parser = args::count_or_zero)]
+    #[arg(long, value_name = "K", value_parser = args::count_or_zero, allow_negative_numbers = true)]
     top_k: Option<usize>,
     /// Top-p: only the most likely tokens with this total probability; 1: all [default: the model's suggestion, or
     /// 0.95]
@@ -113,14 +113,18 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "X", default_value = "0", allow_negative_numbers = true)]
     presence_penalty: f32,
     /// Number of recent tokens that penalties apply to [default: the model's suggestion, or 64]
-    #[arg(long, value_name = "N", value_parser = args::count_or_zero)]
+    #[arg(long, value_name = "N", value_parser = args::count_or_zero, allow_negative_numbers = true)]
     repeat_last_n: Option<usize>,
     /// Adds X to the logit of token ID; -inf excludes it; may be repeated
     #[arg(long, value_name = "ID=X", value_parser = logit_bias)]
     logit_bias: Vec<(u32, f32)>,
     /// Random seed; the same seed gives the same text [default: a new one each time]
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
     seed: Option<u64>,
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("it must be an integer from 0 to {}", u64::MAX))
 }
 
 fn logit_bias(text: &str) -> Result<(u32, f32), String> {
@@ -136,6 +140,22 @@ pub fn default_sampling(model: &Model) -> Sampling {
 }
 
 impl SamplingArgs {
+    /// Checks what does not depend on a model, before one is loaded.
+    pub fn check(&self) -> Result<(), Failure> {
+        let any = Sampling::default();
+        let given = Sampling {
+            temperature: self.temp.unwrap_or(any.temperature),
+            top_p: self.top_p.unwrap_or(any.top_p),
+            min_p: self.min_p.unwrap_or(any.min_p),
+            repeat_penalty: self.repeat_penalty.unwrap_or(any.repeat_penalty),
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            logit_bias: self.logit_bias.clone(),
+            ..any
+        };
+        given.check(usize::MAX).map_err(|error| Failure::usage(error.to_string()))
+    }
+
     /// Options take precedence over the model's suggestions and the defaults.
     pub fn sampling(&self, model: &Model) -> Sampling {
         let suggested = default_sampling(model);
@@ -162,6 +182,7 @@ fn random_seed() -> u64 {
 pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
     let RunArgs { prompt, max_tokens, stop, stop_ids, ignore_eos, context_shift, sampling, .. } = args;
     let quiet = args.quiet;
+    sampling.check()?;
     let (path, prompt) = prompt.resolve()?;
     let model = super::open_generating(path.as_deref(), args.engine.engine.device.no_mmap)?;
     let ids = prompt.ids(&model)?;

@@ -35,6 +35,9 @@ pub struct ServeArgs {
     /// The models; the first is used for requests that name none [default: the embedded model]
     #[arg(value_name = "MODEL")]
     models: Vec<PathBuf>,
+    /// A model, as an option; may be repeated
+    #[arg(short, long, value_name = "MODEL")]
+    model: Vec<PathBuf>,
     /// An alias of a model: NAME for the first, or NAME=MODEL; may be repeated
     #[arg(long, value_name = "NAME[=MODEL]")]
     alias: Vec<String>,
@@ -200,8 +203,8 @@ fn cors(origins: &[String]) -> Cors {
 }
 
 fn specs(args: &ServeArgs) -> Result<Vec<ModelSpec>, Failure> {
-    let mut specs = Vec::with_capacity(args.models.len());
-    for model in &args.models {
+    let mut specs = Vec::with_capacity(args.models.len() + args.model.len());
+    for model in args.models.iter().chain(&args.model) {
         let path = hub::resolve(model)?.into_owned();
         // Open all models now, so that errors are reported at the start and not at the first request.
         akunu::Model::open(&path)?;

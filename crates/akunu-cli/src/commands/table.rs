@@ -59,7 +59,7 @@ struct Command<'a> {
 }
 
 pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(args.model.model.as_deref(), false)?;
+    let model = super::open(args.model.path(), false)?;
     let capabilities = args.planned.capabilities()?;
     let (table, buffers, layers) = match args.task.task(&model) {
         None => {

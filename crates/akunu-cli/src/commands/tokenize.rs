@@ -25,6 +25,9 @@ pub struct TokenizeArgs {
     /// The text; if it is the only argument, the embedded model is used [default: stdin]
     #[arg(value_name = "TEXT")]
     second: Option<OsString>,
+    /// The model, as an option
+    #[arg(short, long, value_name = "MODEL", conflicts_with = "second")]
+    model: Option<OsString>,
     /// The text, even if it could be a file name or an option
     #[arg(short = 'p', long = "prompt", value_name = "TEXT", group = "source", allow_hyphen_values = true)]
     prompt: Option<String>,
@@ -88,13 +91,22 @@ fn resolve(args: &TokenizeArgs) -> Result<(Option<PathBuf>, String), Failure> {
     let as_text = |text: &OsString| {
         text.to_str().map(str::to_string).ok_or_else(|| Failure::usage("the text is not UTF-8"))
     };
-    match (explicit, &args.first, &args.second) {
+    // With -m, the first argument is the text.
+    let (first, second) = match &args.model {
+        Some(model) => (Some(model), args.first.as_ref()),
+        None => (args.first.as_ref(), args.second.as_ref()),
+    };
+    match (explicit, first, second) {
         (Some(_), _, Some(_)) => Err(Failure::usage("two texts were given")),
-        (Some(text), model, None) => Ok((model.clone().map(PathBuf::from), text)),
+        (Some(text), model, None) => Ok((model.map(PathBuf::from), text)),
         (None, Some(model), Some(text)) => Ok((Some(model.into()), as_text(text)?)),
         (None, Some(only), None) => {
             let path = Path::new(only);
-            if path.exists() || hub::is_reference(path) || prompt::looks_like_a_model(path) {
+            if args.model.is_some()
+                || path.exists()
+                || hub::is_reference(path)
+                || prompt::looks_like_a_model(path)
+            {
                 Ok((Some(path.to_path_buf()), from_stdin()?))
             } else {
                 Ok((None, as_text(only)?))

@@ -38,7 +38,7 @@ pub struct VerifyArgs {
 }
 
 pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(args.model.model.as_deref(), args.engine.device.no_mmap)?;
+    let model = super::open(args.model.path(), args.engine.device.no_mmap)?;
     let mut options = args.engine.options(args.context);
     let mut device = akunu::open_device(options.device, options.threads, &options.backends)?;
     if options.device == DeviceChoice::Reference {

@@ -146,7 +146,7 @@ fn invalid_settings() {
         ("--min-p", "-0.1"),
         ("--repeat-penalty", "0"),
     ] {
-        refuses(&["run", "Once", option, value], 1, &["must be"]);
+        refuses(&["run", "Once", option, value], 2, &["must be"]);
     }
     refuses(&["perplexity", "x.txt", "-c", "8", "--stride", "9"], 2, &["stride of 9"]);
     refuses(&["bench", "-p", "0", "-n", "0"], 2, &["no test was selected"]);

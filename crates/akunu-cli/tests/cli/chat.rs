@@ -294,7 +294,7 @@ fn empty_input_is_not_a_failure() {
 fn invalid_settings_are_rejected_before_the_first_message() {
     let scene = Scene::new(Some(CHATML), &GREETING);
     let model = path(&scene.model);
-    assert_eq!(run(&["chat", model, "--temp", "-1"]).code, 1);
+    assert_eq!(run(&["chat", model, "--temp", "-1"]).code, 2);
     assert_eq!(run(&["chat", model, "--set", "x"]).code, 2);
     assert_eq!(run(&["chat", model, "-n", "0"]).code, 2);
     refuses(&["chat", "no/such.gguf"], 1, &["there is no file no/such.gguf"]);

@@ -130,7 +130,7 @@ struct Memory {
 
 pub fn run(args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
     let opened = Instant::now();
-    let model = super::open(args.model.model.as_deref(), args.no_mmap)?;
+    let model = super::open(args.model.path(), args.no_mmap)?;
     let open_time = opened.elapsed();
     if let Some(task) = args.task.task(&model) {
         return texts::run(args, &model, task, open_time, out);

@@ -15,7 +15,7 @@ use clap::Args;
 use serde_json::{Map, Value as Json};
 
 use super::run::{SamplingArgs, Stats};
-use crate::args::{self, GeneratingArgs};
+use crate::args::{self, GeneratingArgs, ModelArg};
 use crate::failure::Failure;
 use crate::format::FormatArgs;
 use crate::hub;
@@ -49,8 +49,8 @@ The input history is stored in $XDG_STATE_HOME/akunu/chat-history (~/.local/stat
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{EXAMPLES}\n\n{HELP}\n\n{TYPING}"))]
 pub struct ChatArgs {
-    /// The model [default: the embedded model]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArg,
     /// Answer this message and exit
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
@@ -108,7 +108,8 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
     if args.prompt.as_ref().is_some_and(|text| text.trim().is_empty()) {
         return Err(akunu::Error::EmptyPrompt.into());
     }
-    let path = args.model.as_deref().map(hub::resolve).transpose()?;
+    args.sampling.check()?;
+    let path = args.model.path().map(hub::resolve).transpose()?;
     let model = super::open_generating(path.as_deref(), args.engine.engine.device.no_mmap)?;
     let template = template(&args, &model, path.as_deref())?;
     let mut messages = args.load.as_deref().map(files::load).transpose()?.unwrap_or_default();
