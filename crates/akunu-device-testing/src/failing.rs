@@ -47,6 +47,10 @@ impl<D: Device> Device for FailingDevice<D> {
         self.inner.upload(buffer, offset, bytes)
     }
 
+    fn upload_beside(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.inner.upload_beside(buffer, offset, bytes)
+    }
+
     fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.inner.download(buffer, offset, bytes)
     }
@@ -65,6 +69,14 @@ impl<D: Device> Device for FailingDevice<D> {
         }
         assert!(!self.panicking.swap(false, Ordering::Relaxed), "on purpose");
         self.inner.replay(replay, submission)
+    }
+
+    fn follow(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
+        self.inner.follow(replay, submission)
+    }
+
+    fn peek(&mut self, buffer: DeviceBuffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.inner.peek(buffer, bytes)
     }
 
     fn wait(&mut self) -> Result<Outcome, DeviceError> {
