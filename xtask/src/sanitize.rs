@@ -78,12 +78,17 @@ fn address() -> Result<()> {
         return Ok(());
     }
     run(&mut sanitized(cargo(&["test"]), "address", &["-p", "akunu-pool", "--lib"])?)?;
-    let compilers = [("CC", compiler("cc", "address")?), ("CXX", compiler("c++", "address")?)];
+    programs(cargo(&["test"]), "address")
+}
+
+/// The C API's programs, compiled with a sanitizer as the library is.
+fn programs(command: Command, sanitizer: &str) -> Result<()> {
     if !succeeds(&["cc", "--version"]) {
         skipped("the C API's programs", "there is no C compiler (cc)");
         return Ok(());
     }
-    let mut programs = sanitized(cargo(&["test"]), "address", &["-p", "akunu-capi", "--test", "capi", "--"])?;
+    let compilers = [("CC", compiler("cc", sanitizer)?), ("CXX", compiler("c++", sanitizer)?)];
+    let mut programs = sanitized(command, sanitizer, &["-p", "akunu-capi", "--test", "capi", "--"])?;
     programs.args(NOT_SANITIZED.iter().flat_map(|test| ["--skip", test])).envs(compilers);
     run(&mut programs)
 }
@@ -97,8 +102,9 @@ fn thread() -> Result<()> {
         skipped("the sanitizer for threads", &bring(&["rust-src"]));
         return Ok(());
     }
-    let library = nightly(&["test", "-Zbuild-std"]);
-    run(&mut sanitized(library, "thread", &["-p", "akunu-pool", "--lib"])?)
+    let library = || nightly(&["test", "-Zbuild-std"]);
+    run(&mut sanitized(library(), "thread", &["-p", "akunu-pool", "--lib"])?)?;
+    programs(library(), "thread")
 }
 
 fn is_supported(name: &str) -> bool {
