@@ -139,7 +139,6 @@ fn samplers_change_the_text_and_off_is_off() {
         json!({ "typical_p": 0.3 }),
         json!({ "xtc_probability": 1, "xtc_threshold": 0.01 }),
         json!({ "dynatemp_range": 1.2, "dynatemp_exponent": 3 }),
-        json!({ "dry_multiplier": 50, "dry_allowed_length": 1 }),
         json!({ "mirostat": 2, "mirostat_tau": 0.5 }),
     ] {
         let other = asked(more.clone());
