@@ -146,8 +146,7 @@ fn samplers_change_the_text_and_off_is_off() {
         assert_eq!(asked(more), other);
     }
     // What repeats is cut short, but not across a breaker.
-    let mut repeats =
-        json!({ "prompt": "The fox ran. The fox ran. The fox", "max_tokens": 1, "dry_multiplier": 50 });
+    let mut repeats = json!({ "prompt": "The fox saw a dog. The fox saw a cat. The fox", "max_tokens": 1, "dry_multiplier": 50 });
     let lowered = text(&ask(&server, TEXT, repeats.clone())).to_string();
     repeats["dry_sequence_breakers"] = json!([" fox"]);
     let allowed = text(&ask(&server, TEXT, repeats.clone())).to_string();
