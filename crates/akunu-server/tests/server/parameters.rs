@@ -145,8 +145,12 @@ fn samplers_change_the_text_and_off_is_off() {
         assert_ne!(other, plain, "{more}");
         assert_eq!(asked(more), other);
     }
-    // What repeats is cut short, but not across a breaker.
-    let mut repeats = json!({ "prompt": "The fox saw a dog. The fox saw a cat. The fox", "max_tokens": 1, "dry_multiplier": 50 });
+    // A token that is favoured, but would extend a repetition, unless a breaker is in between.
+    let ids = server.ok("/tokenize", &json!({ "content": " found" }))["tokens"].clone();
+    let mut repeats = json!({
+        "prompt": "One day. The fox found a dog. The fox", "max_tokens": 1, "logit_bias": { ids[0].to_string(): 60 },
+        "dry_multiplier": 100,
+    });
     let lowered = text(&ask(&server, TEXT, repeats.clone())).to_string();
     repeats["dry_sequence_breakers"] = json!([" fox"]);
     let allowed = text(&ask(&server, TEXT, repeats.clone())).to_string();
