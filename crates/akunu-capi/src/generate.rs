@@ -208,6 +208,7 @@ pub(crate) unsafe fn generate_options(
         stop_ids: ids.to_vec(),
         visible_ids: Vec::new(),
         ignore_eos: settings.ignore_end != 0,
+        logprobs: None,
         constraint: None,
         overflow,
         cancel: None,
