@@ -32,7 +32,7 @@ cargo xtask TASK
   ci         what CI runs: format, lints, tests, docs, dependencies, GPU kernels, the pool's model, other platforms
   gen        write the generated files (docs/cli.md, akunu.h)
   header     fail if akunu.h does not match akunu-capi
-  capi DIR   build the C library, and install it with its header and pkg-config file under DIR
+  capi DIR [--profile PROFILE]  build the C library, and install it with its header and pkg-config file under DIR
   deny [CHECK ...]  check dependencies: licences, duplicates, sources, or what is named (`all` needs a download)
   loom       model-check the thread pool's barrier
   cross      lint for macOS and Windows, run the CPU's tests for ARM in an emulator
