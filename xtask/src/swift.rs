@@ -1,5 +1,5 @@
-//! Builds the Swift package and runs its tests, with the compiler of the system, or on Linux with that of Debian 13 in a
-//! folder of its own: it needs a newer C library than older systems have.
+//! Builds the Swift package and runs its tests, with the compiler of the system, or on Linux with that of Debian 13 in
+//! a folder of its own: it needs a newer C library than older systems have.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ const SUITE: &str = "trixie";
 const MIRROR: &str = "http://deb.debian.org/debian";
 const PACKAGES: [&str; 4] = ["swiftlang", "libc6-dev", "libstdc++-14-dev", "pkg-config"];
 
-/// Runs a command in a root, with the repository as /akunu and the folder of this task as /swift. The mounts end with it.
+/// Runs a command in a root, with the repository as /akunu and the folder of this task as /swift. The mounts end with
+/// it.
 const ENTER: &str = "
     mount -t proc proc $1/proc
     mount --rbind /dev $1/dev

@@ -283,17 +283,17 @@ typedef struct akunu_request akunu_request;
 // A sequence of tokens in a model's KV cache, with sampling settings. An opaque handle.
 typedef struct akunu_session akunu_session;
 
-// Called with each message; `level` is an akunu_log_level, and `message` a line of UTF-8 without a line break, valid until the
-// callback returns.
+// Called with each message; `level` is an akunu_log_level, and `message` a line of UTF-8 without a line break, valid
+// until the callback returns.
 //
-// Most messages come on the thread whose call they are about, some on threads of the library, and several may come at the same
-// time. The callback may call functions that do not wait for a model; what these say is not logged. It must not use longjmp, and
-// an exception that leaves it ends the process.
+// Most messages come on the thread whose call they are about, some on threads of the library, and several may come at
+// the same time. The callback may call functions that do not wait for a model; what these say is not logged. It must
+// not use longjmp, and an exception that leaves it ends the process.
 typedef void (*akunu_on_log)(uint32_t level, const char *message, void *user);
 
-// Called while a model is loaded, on the thread that loads it: `done` of `total` bytes of weights are loaded. Both are 0 before
-// the files have been read, and both are equal while the device prepares. Returns AKUNU_CONTINUE or AKUNU_STOP, which cancels
-// the loading with AKUNU_STATUS_CANCELLED. The rules of akunu_on_piece apply.
+// Called while a model is loaded, on the thread that loads it: `done` of `total` bytes of weights are loaded. Both
+// are 0 before the files have been read, and both are equal while the device prepares. Returns AKUNU_CONTINUE or
+// AKUNU_STOP, which cancels the loading with AKUNU_STATUS_CANCELLED. The rules of akunu_on_piece apply.
 typedef int32_t (*akunu_on_progress)(uint64_t done, uint64_t total, void *user);
 
 // Options for loading a model. 0 in every field but `size` selects the defaults.
@@ -320,7 +320,8 @@ typedef struct akunu_load_options {
     akunu_on_progress on_progress;
     // Passed to `on_progress`.
     void *progress_user;
-    // 1: the model takes requests (akunu_submit), up to `sessions` of which share each pass. It has no sessions of the program's.
+    // 1: the model takes requests (akunu_submit), up to `sessions` of which share each pass. It has no sessions of
+    // the program's.
     uint32_t batch;
     // With `batch`: maximum number of requests that wait; 0: 256.
     uint32_t queue;
@@ -438,7 +439,8 @@ typedef struct akunu_generate_options {
     uint32_t top_logprobs;
 } akunu_generate_options;
 
-// A token and the natural logarithm of its probability, before temperature, limits and penalties. Its layout does not change.
+// A token and the natural logarithm of its probability, before temperature, limits and penalties. Its layout does not
+// change.
 typedef struct akunu_logprob {
     uint32_t token;
     float logprob;
@@ -456,8 +458,8 @@ typedef struct akunu_piece {
     // The tokens since the previous piece. Text that may be the beginning of a stop text is held back, so `text` may
     // belong to earlier tokens in part.
     const uint32_t *tokens;
-    // If requested, `logprob_count` for each of `tokens`: the token's own, then those of the most probable tokens in its place,
-    // descending. Else null.
+    // If requested, `logprob_count` for each of `tokens`: the token's own, then those of the most probable tokens in
+    // its place, descending. Else null.
     const struct akunu_logprob *logprobs;
     // 1 and the number of most probable tokens, or 0.
     uint32_t logprob_count;
@@ -468,7 +470,8 @@ typedef struct akunu_piece {
 // Called with each piece of text, on the thread that called akunu_generate. Returns AKUNU_CONTINUE or AKUNU_STOP.
 //
 // It may call functions that do not wait for the model (akunu_encode, akunu_decode, akunu_get_config, akunu_cancel,
-// akunu_get_error). Others return AKUNU_STATUS_BUSY. It must not use longjmp, and an exception that leaves it ends the process.
+// akunu_get_error). Others return AKUNU_STATUS_BUSY. It must not use longjmp, and an exception that leaves it ends
+// the process.
 typedef int32_t (*akunu_on_piece)(const struct akunu_piece *piece, void *user);
 
 // Statistics of a generation.
@@ -585,8 +588,8 @@ const char *akunu_version(void);
 // The message of the latest error on this thread; empty if there was none. Valid until the next error on this thread.
 const char *akunu_get_error(void);
 
-// Sets the callback for messages of all models up to `level`, an akunu_log_level, in place of an earlier one; a null `on_log`
-// removes it. Afterwards the earlier callback is not running and will not be called.
+// Sets the callback for messages of all models up to `level`, an akunu_log_level, in place of an earlier one; a null
+// `on_log` removes it. Afterwards the earlier callback is not running and will not be called.
 akunu_status akunu_set_log(akunu_on_log on_log,
                            void *user,
                            uint32_t level);
@@ -603,8 +606,8 @@ akunu_status akunu_load_model(const char *path,
                               const struct akunu_load_options *options,
                               struct akunu_model **model);
 
-// Frees a model with its sessions and requests, and invalidates their handles. Generations of other threads are cancelled and waited
-// for. Does nothing if `model` is null.
+// Frees a model with its sessions and requests, and invalidates their handles. Generations of other threads are
+// cancelled and waited for. Does nothing if `model` is null.
 akunu_status akunu_free_model(struct akunu_model *model);
 
 // Gets the properties of a loaded model.
@@ -781,9 +784,9 @@ akunu_status akunu_answer_message(const struct akunu_session *session,
                                   size_t capacity,
                                   size_t *length);
 
-// Submits a request to continue the prompt `tokens`. The model was loaded with `batch`; up to `sessions` requests share its
-// passes, and others wait. The text is the same as that of akunu_generate. `options` and `settings` may be null. Take the text
-// with akunu_next_piece, and free the request with akunu_free_request.
+// Submits a request to continue the prompt `tokens`. The model was loaded with `batch`; up to `sessions` requests
+// share its passes, and others wait. The text is the same as that of akunu_generate. `options` and `settings` may be
+// null. Take the text with akunu_next_piece, and free the request with akunu_free_request.
 akunu_status akunu_submit(struct akunu_model *model,
                           const uint32_t *tokens,
                           size_t count,
@@ -791,21 +794,24 @@ akunu_status akunu_submit(struct akunu_model *model,
                           const struct akunu_request_options *settings,
                           struct akunu_request **request);
 
-// Takes the next piece of a request's text: waits up to `wait_ms` milliseconds for it (AKUNU_FOREVER: without a limit). `piece`
-// is null if there is none in this time, or if the text is over; then `is_over` is 1, and akunu_request_stats has the reason.
-// The piece is valid until the next call for this request. A request that failed returns its error.
+// Takes the next piece of a request's text: waits up to `wait_ms` milliseconds for it (AKUNU_FOREVER: without a
+// limit). `piece` is null if there is none in this time, or if the text is over; then `is_over` is 1, and
+// akunu_request_stats has the reason. The piece is valid until the next call for this request. A request that failed
+// returns its error.
 akunu_status akunu_next_piece(struct akunu_request *request,
                               uint32_t wait_ms,
                               const struct akunu_piece **piece,
                               uint32_t *is_over);
 
-// Waits up to `wait_ms` milliseconds until any request of a model has a piece or has ended, and gives its handle, in turns. Null:
-// none has in this time, or the program knows of all that they have ended (akunu_next_piece has said so).
+// Waits up to `wait_ms` milliseconds until any request of a model has a piece or has ended, and gives its handle, in
+// turns. Null: none has in this time, or the program knows of all that they have ended (akunu_next_piece has said
+// so).
 akunu_status akunu_ready_request(struct akunu_model *model,
                                  uint32_t wait_ms,
                                  struct akunu_request **request);
 
-// Cancels a request, which ends within a step with AKUNU_FINISH_CANCELLED. May be called from any thread, and from a callback.
+// Cancels a request, which ends within a step with AKUNU_FINISH_CANCELLED. May be called from any thread, and from a
+// callback.
 akunu_status akunu_cancel_request(struct akunu_request *request);
 
 // Gets the statistics of a request. `finish` is 0, and so are the others, until the request has ended.

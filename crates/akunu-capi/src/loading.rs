@@ -1,5 +1,5 @@
-//! Loading on a thread of its own, which then keeps what it has loaded: a device may be used from one thread only. The calling
-//! thread waits, and runs the progress callback.
+//! Loading on a thread of its own, which then keeps what it has loaded: a device may be used from one thread only. The
+//! calling thread waits, and runs the progress callback.
 
 use std::ffi::c_void;
 use std::ops::ControlFlow;

@@ -24,12 +24,12 @@ pub enum LogLevel {
     Debug = 4,
 }
 
-/// Called with each message; `level` is an akunu_log_level, and `message` a line of UTF-8 without a line break, valid until the
-/// callback returns.
+/// Called with each message; `level` is an akunu_log_level, and `message` a line of UTF-8 without a line break, valid
+/// until the callback returns.
 ///
-/// Most messages come on the thread whose call they are about, some on threads of the library, and several may come at the same
-/// time. The callback may call functions that do not wait for a model; what these say is not logged. It must not use longjmp, and
-/// an exception that leaves it ends the process.
+/// Most messages come on the thread whose call they are about, some on threads of the library, and several may come at
+/// the same time. The callback may call functions that do not wait for a model; what these say is not logged. It must
+/// not use longjmp, and an exception that leaves it ends the process.
 pub type OnLog = Option<unsafe extern "C-unwind" fn(level: u32, message: *const c_char, user: *mut c_void)>;
 
 struct Log {
@@ -51,8 +51,8 @@ thread_local! {
     static IS_LOGGING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Sets the callback for messages of all models up to `level`, an akunu_log_level, in place of an earlier one; a null `on_log`
-/// removes it. Afterwards the earlier callback is not running and will not be called.
+/// Sets the callback for messages of all models up to `level`, an akunu_log_level, in place of an earlier one; a null
+/// `on_log` removes it. Afterwards the earlier callback is not running and will not be called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_set_log(on_log: OnLog, user: *mut c_void, level: u32) -> Status {
     guard(|| {

@@ -258,8 +258,8 @@ fn work(
     Ok((Work::Requests(requests), info))
 }
 
-/// Frees a model with its sessions and requests, and invalidates their handles. Generations of other threads are cancelled and waited
-/// for. Does nothing if `model` is null.
+/// Frees a model with its sessions and requests, and invalidates their handles. Generations of other threads are
+/// cancelled and waited for. Does nothing if `model` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_free_model(model: *mut ModelHandle) -> Status {
     guard(|| {

@@ -1,5 +1,5 @@
-//! Requests to a model that was loaded with `batch`: the engine's scheduler runs them together, and their pieces wait here
-//! until the program takes them.
+//! Requests to a model that was loaded with `batch`: the engine's scheduler runs them together, and their pieces wait
+//! here until the program takes them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -285,9 +285,9 @@ impl RequestQueue {
     }
 }
 
-/// Submits a request to continue the prompt `tokens`. The model was loaded with `batch`; up to `sessions` requests share its
-/// passes, and others wait. The text is the same as that of akunu_generate. `options` and `settings` may be null. Take the text
-/// with akunu_next_piece, and free the request with akunu_free_request.
+/// Submits a request to continue the prompt `tokens`. The model was loaded with `batch`; up to `sessions` requests
+/// share its passes, and others wait. The text is the same as that of akunu_generate. `options` and `settings` may be
+/// null. Take the text with akunu_next_piece, and free the request with akunu_free_request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_submit(
     model: *mut ModelHandle,
@@ -352,9 +352,10 @@ unsafe fn scheduled(
     Ok(Scheduled { options: generate, priority, owner, salt, ..Scheduled::default() })
 }
 
-/// Takes the next piece of a request's text: waits up to `wait_ms` milliseconds for it (AKUNU_FOREVER: without a limit). `piece`
-/// is null if there is none in this time, or if the text is over; then `is_over` is 1, and akunu_request_stats has the reason.
-/// The piece is valid until the next call for this request. A request that failed returns its error.
+/// Takes the next piece of a request's text: waits up to `wait_ms` milliseconds for it (AKUNU_FOREVER: without a
+/// limit). `piece` is null if there is none in this time, or if the text is over; then `is_over` is 1, and
+/// akunu_request_stats has the reason. The piece is valid until the next call for this request. A request that failed
+/// returns its error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_next_piece(
     request: *mut RequestHandle,
@@ -388,8 +389,9 @@ pub unsafe extern "C" fn akunu_next_piece(
     })
 }
 
-/// Waits up to `wait_ms` milliseconds until any request of a model has a piece or has ended, and gives its handle, in turns. Null:
-/// none has in this time, or the program knows of all that they have ended (akunu_next_piece has said so).
+/// Waits up to `wait_ms` milliseconds until any request of a model has a piece or has ended, and gives its handle, in
+/// turns. Null: none has in this time, or the program knows of all that they have ended (akunu_next_piece has said
+/// so).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_ready_request(
     model: *mut ModelHandle,
@@ -409,7 +411,8 @@ pub unsafe extern "C" fn akunu_ready_request(
     })
 }
 
-/// Cancels a request, which ends within a step with AKUNU_FINISH_CANCELLED. May be called from any thread, and from a callback.
+/// Cancels a request, which ends within a step with AKUNU_FINISH_CANCELLED. May be called from any thread, and from a
+/// callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_cancel_request(request: *mut RequestHandle) -> Status {
     guard(|| {

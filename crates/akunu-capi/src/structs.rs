@@ -21,9 +21,9 @@ pub struct EmbedderHandle(());
 #[derive(Debug)]
 pub struct RequestHandle(());
 
-/// Called while a model is loaded, on the thread that loads it: `done` of `total` bytes of weights are loaded. Both are 0 before
-/// the files have been read, and both are equal while the device prepares. Returns AKUNU_CONTINUE or AKUNU_STOP, which cancels
-/// the loading with AKUNU_STATUS_CANCELLED. The rules of akunu_on_piece apply.
+/// Called while a model is loaded, on the thread that loads it: `done` of `total` bytes of weights are loaded. Both
+/// are 0 before the files have been read, and both are equal while the device prepares. Returns AKUNU_CONTINUE or
+/// AKUNU_STOP, which cancels the loading with AKUNU_STATUS_CANCELLED. The rules of akunu_on_piece apply.
 pub type OnProgress = Option<unsafe extern "C-unwind" fn(done: u64, total: u64, user: *mut c_void) -> i32>;
 
 /// How the hidden states of a text's tokens become one vector.
@@ -99,7 +99,8 @@ pub struct LoadOptions {
     pub on_progress: OnProgress,
     /// Passed to `on_progress`.
     pub progress_user: *mut c_void,
-    /// 1: the model takes requests (akunu_submit), up to `sessions` of which share each pass. It has no sessions of the program's.
+    /// 1: the model takes requests (akunu_submit), up to `sessions` of which share each pass. It has no sessions of
+    /// the program's.
     pub batch: u32,
     /// With `batch`: maximum number of requests that wait; 0: 256.
     pub queue: u32,
@@ -237,7 +238,8 @@ pub struct GenerateSettings {
     pub top_logprobs: u32,
 }
 
-/// A token and the natural logarithm of its probability, before temperature, limits and penalties. Its layout does not change.
+/// A token and the natural logarithm of its probability, before temperature, limits and penalties. Its layout does not
+/// change.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Logprob {
@@ -259,8 +261,8 @@ pub struct TokenPiece {
     /// The tokens since the previous piece. Text that may be the beginning of a stop text is held back, so `text` may
     /// belong to earlier tokens in part.
     pub tokens: *const u32,
-    /// If requested, `logprob_count` for each of `tokens`: the token's own, then those of the most probable tokens in its place,
-    /// descending. Else null.
+    /// If requested, `logprob_count` for each of `tokens`: the token's own, then those of the most probable tokens in
+    /// its place, descending. Else null.
     pub logprobs: *const Logprob,
     /// 1 and the number of most probable tokens, or 0.
     pub logprob_count: u32,
@@ -271,7 +273,8 @@ pub struct TokenPiece {
 /// Called with each piece of text, on the thread that called akunu_generate. Returns AKUNU_CONTINUE or AKUNU_STOP.
 ///
 /// It may call functions that do not wait for the model (akunu_encode, akunu_decode, akunu_get_config, akunu_cancel,
-/// akunu_get_error). Others return AKUNU_STATUS_BUSY. It must not use longjmp, and an exception that leaves it ends the process.
+/// akunu_get_error). Others return AKUNU_STATUS_BUSY. It must not use longjmp, and an exception that leaves it ends
+/// the process.
 pub type OnPiece = Option<unsafe extern "C-unwind" fn(piece: *const TokenPiece, user: *mut c_void) -> i32>;
 
 /// Why a generation ended.

@@ -15,8 +15,8 @@ pub struct Loaded {
     pub replays: Passes<ReplayId>,
 }
 
-/// Called while weights are loaded, with the bytes that the device has and those of all weights, and again with both equal
-/// while it prepares tables. `Break` ends loading with [`DeviceError::Cancelled`].
+/// Called while weights are loaded, with the bytes that the device has and those of all weights, and again with both
+/// equal while it prepares tables. `Break` ends loading with [`DeviceError::Cancelled`].
 pub type OnLoad<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// An [`OnLoad`] that ignores the progress.

@@ -90,8 +90,8 @@ func onThread<R: Sendable>(_ body: @escaping @Sendable () throws -> R) async thr
     }
 }
 
-/// What a call gives to its callback, as a stream. The call runs on a thread of its own; `body` gets a function that adds an
-/// item and returns whether to go on. If the consumer stops, `cancel` is called.
+/// What a call gives to its callback, as a stream. The call runs on a thread of its own; `body` gets a function that
+/// adds an item and returns whether to go on. If the consumer stops, `cancel` is called.
 func stream<Item: Sendable>(
     cancel: @escaping @Sendable () -> Void,
     _ body: @escaping @Sendable (@escaping (Item) -> Bool) throws -> Void

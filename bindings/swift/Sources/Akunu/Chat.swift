@@ -45,7 +45,8 @@ public final class Chat: @unchecked Sendable {
         answer(to: [Chat.message("user", text)], limits)
     }
 
-    /// Adds the results of the tools that the last answer calls, in the order of the calls, and generates the next answer.
+    /// Adds the results of the tools that the last answer calls, in the order of the calls, and generates the next
+    /// answer.
     public func send(results: [String], _ limits: Limits = Limits()) -> Generation<Delta> {
         answer(to: results.map { Chat.message("tool", $0) }, limits)
     }
@@ -71,7 +72,9 @@ public final class Chat: @unchecked Sendable {
                         options.size = size(akunu_answer_options.self)
                         options.format = format
                         options.schema = schema
-                        try check(akunu_generate_answer(session.handle, text, &options, &generate, forwardDelta, user, &stats))
+                        try check(
+                            akunu_generate_answer(
+                                session.handle, text, &options, &generate, forwardDelta, user, &stats))
                     }
                 }
             }

@@ -151,8 +151,8 @@ public struct Stats: Sendable {
     }
 }
 
-/// What is generated, as it comes. The generation begins when it is made, and ends if nobody listens any more: when the loop
-/// is left, or its task is cancelled.
+/// What is generated, as it comes. The generation begins when it is made, and ends if nobody listens any more: when
+/// the loop is left, or its task is cancelled.
 public struct Generation<Item: Sendable>: AsyncSequence {
     public typealias Element = Item
 

@@ -17,8 +17,8 @@ private let forwardLog: akunu_on_log = { level, message, user in
     LogListener.at(user)(level, String(cString: message))
 }
 
-/// Passes the library's messages up to `level` to a function, in place of an earlier one; nil: to none. It is called on any
-/// thread, and several times at once.
+/// Passes the library's messages up to `level` to a function, in place of an earlier one; nil: to none. It is called
+/// on any thread, and several times at once.
 public func setLog(_ level: LogLevel = .info, _ listener: (@Sendable (LogLevel, String) -> Void)?) throws {
     let new = listener.map { LogListener($0) }
     let user = new.map { Unmanaged.passUnretained($0).toOpaque() }

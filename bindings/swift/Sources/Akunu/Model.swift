@@ -1,8 +1,8 @@
 import CAkunu
 import Foundation
 
-/// Called while a model is loaded, with the bytes of weights that are loaded and those of all; both are 0 at first. Returns
-/// whether to go on.
+/// Called while a model is loaded, with the bytes of weights that are loaded and those of all; both are 0 at first.
+/// Returns whether to go on.
 public typealias Progress = @Sendable (_ done: UInt64, _ total: UInt64) -> Bool
 
 typealias ProgressListener = Listener<(UInt64, UInt64) -> Bool>
@@ -52,7 +52,9 @@ public final class Model: @unchecked Sendable {
     }
 
     /// As `init`, on a thread of its own.
-    public static func load(path: String? = nil, options: Options = Options(), progress: Progress? = nil) async throws -> Model {
+    public static func load(
+        path: String? = nil, options: Options = Options(), progress: Progress? = nil
+    ) async throws -> Model {
         try await onThread { try Model(path: path, options: options, progress: progress) }
     }
 

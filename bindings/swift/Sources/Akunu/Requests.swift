@@ -30,7 +30,8 @@ final class Request: @unchecked Sendable {
 }
 
 extension Model {
-    /// Submits a request, which shares passes with others. The model was loaded with `batch`. Lower priorities come first.
+    /// Submits a request, which shares passes with others. The model was loaded with `batch`. Lower priorities come
+    /// first.
     public func submit(
         _ prompt: [UInt32], _ limits: Limits = Limits(), sampling: Sampling = Sampling(), priority: Int32 = 0
     ) throws -> Generation<Piece> {

@@ -71,7 +71,9 @@ public final class Session: @unchecked Sendable {
     }
 
     private func run(
-        _ call: @escaping @Sendable (Session, @escaping akunu_on_piece, UnsafeMutableRawPointer, inout akunu_stats) throws -> Void
+        _ call: @escaping @Sendable (
+            Session, @escaping akunu_on_piece, UnsafeMutableRawPointer, inout akunu_stats
+        ) throws -> Void
     ) -> Generation<Piece> {
         let found = Shared<Stats?>(nil)
         let items = stream(cancel: { [weak self] in self?.cancel() }) { add in

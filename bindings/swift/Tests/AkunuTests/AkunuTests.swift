@@ -96,7 +96,8 @@ final class AkunuTests: XCTestCase {
 
     func testFormatsAndLogprobs() async throws {
         let session = try Session(model())
-        let fox = try await session.generate(Self.prompt, Limits(maxTokens: 40, format: .jsonSchema("{\"enum\": [\"fox\"]}"))).text()
+        let schema = Format.jsonSchema("{\"enum\": [\"fox\"]}")
+        let fox = try await session.generate(Self.prompt, Limits(maxTokens: 40, format: schema)).text()
         // White space is part of JSON.
         XCTAssertEqual(fox.trimmingCharacters(in: .whitespaces), "\"fox\"")
         let regex = try await session.generate(Self.prompt, Limits(maxTokens: 40, format: .regex("a{3}b"))).text()
@@ -143,7 +144,8 @@ final class AkunuTests: XCTestCase {
         let found = try await withThrowingTaskGroup(of: (Int, String).self) { group in
             for (seed, prompt) in prompts.enumerated() {
                 let request = try batch.submit(
-                    batch.encode(prompt), Limits(maxTokens: 16), sampling: Sampling(temperature: 0.8, seed: UInt64(seed)))
+                    batch.encode(prompt), Limits(maxTokens: 16),
+                    sampling: Sampling(temperature: 0.8, seed: UInt64(seed)))
                 group.addTask { (seed, try await request.text()) }
             }
             return try await group.reduce(into: [Int: String]()) { $0[$1.0] = $1.1 }

@@ -20,7 +20,7 @@ static const char *held(uint32_t format, const char *schema) {
 }
 
 static void formats(void) {
-    akunu_generate_options options = {.size = sizeof options, .max_tokens = 60, .format = AKUNU_ANSWER_FORMAT_JSON_SCHEMA};
+    akunu_generate_options options = {.size = sizeof options, .format = AKUNU_ANSWER_FORMAT_JSON_SCHEMA};
     CHECK(strcmp(held(AKUNU_ANSWER_FORMAT_JSON_SCHEMA, "{\"enum\": [\"fox\"]}"), "\"fox\"") == 0);
     CHECK(strcmp(held(AKUNU_ANSWER_FORMAT_REGEX, "a{3}b"), "aaab") == 0);
     CHECK(strcmp(held(AKUNU_ANSWER_FORMAT_GRAMMAR, "root ::= \"cat\" | \"cat\""), "cat") == 0);
@@ -33,7 +33,8 @@ static void formats(void) {
     options.format = AKUNU_ANSWER_FORMAT_TOOL_CALL;
     FAILS(AKUNU_STATUS_ARGUMENT, "tools", akunu_generate(session, prompt, count, &options, NULL, NULL, NULL));
     options.format = 99;
-    FAILS(AKUNU_STATUS_ARGUMENT, "akunu_answer_format", akunu_generate(session, prompt, count, &options, NULL, NULL, NULL));
+    FAILS(AKUNU_STATUS_ARGUMENT, "akunu_answer_format",
+          akunu_generate(session, prompt, count, &options, NULL, NULL, NULL));
     options.format = AKUNU_ANSWER_FORMAT_REGEX;
     options.schema = "a";
     FAILS(AKUNU_STATUS_ARGUMENT, "akunu_answer_options",
@@ -91,7 +92,9 @@ static void logprobs(void) {
         CHECK(row[0].token == found.tokens[i] && next == found.tokens[i]);
         CHECK(row[1].token == row[0].token && row[1].logprob == row[0].logprob); /* greedy */
         CHECK(row[1].logprob >= row[2].logprob && row[2].logprob >= row[3].logprob);
-        for (int k = 0; k <= TOP; k++) CHECK(fabs((double)row[k].logprob - expected(row[k].token, config.vocabulary)) < 1e-4);
+        for (int k = 0; k <= TOP; k++) {
+            CHECK(fabs((double)row[k].logprob - expected(row[k].token, config.vocabulary)) < 1e-4);
+        }
         OK(akunu_decode_step(session, found.tokens[i], &next));
     }
     options.logprobs = 0;

@@ -12,8 +12,10 @@ static uint32_t ids[REQUESTS][64];
 static size_t counts[REQUESTS];
 
 static akunu_model *load_batch(uint32_t places, uint32_t queue) {
-    akunu_load_options options = {.size = sizeof options, .device = "cpu", .context = 256, .sessions = places, .batch = 1, .queue = queue};
+    akunu_load_options options = {.size = sizeof options, .device = "cpu", .context = 256, .batch = 1};
     akunu_model *made = NULL;
+    options.sessions = places;
+    options.queue = queue;
     OK(akunu_load_model(NULL, &options, &made));
     return made;
 }
@@ -76,7 +78,8 @@ static void shared_passes(void) {
             continue;
         }
         OK(akunu_request_stats(ready, &stats));
-        CHECK(stats.finish == (i == 5 ? AKUNU_FINISH_END : AKUNU_FINISH_MAX_TOKENS) && stats.prompt_tokens == counts[i]);
+        CHECK(stats.finish == (i == 5 ? AKUNU_FINISH_END : AKUNU_FINISH_MAX_TOKENS));
+        CHECK(stats.prompt_tokens == counts[i]);
         /* It stays over. */
         OK(akunu_next_piece(ready, AKUNU_FOREVER, &piece, &is_over));
         CHECK(piece == NULL && is_over == 1);
@@ -126,8 +129,9 @@ static void a_thread_for_each(void) {
 
 /* Until the context is full, again and again. */
 static akunu_request *endless(akunu_model *model) {
-    akunu_generate_options options = {.size = sizeof options, .ignore_end = 1, .overflow = AKUNU_OVERFLOW_SHIFT, .keep = 4};
+    akunu_generate_options options = {.size = sizeof options, .ignore_end = 1, .keep = 4};
     akunu_request *request = NULL;
+    options.overflow = AKUNU_OVERFLOW_SHIFT;
     OK(akunu_submit(model, ids[0], counts[0], &options, NULL, &request));
     return request;
 }
@@ -176,7 +180,9 @@ static atomic_int takes;
 static void *until_freed(void *user) {
     const akunu_piece *piece = NULL;
     uint32_t is_over = 0;
-    while (akunu_next_piece((akunu_request *)user, AKUNU_FOREVER, &piece, &is_over) == AKUNU_STATUS_OK && !is_over) atomic_store(&takes, 1);
+    while (akunu_next_piece((akunu_request *)user, AKUNU_FOREVER, &piece, &is_over) == AKUNU_STATUS_OK && !is_over) {
+        atomic_store(&takes, 1);
+    }
     CHECK(is_over || strstr(akunu_get_error(), "freed"));
     return NULL;
 }
@@ -211,7 +217,8 @@ static void misuse(void) {
     FAILS(AKUNU_STATUS_ARGUMENT, "`batch`", akunu_ready_request(plain, 0, &request));
     FAILS(AKUNU_STATUS_ARGUMENT, "`batch`", akunu_batch_counts(plain, &is_over, &is_over));
     FAILS(AKUNU_STATUS_ARGUMENT, "null", akunu_submit(batch, ids[0], counts[0], NULL, NULL, NULL));
-    FAILS(AKUNU_STATUS_STRUCT_SIZE, "akunu_request_options", akunu_submit(batch, ids[0], counts[0], NULL, &how, &request));
+    FAILS(AKUNU_STATUS_STRUCT_SIZE, "akunu_request_options",
+          akunu_submit(batch, ids[0], counts[0], NULL, &how, &request));
     how.size = sizeof how;
     how.sampling = &sampling;
     FAILS(AKUNU_STATUS_ARGUMENT, "temperature", akunu_submit(batch, ids[0], counts[0], NULL, &how, &request));

@@ -1,4 +1,5 @@
-// An exception that leaves a callback ends the process; it is not undefined behaviour. "caught" would be printed if it passed.
+// An exception that leaves a callback ends the process; it is not undefined behaviour. "caught" would be printed if it
+// passed.
 #include <cstdio>
 
 #include "check.h"
