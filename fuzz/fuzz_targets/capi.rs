@@ -89,7 +89,6 @@ impl Program<'_> {
             return;
         }
         let options = LoadOptions {
-            size: size_of::<LoadOptions>() as u32,
             threads: 1,
             device: c"reference".as_ptr(),
             context: CONTEXT as u32,
@@ -97,7 +96,7 @@ impl Program<'_> {
             kv_type,
             chunk: 16,
             chain: 4,
-            chain_ms: 0,
+            ..LoadOptions::default()
         };
         let mut model = null_mut();
         // SAFETY: the path and the device are texts, and the pointers are valid.
@@ -212,16 +211,11 @@ impl Program<'_> {
     fn generate(&mut self) {
         let tokens = self.tokens();
         let settings = GenerateSettings {
-            size: size_of::<GenerateSettings>() as u32,
             max_tokens: (self.byte() % 8) as u32,
-            stop_texts: null(),
-            stop_tokens: null(),
-            stop_text_count: 0,
-            stop_token_count: 0,
             overflow: (self.byte() % 4) as u32,
             keep: (self.byte() % 8) as u32,
             ignore_end: (self.byte() % 2) as u32,
-            reserved: 0,
+            ..GenerateSettings::default()
         };
         let max_tokens = 1 + settings.max_tokens % 8;
         let settings = GenerateSettings { max_tokens, ..settings };

@@ -21,6 +21,7 @@ mod kernels;
 mod metal;
 mod page;
 mod sanitize;
+mod swift;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -32,7 +33,7 @@ cargo xtask TASK
   ci         what CI runs: format, lints, tests, docs, dependencies, GPU kernels, the pool's model, other platforms
   gen        write the generated files (docs/cli.md, akunu.h)
   header     fail if akunu.h does not match akunu-capi
-  capi DIR   build the C library, and install it with its header and pkg-config file under DIR
+  capi DIR [--profile PROFILE]  build the C library, and install it with its header and pkg-config file under DIR
   deny [CHECK ...]  check dependencies: licences, duplicates, sources, or what is named (`all` needs a download)
   loom       model-check the thread pool's barrier
   cross      lint for macOS and Windows, run the CPU's tests for ARM in an emulator
@@ -40,6 +41,7 @@ cargo xtask TASK
   page       test the chat page in headless Chromium
   kernels [every]  compile GPU kernels with NVRTC for three generations of GPUs, and check them as Metal with clang
   sanitize [miri | address | thread]  run the tests of unsafe code in Miri and with sanitizers (nightly Rust)
+  swift [--bring]  build the Swift package and run its tests (--bring: install a compiler in a folder of its own)
   gpu        bundle the tests for a machine with a GPU: the binary, test models, a script
   fuzz NAME  fuzz one target for a minute, or all of them; without a name, list them
   bench kernels ...  the CPU device's kernels against the machine's read bandwidth
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Some("kernels") => kernels::kernels(rest),
         Some("gpu") => gpu::bundle(),
         Some("sanitize") => sanitize::sanitize(rest),
+        Some("swift") => swift::swift(rest),
         Some("fuzz") => fuzz::fuzz(rest),
         Some("bench") => bench(rest),
         _ => {

@@ -38,8 +38,7 @@ const MIRI: [(&[&str], &[&str]); 4] = [
 ];
 
 /// Tests of the C API that load the library into programs without the sanitizer's runtime, or use their own.
-const NOT_SANITIZED: [&str; 5] =
-    ["python", "valgrind", "address_sanitizer", "the_static_library", "pkg_config"];
+const NOT_SANITIZED: [&str; 4] = ["python", "valgrind", "address_sanitizer", "the_static_library"];
 
 pub(crate) fn sanitize(args: &[String]) -> Result<()> {
     match args {

@@ -17,7 +17,7 @@
 #define AKUNU_TO_NULL SIZE_MAX
 
 // Increases with every change that requires programs to be recompiled.
-#define AKUNU_ABI_VERSION 1
+#define AKUNU_ABI_VERSION 2
 
 
 
@@ -32,6 +32,9 @@
 
 // Returned by a callback to stop the generation. Any value but AKUNU_CONTINUE does.
 #define AKUNU_STOP 1
+
+// Passed as a number of milliseconds to wait without a limit.
+#define AKUNU_FOREVER UINT32_MAX
 
 // The result of a call. All but AKUNU_STATUS_OK are errors, with a message in akunu_get_error.
 enum akunu_status
@@ -68,6 +71,10 @@ enum akunu_status
     AKUNU_STATUS_LOGITS = -13,
     // A bug in Akunu.
     AKUNU_STATUS_INTERNAL = -14,
+    // The loading of a model was cancelled by its progress callback.
+    AKUNU_STATUS_CANCELLED = -15,
+    // As many requests are waiting as `queue` of akunu_load_options allows.
+    AKUNU_STATUS_QUEUE_FULL = -16,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -241,14 +248,53 @@ typedef uint32_t akunu_delta_kind;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// How important a message is.
+enum akunu_log_level
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // A bug in Akunu: a panic, with its place in the source.
+    AKUNU_LOG_LEVEL_ERROR = 1,
+    // What the user should know of, such as a GPU that is not used.
+    AKUNU_LOG_LEVEL_WARNING = 2,
+    // Decisions made while a model is loaded, and that it is loaded.
+    AKUNU_LOG_LEVEL_INFO = 3,
+    // Each generation, with its numbers of tokens and times.
+    AKUNU_LOG_LEVEL_DEBUG = 4,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum akunu_log_level akunu_log_level;
+#else
+typedef uint32_t akunu_log_level;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // An embedding model that is loaded on a device. An opaque handle.
 typedef struct akunu_embedder akunu_embedder;
 
 // A model that is loaded on a device. An opaque handle.
 typedef struct akunu_model akunu_model;
 
+// A request to a model that was loaded with `batch`. An opaque handle.
+typedef struct akunu_request akunu_request;
+
 // A sequence of tokens in a model's KV cache, with sampling settings. An opaque handle.
 typedef struct akunu_session akunu_session;
+
+// Called with each message; `level` is an akunu_log_level, and `message` a line of UTF-8 without a line break, valid
+// until the callback returns.
+//
+// Most messages come on the thread whose call they are about, some on threads of the library, and several may come at
+// the same time. The callback may call functions that do not wait for a model; what these say is not logged. It must
+// not use longjmp, and an exception that leaves it ends the process.
+typedef void (*akunu_on_log)(uint32_t level, const char *message, void *user);
+
+// Called while a model is loaded, on the thread that loads it: `done` of `total` bytes of weights are loaded. Both
+// are 0 before the files have been read, and both are equal while the device prepares. Returns AKUNU_CONTINUE or
+// AKUNU_STOP, which cancels the loading with AKUNU_STATUS_CANCELLED. The rules of akunu_on_piece apply.
+typedef int32_t (*akunu_on_progress)(uint64_t done, uint64_t total, void *user);
 
 // Options for loading a model. 0 in every field but `size` selects the defaults.
 typedef struct akunu_load_options {
@@ -270,6 +316,15 @@ typedef struct akunu_load_options {
     uint32_t chain;
     // Maximum duration of one submission when decoding, in milliseconds; 0: 50.
     uint32_t chain_ms;
+    // Called while the model is loaded; may be null.
+    akunu_on_progress on_progress;
+    // Passed to `on_progress`.
+    void *progress_user;
+    // 1: the model takes requests (akunu_submit), up to `sessions` of which share each pass. It has no sessions of
+    // the program's.
+    uint32_t batch;
+    // With `batch`: maximum number of requests that wait; 0: 256.
+    uint32_t queue;
 } akunu_load_options;
 
 // Properties of a loaded model.
@@ -373,9 +428,23 @@ typedef struct akunu_generate_options {
     uint32_t keep;
     // 1: continue after the model's end-of-sequence tokens.
     uint32_t ignore_end;
-    // Must be 0.
-    uint32_t reserved;
+    // The format that the text must have, an akunu_answer_format except AKUNU_ANSWER_FORMAT_TOOL_CALL. Not for
+    // akunu_generate_answer, which has its own.
+    uint32_t format;
+    // As `schema` of akunu_answer_options.
+    const char *schema;
+    // 1: pieces have the log probabilities of their tokens. Not for akunu_generate_answer.
+    uint32_t logprobs;
+    // With `logprobs`: how many of the most probable tokens in each token's place to report too, at most 256.
+    uint32_t top_logprobs;
 } akunu_generate_options;
+
+// A token and the natural logarithm of its probability, before temperature, limits and penalties. Its layout does not
+// change.
+typedef struct akunu_logprob {
+    uint32_t token;
+    float logprob;
+} akunu_logprob;
 
 // A piece of generated text. Valid until the callback returns.
 typedef struct akunu_piece {
@@ -389,12 +458,20 @@ typedef struct akunu_piece {
     // The tokens since the previous piece. Text that may be the beginning of a stop text is held back, so `text` may
     // belong to earlier tokens in part.
     const uint32_t *tokens;
+    // If requested, `logprob_count` for each of `tokens`: the token's own, then those of the most probable tokens in
+    // its place, descending. Else null.
+    const struct akunu_logprob *logprobs;
+    // 1 and the number of most probable tokens, or 0.
+    uint32_t logprob_count;
+    // 0.
+    uint32_t reserved;
 } akunu_piece;
 
 // Called with each piece of text, on the thread that called akunu_generate. Returns AKUNU_CONTINUE or AKUNU_STOP.
 //
 // It may call functions that do not wait for the model (akunu_encode, akunu_decode, akunu_get_config, akunu_cancel,
-// akunu_get_error). Others return AKUNU_STATUS_BUSY. It must not throw exceptions or use longjmp.
+// akunu_get_error). Others return AKUNU_STATUS_BUSY. It must not use longjmp, and an exception that leaves it ends
+// the process.
 typedef int32_t (*akunu_on_piece)(const struct akunu_piece *piece, void *user);
 
 // Statistics of a generation.
@@ -458,6 +535,24 @@ typedef struct akunu_delta {
 // Called with each addition to an answer, on the thread that called akunu_generate_answer. The rules of akunu_on_piece apply.
 typedef int32_t (*akunu_on_delta)(const struct akunu_delta *delta, void *user);
 
+// How a request is scheduled and sampled. 0 in every field but `size` selects the defaults.
+typedef struct akunu_request_options {
+    // sizeof(akunu_request_options)
+    uint32_t size;
+    // Requests with a lower value get a place in the batch first.
+    int32_t priority;
+    // Places are shared fairly between owners, however many requests each has.
+    uint64_t owner;
+    // The cache of prompts is shared by requests of the same salt only, because its use can be measured.
+    uint64_t salt;
+    // Null: greedy.
+    const struct akunu_sampling *sampling;
+    // `biases[i]` is added to the logit of `bias_tokens[i]`.
+    const uint32_t *bias_tokens;
+    const float *biases;
+    size_t bias_count;
+} akunu_request_options;
+
 // Options for loading an embedder. 0 in every field but `size` selects the defaults.
 typedef struct akunu_embed_options {
     // sizeof(akunu_embed_options)
@@ -474,6 +569,10 @@ typedef struct akunu_embed_options {
     uint32_t keep_length;
     // 1: texts that are too long are truncated. 0: they are an error, AKUNU_STATUS_CONTEXT.
     uint32_t truncate;
+    // Called while the model is loaded; may be null.
+    akunu_on_progress on_progress;
+    // Passed to `on_progress`.
+    void *progress_user;
 } akunu_embed_options;
 
 #ifdef __cplusplus
@@ -489,6 +588,12 @@ const char *akunu_version(void);
 // The message of the latest error on this thread; empty if there was none. Valid until the next error on this thread.
 const char *akunu_get_error(void);
 
+// Sets the callback for messages of all models up to `level`, an akunu_log_level, in place of an earlier one; a null
+// `on_log` removes it. Afterwards the earlier callback is not running and will not be called.
+akunu_status akunu_set_log(akunu_on_log on_log,
+                           void *user,
+                           uint32_t level);
+
 // The number of devices that this library supports, available or not.
 uint32_t akunu_device_count(void);
 
@@ -501,8 +606,8 @@ akunu_status akunu_load_model(const char *path,
                               const struct akunu_load_options *options,
                               struct akunu_model **model);
 
-// Frees a model and its sessions, and invalidates their handles. Generations of other threads are cancelled and waited
-// for. Does nothing if `model` is null.
+// Frees a model with its sessions and requests, and invalidates their handles. Generations of other threads are
+// cancelled and waited for. Does nothing if `model` is null.
 akunu_status akunu_free_model(struct akunu_model *model);
 
 // Gets the properties of a loaded model.
@@ -583,14 +688,6 @@ akunu_status akunu_set_logit_bias(struct akunu_session *session,
                                   const uint32_t *tokens,
                                   const float *biases,
                                   size_t count);
-
-// Sets the temperature of the session's sampling. Devices that can sample apply it; 0 is greedy.
-akunu_status akunu_gpu_temperature_scale(struct akunu_session *session, float temperature);
-
-// Sets the repeat penalty of the session's sampling and its window, in tokens. Devices that can sample apply it; 1 is off.
-akunu_status akunu_gpu_repetition_penalty(struct akunu_session *session,
-                                          float penalty,
-                                          uint32_t last_n);
 
 // Makes the session's content equal to `tokens`: keeps their common prefix, and prefills the rest. `next` (may be null) gets the
 // next token, sampled with the session's settings. `reused` (may be null) gets the length of the common prefix.
@@ -686,6 +783,47 @@ akunu_status akunu_answer_message(const struct akunu_session *session,
                                   char *buffer,
                                   size_t capacity,
                                   size_t *length);
+
+// Submits a request to continue the prompt `tokens`. The model was loaded with `batch`; up to `sessions` requests
+// share its passes, and others wait. The text is the same as that of akunu_generate. `options` and `settings` may be
+// null. Take the text with akunu_next_piece, and free the request with akunu_free_request.
+akunu_status akunu_submit(struct akunu_model *model,
+                          const uint32_t *tokens,
+                          size_t count,
+                          const struct akunu_generate_options *options,
+                          const struct akunu_request_options *settings,
+                          struct akunu_request **request);
+
+// Takes the next piece of a request's text: waits up to `wait_ms` milliseconds for it (AKUNU_FOREVER: without a
+// limit). `piece` is null if there is none in this time, or if the text is over; then `is_over` is 1, and
+// akunu_request_stats has the reason. The piece is valid until the next call for this request. A request that failed
+// returns its error.
+akunu_status akunu_next_piece(struct akunu_request *request,
+                              uint32_t wait_ms,
+                              const struct akunu_piece **piece,
+                              uint32_t *is_over);
+
+// Waits up to `wait_ms` milliseconds until any request of a model has a piece or has ended, and gives its handle, in
+// turns. Null: none has in this time, or the program knows of all that they have ended (akunu_next_piece has said
+// so).
+akunu_status akunu_ready_request(struct akunu_model *model,
+                                 uint32_t wait_ms,
+                                 struct akunu_request **request);
+
+// Cancels a request, which ends within a step with AKUNU_FINISH_CANCELLED. May be called from any thread, and from a
+// callback.
+akunu_status akunu_cancel_request(struct akunu_request *request);
+
+// Gets the statistics of a request. `finish` is 0, and so are the others, until the request has ended.
+akunu_status akunu_request_stats(const struct akunu_request *request, struct akunu_stats *stats);
+
+// Frees a request, and cancels it if it has not ended. Does nothing if `request` is null.
+akunu_status akunu_free_request(struct akunu_request *request);
+
+// Gets the number of requests that wait for a place in the batch, and of those that have one, as of the last step.
+akunu_status akunu_batch_counts(const struct akunu_model *model,
+                                uint32_t *waiting,
+                                uint32_t *running);
 
 // Loads an embedding model: an encoder, a model whose files specify a pooling, or any other model with a pooling in the
 // options. A null `path` loads the small model embedded in the library. Null `options` select the defaults. Free it with

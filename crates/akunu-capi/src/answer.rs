@@ -6,13 +6,15 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use akunu::chat::{AnswerOptions, ChatFormat, ChatRequest, ChatTemplates, Event, Responder};
-use akunu::{Constraints, Error, FinishReason, GenerateOptions, ResponseFormat, Tool};
+use akunu::{Error, FinishReason, GenerateOptions, ResponseFormat, Tool};
 use serde_json::{Map, Value as Json};
 
 use crate::arguments::{OutBuffer, optional_text, read_options};
 use crate::boundary::{Failure, Status, guard, in_callback};
 use crate::chat::read_conversation;
-use crate::generate::{RunningGuard, check_stats, flow, generate_options, stats_of, write_stats};
+use crate::generate::{
+    RunningGuard, check_stats, flow, generate_options, log_generation, stats_of, write_stats,
+};
 use crate::model::{Model, small};
 use crate::session::SESSIONS;
 use crate::structs::{
@@ -51,7 +53,14 @@ pub unsafe extern "C" fn akunu_generate_answer(
         // SAFETY: guaranteed by the caller.
         let template = unsafe { optional_text(settings.template_name, "the template's name") }?;
         // SAFETY: guaranteed by the caller.
-        let mut options = unsafe { generate_options(&session, &read_options(generate)?) }?;
+        let limits = unsafe { read_options(generate) }?;
+        if limits.format != AnswerFormat::Text as u32 || limits.logprobs != 0 {
+            return Err(Failure::argument(
+                "the format of an answer is set in akunu_answer_options, and answers have no log probabilities",
+            ));
+        }
+        // SAFETY: guaranteed by the caller.
+        let mut options = unsafe { generate_options(&limits, session.sampling()) }?;
         // SAFETY: guaranteed by the caller.
         unsafe { check_stats(stats) }?;
         let running = RunningGuard::new(&session)?;
@@ -74,7 +83,8 @@ pub unsafe extern "C" fn akunu_generate_answer(
             // SAFETY: the caller's function, called as it is declared; the delta outlives the call.
             Some(on_delta) => flow(in_callback(|| delta.give(|delta| unsafe { on_delta(delta, user) }))),
         };
-        let answered = session.model.queue.run_streaming(task, on_emit)?;
+        let answered = session.model.queue()?.run_streaming(task, on_emit)?;
+        log_generation(&answered.generated);
         // SAFETY: guaranteed by the caller.
         unsafe { write_stats(stats, &answered.stats(&stop_ids)) }
     })
@@ -93,7 +103,7 @@ pub unsafe extern "C" fn akunu_answer_message(
     guard(|| {
         let session = SESSIONS.get(session)?;
         let number = session.number;
-        let message = session.model.queue.run(move |worker| {
+        let message = session.model.queue()?.run(move |worker| {
             let (_, state) = worker.session(number)?;
             let message = state.message.as_ref();
             let missing = || Failure::argument("the session has no answer: call akunu_generate_answer first");
@@ -112,7 +122,23 @@ unsafe fn answer_options(
 ) -> Result<AnswerOptions, Failure> {
     // SAFETY: guaranteed by the caller.
     let schema = unsafe { optional_text(settings.schema, "the schema") }?;
-    let format = match settings.format {
+    let format = response_format(settings.format, schema, tools.as_deref())?;
+    let is_call = matches!(format, Some(ResponseFormat::Call(_)));
+    if format.is_some() && !is_call && tools.is_some() {
+        return Err(Failure::argument(
+            "a format together with tools is not supported: use AKUNU_ANSWER_FORMAT_TEXT or _TOOL_CALL",
+        ));
+    }
+    Ok(AnswerOptions { tools, format, one_call: settings.one_call != 0 })
+}
+
+/// The format that an akunu_answer_format names.
+pub(crate) fn response_format(
+    format: u32,
+    schema: Option<&str>,
+    tools: Option<&[Json]>,
+) -> Result<Option<ResponseFormat>, Failure> {
+    Ok(match format {
         f if f == AnswerFormat::Text as u32 => None,
         f if f == AnswerFormat::JsonObject as u32 => Some(ResponseFormat::Object),
         f if f == AnswerFormat::JsonSchema as u32 => {
@@ -133,7 +159,7 @@ unsafe fn answer_options(
             Some(ResponseFormat::from_grammar(grammar))
         }
         f if f == AnswerFormat::ToolCall as u32 => {
-            let tools: Vec<Tool> = tools.iter().flatten().filter_map(Tool::from_openai).collect();
+            let tools: Vec<Tool> = tools.unwrap_or_default().iter().filter_map(Tool::from_openai).collect();
             if tools.is_empty() {
                 return Err(Failure::argument(
                     "AKUNU_ANSWER_FORMAT_TOOL_CALL needs tools in the conversation",
@@ -142,14 +168,7 @@ unsafe fn answer_options(
             Some(ResponseFormat::Call(tools))
         }
         other => return Err(Failure::argument(format!("{other} is not an akunu_answer_format"))),
-    };
-    let is_call = matches!(format, Some(ResponseFormat::Call(_)));
-    if format.is_some() && !is_call && tools.is_some() {
-        return Err(Failure::argument(
-            "a format together with tools is not supported: use AKUNU_ANSWER_FORMAT_TEXT or _TOOL_CALL",
-        ));
-    }
-    Ok(AnswerOptions { tools, format, one_call: settings.one_call != 0 })
+    })
 }
 
 /// An owned [`AnswerDelta`], on its way from the engine's thread to the caller's.
@@ -220,9 +239,7 @@ struct Request {
 impl Request {
     fn run(self, worker: &mut Worker, emit: Emit<'_, Delta>) -> Result<Answered, Failure> {
         let chat_format = self.chat_format(worker)?;
-        let constraints =
-            worker.constraints.get_or_insert_with(|| Constraints::new(self.model.model.clone()));
-        let constraints = constraints.clone();
+        let constraints = self.model.constraints.clone();
         let (engine, state) = worker.session(self.number)?;
         let SessionState { session, pending, responders, message } = state;
         *message = None;

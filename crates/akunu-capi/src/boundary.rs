@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use akunu::Error;
+use akunu::{DeviceError, Error};
 
 /// The result of a call. All but AKUNU_STATUS_OK are errors, with a message in akunu_get_error.
 #[repr(i32)]
@@ -41,6 +41,10 @@ pub enum Status {
     Logits = -13,
     /// A bug in Akunu.
     Internal = -14,
+    /// The loading of a model was cancelled by its progress callback.
+    Cancelled = -15,
+    /// As many requests are waiting as `queue` of akunu_load_options allows.
+    QueueFull = -16,
 }
 
 /// An error: its status and message.
@@ -62,20 +66,26 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let status = match &error {
-            Error::Format(_) | Error::Plan(_) => Status::Model,
-            error if error.is_out_of_memory() => Status::Memory,
-            Error::Device(_) | Error::UnknownDevice { .. } => Status::Device,
-            Error::PromptTooLong { .. } | Error::ContextFull { .. } | Error::TextTooLong { .. } => {
-                Status::Context
-            }
-            Error::NoFreeSlot { .. } => Status::NoSession,
-            Error::NoTokenizer { .. } => Status::NoVocabulary,
-            Error::Chat(_) | Error::Conversation { .. } | Error::NothingToAnswer => Status::Template,
-            Error::NotFinite { .. } | Error::NothingToPick => Status::Logits,
-            _ => Status::Argument,
-        };
-        Failure::new(status, error.to_string())
+        Failure::new(status_of(&error), error.to_string())
+    }
+}
+
+fn status_of(error: &Error) -> Status {
+    match error {
+        Error::Shared(error) => status_of(error),
+        Error::Format(_) | Error::Plan(_) => Status::Model,
+        error if error.is_out_of_memory() => Status::Memory,
+        Error::Device(DeviceError::Cancelled) => Status::Cancelled,
+        Error::Panicked { .. } => Status::Internal,
+        Error::Device(_) | Error::UnknownDevice { .. } => Status::Device,
+        Error::PromptTooLong { .. } | Error::ContextFull { .. } | Error::TextTooLong { .. } => {
+            Status::Context
+        }
+        Error::NoFreeSlot { .. } => Status::NoSession,
+        Error::NoTokenizer { .. } => Status::NoVocabulary,
+        Error::Chat(_) | Error::Conversation { .. } | Error::NothingToAnswer => Status::Template,
+        Error::NotFinite { .. } | Error::NothingToPick => Status::Logits,
+        _ => Status::Argument,
     }
 }
 
@@ -133,18 +143,23 @@ pub(crate) fn last_error() -> *const c_char {
 
 /// Runs a callback. Functions that wait for an engine fail while it runs.
 pub(crate) fn in_callback<T>(callback: impl FnOnce() -> T) -> T {
-    let before = IN_CALLBACK.replace(true);
-    let answer = callback();
-    IN_CALLBACK.set(before);
-    answer
+    /// Restores the state, also after a panic of a callback in Rust.
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            IN_CALLBACK.set(self.0);
+        }
+    }
+    let _restore = Restore(IN_CALLBACK.replace(true));
+    callback()
 }
 
 pub(crate) fn check_not_in_callback() -> Result<(), Failure> {
     if !IN_CALLBACK.get() {
         return Ok(());
     }
-    let message = "called from within a token callback, whose own call is not over: stop it by returning \
-                   AKUNU_STOP, and call again when it has returned";
+    let message = "called from within a callback, whose own call is not over: call again when that has returned \
+                   (a callback that returns AKUNU_STOP ends it)";
     Err(Failure::new(Status::Busy, message))
 }
 
@@ -179,6 +194,8 @@ mod tests {
             in_callback(|| ());
             assert_eq!(check_not_in_callback().unwrap_err().status, Status::Busy);
         });
+        assert!(check_not_in_callback().is_ok());
+        assert_eq!(guard(|| in_callback(|| panic!("a callback in Rust"))), Status::Internal);
         assert!(check_not_in_callback().is_ok());
     }
 }

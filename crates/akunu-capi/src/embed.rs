@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use akunu::embed::normalise;
-use akunu::{DeviceChoice, EmbedOptions, EmbedTask, Embedder, Error, Model, TextIds};
+use akunu::{DeviceChoice, EmbedOptions, EmbedTask, Embedder, Error, Model, OnLoad, TextIds};
 
 use crate::arguments::{
     AKUNU_TO_NULL, OutBuffer, check_pointer, items, optional_text, read_options, text, write,
 };
 use crate::boundary::{Failure, Status, check_not_in_callback, guard};
+use crate::loading::{Serve, Watcher, load_on_thread};
+use crate::log::{LogLevel, log, log_notes};
 use crate::model::small;
 use crate::registry::{Registry, number};
 use crate::structs::{EmbedSettings, EmbedderHandle, Pooling};
@@ -44,23 +46,28 @@ fn broken() -> Failure {
 }
 
 impl Loaded {
-    fn open(model: Arc<Model>, options: EmbedOptions, settings: &EmbedSettings) -> Result<Loaded, Failure> {
+    fn open(
+        model: Arc<Model>,
+        options: EmbedOptions,
+        settings: &EmbedSettings,
+        watcher: &Watcher,
+    ) -> Result<Loaded, Failure> {
         let (tasks, queue) = channel::<Task>();
-        let (sender, receiver) = channel();
         let on_thread = model.clone();
-        let serve = move || match Embedder::new(on_thread, &options) {
-            Err(error) => drop(sender.send(Err(Failure::from(error)))),
-            Ok(mut embedder) => {
-                let _ = sender.send(Ok((embedder.width(), embedder.longest())));
-                drop(sender);
-                queue.iter().for_each(|task| task(&mut embedder));
-            }
+        let load = move |on_load: OnLoad<'_>| {
+            let device = akunu::open_device(options.device, options.threads, &options.backends)?;
+            let mut embedder = Embedder::load(on_thread, device, &options, on_load)?;
+            let facts =
+                (embedder.width(), embedder.longest(), embedder.notes().to_vec(), embedder.load_time());
+            let serve: Serve = Box::new(move || queue.iter().for_each(|task| task(&mut embedder)));
+            Ok((facts, serve))
         };
-        let thread = std::thread::Builder::new().name("akunu-embedder".into()).spawn(serve);
-        let thread = thread.map_err(|error| {
-            Failure::new(Status::Memory, format!("no thread for the embedder could be started: {error}"))
-        })?;
-        let (width, longest) = receiver.recv().unwrap_or_else(|_| Err(broken()))?;
+        let (thread, (width, longest, notes, time)) =
+            load_on_thread("akunu-embedder", watcher, load, broken)?;
+        log_notes(&notes);
+        log(LogLevel::Info, || {
+            format!("loaded {} in {:.1} s, for embeddings", model.name(), time.as_secs_f64())
+        });
         Ok(Loaded {
             model,
             width,
@@ -141,8 +148,11 @@ pub unsafe extern "C" fn akunu_load_embedder(
         let settings = unsafe { read_options(options) }?;
         // SAFETY: the device's name is null or a text.
         let options = unsafe { embed_options(&settings) }?;
+        check_not_in_callback()?;
+        let watcher = Watcher { on_progress: settings.on_progress, user: settings.progress_user };
+        watcher.begin()?;
         let model = Arc::new(path.map_or_else(Model::embedded, Model::open)?);
-        let loaded = Arc::new(Loaded::open(model, options, &settings)?);
+        let loaded = Arc::new(Loaded::open(model, options, &settings, &watcher)?);
         // SAFETY: checked above.
         unsafe { write(embedder, EMBEDDERS.add(number(), loaded), "the pointer for the embedder") }
     })

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Start with `boundary`: every call goes through its `guard`. Only `arguments` reads and writes the caller's pointers.
-//! `worker` is the thread that owns an engine.
+//! `worker` is the thread that owns an engine, `requests` one that is shared by many requests.
 
 // The safety section would be the same for every function: each pointer is null, or valid for what the documentation says.
 #![allow(unsafe_code, clippy::missing_safety_doc)]
@@ -13,11 +13,14 @@
 mod arguments;
 mod boundary;
 mod environment;
+mod loading;
 mod registry;
 mod structs;
 mod worker;
 
 // In the header's order.
+mod log;
+
 mod model;
 
 mod session;
@@ -27,6 +30,8 @@ mod generate;
 mod chat;
 
 mod answer;
+
+mod requests;
 
 mod embed;
 
@@ -40,13 +45,18 @@ pub use boundary::Status;
 pub use chat::*;
 pub use embed::*;
 pub use generate::*;
+pub use log::{LogLevel, OnLog, akunu_set_log};
 pub use model::*;
 pub use profile::*;
+pub use requests::{
+    AKUNU_FOREVER, akunu_batch_counts, akunu_cancel_request, akunu_free_request, akunu_next_piece,
+    akunu_ready_request, akunu_request_stats, akunu_submit,
+};
 pub use session::*;
 pub use structs::*;
 
 /// Increases with every change that requires programs to be recompiled.
-pub const AKUNU_ABI_VERSION: u32 = 1;
+pub const AKUNU_ABI_VERSION: u32 = 2;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,

@@ -6,14 +6,18 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use akunu::{DeviceChoice, Engine, EngineOptions, Error};
+use akunu::schedule::SchedulerOptions;
+use akunu::{Constraints, DeviceChoice, Engine, EngineOptions, Error, Note};
 use akunu_tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::arguments::{
     OutBuffer, check_pointer, items, optional_text, read_options, text, write, write_struct,
 };
 use crate::boundary::{Failure, Status, check_not_in_callback, guard};
+use crate::loading::Watcher;
+use crate::log::{LogLevel, log, log_notes};
 use crate::registry::{Registry, number};
+use crate::requests::{REQUESTS, RequestQueue};
 use crate::session::SESSIONS;
 use crate::structs::{Config, KvType, LoadOptions, Memory, ModelHandle};
 use crate::worker::EngineQueue;
@@ -27,8 +31,17 @@ pub(crate) struct Model {
     pub(crate) model: Arc<akunu::Model>,
     /// Its file or folder; `None`: the embedded model.
     pub(crate) path: Option<PathBuf>,
-    pub(crate) queue: EngineQueue,
+    pub(crate) constraints: Constraints,
+    work: Work,
     pub(crate) info: EngineInfo,
+}
+
+/// What a model does with its engine.
+#[derive(Debug)]
+enum Work {
+    Sessions(EngineQueue),
+    /// Loaded with `batch`.
+    Requests(RequestQueue),
 }
 
 /// Properties of an engine that do not change.
@@ -40,9 +53,38 @@ pub(crate) struct EngineInfo {
     notes: String,
     /// The commands of a decode step.
     pub(crate) labels: Vec<String>,
+    load_time: Duration,
+    decisions: Vec<Note>,
 }
 
 impl Model {
+    /// The queue of calls for sessions.
+    pub(crate) fn queue(&self) -> Result<&EngineQueue, Failure> {
+        match &self.work {
+            Work::Sessions(queue) => Ok(queue),
+            Work::Requests(_) => Err(Failure::argument(
+                "this model was loaded with `batch`, so it has no sessions: use akunu_submit, or load it without",
+            )),
+        }
+    }
+
+    pub(crate) fn requests(&self) -> Result<&RequestQueue, Failure> {
+        match &self.work {
+            Work::Requests(requests) => Ok(requests),
+            Work::Sessions(_) => Err(Failure::argument(
+                "this model takes no requests: set `batch` of akunu_load_options to 1 when it is loaded",
+            )),
+        }
+    }
+
+    /// Cancels all generations, and waits until the engine is dropped.
+    fn close(&self) {
+        match &self.work {
+            Work::Sessions(queue) => queue.close(),
+            Work::Requests(requests) => requests.close(),
+        }
+    }
+
     pub(crate) fn tokenizer(&self) -> Result<&dyn Tokenizer, Failure> {
         Ok(&**self.model.tokenizer()?)
     }
@@ -99,6 +141,8 @@ fn info(engine: &Engine) -> EngineInfo {
             tables: memory.tables,
         },
         device: format!("{} ({})", capabilities.name, capabilities.detail),
+        load_time: engine.load_time(),
+        decisions: engine.notes().to_vec(),
         notes: engine.notes().iter().map(|note| note.to_string()).collect::<Vec<_>>().join("\n"),
         labels: labels.iter().zip(kernels).map(|(label, kernel)| format!("{label} {kernel}")).collect(),
     }
@@ -171,19 +215,51 @@ pub unsafe extern "C" fn akunu_load_model(
         // SAFETY: guaranteed by the caller.
         let path = unsafe { optional_text(path, "the path") }?.map(Path::new);
         // SAFETY: guaranteed by the caller.
-        let options = unsafe { engine_options(&read_options(options)?) }?;
+        let settings = unsafe { read_options(options) }?;
+        // SAFETY: guaranteed by the caller.
+        let options = unsafe { engine_options(&settings) }?;
+        check_not_in_callback()?;
+        let watcher = Watcher { on_progress: settings.on_progress, user: settings.progress_user };
+        watcher.begin()?;
         let opened = Arc::new(path.map_or_else(akunu::Model::embedded, akunu::Model::open)?);
-        let (queue, info) = EngineQueue::open(opened.clone(), options, info)?;
+        let (work, info) = work(&opened, options, &settings, &watcher)?;
+        log_notes(&info.decisions);
+        log(LogLevel::Info, || {
+            let (seconds, bytes) = (info.load_time.as_secs_f64(), akunu::human(info.memory.allocated));
+            format!("loaded {} on {} in {seconds:.1} s, with {bytes} of memory", opened.name(), info.device)
+        });
         let number = number();
         let path = path.map(Path::to_path_buf);
-        let loaded = Arc::new(Model { number, model: opened, path, queue, info });
+        let constraints = Constraints::new(opened.clone());
+        let loaded = Arc::new(Model { number, model: opened, path, constraints, work, info });
         // SAFETY: checked above; the rest is guaranteed by the caller.
         unsafe { write(model, MODELS.add(number, loaded), "the pointer for the model") }
     })
 }
 
-/// Frees a model and its sessions, and invalidates their handles. Generations of other threads are cancelled and waited
-/// for. Does nothing if `model` is null.
+/// Loads the engine.
+fn work(
+    model: &Arc<akunu::Model>,
+    options: EngineOptions,
+    settings: &LoadOptions,
+    watcher: &Watcher,
+) -> Result<(Work, EngineInfo), Failure> {
+    if settings.batch == 0 {
+        let (queue, info) = EngineQueue::open(model.clone(), options, watcher, info)?;
+        return Ok((Work::Sessions(queue), info));
+    }
+    let slots = options.slots;
+    let mut scheduler = SchedulerOptions::default();
+    if settings.queue > 0 {
+        scheduler.queue = settings.queue as usize;
+    }
+    let (requests, info) =
+        RequestQueue::open(model.clone(), options.batching(slots), scheduler, watcher, info)?;
+    Ok((Work::Requests(requests), info))
+}
+
+/// Frees a model with its sessions and requests, and invalidates their handles. Generations of other threads are
+/// cancelled and waited for. Does nothing if `model` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_free_model(model: *mut ModelHandle) -> Status {
     guard(|| {
@@ -192,9 +268,10 @@ pub unsafe extern "C" fn akunu_free_model(model: *mut ModelHandle) -> Status {
         }
         check_not_in_callback()?;
         let model = MODELS.remove(model)?;
-        model.queue.close();
-        // After closing: a session that is added later is removed by the call that adds it.
+        model.close();
+        // After closing: what is added later is removed by the call that adds it.
         SESSIONS.retain(|session| session.model.number != model.number);
+        REQUESTS.retain(|request| request.model.number != model.number);
         Ok(())
     })
 }

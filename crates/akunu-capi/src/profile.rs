@@ -29,7 +29,7 @@ pub unsafe extern "C" fn akunu_profile_decode_step(
         }
         let passes = if passes == 0 { ProfileOptions::default().passes } else { passes as usize };
         let options = ProfileOptions { passes, depth: depth as usize, rows: 1 };
-        let times = model.queue.run(move |worker| {
+        let times = model.queue()?.run(move |worker| {
             worker.fresh = None;
             Ok(worker.engine.profile(options)?.iter().map(|command| command.ns).collect::<Vec<u64>>())
         })?;

@@ -46,7 +46,7 @@ impl Session {
         task: impl FnOnce(&mut Engine, &mut SessionState) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let number = self.number;
-        self.model.queue.run(move |worker| {
+        self.model.queue()?.run(move |worker| {
             let (engine, state) = worker.session(number)?;
             task(engine, state)
         })
@@ -58,7 +58,7 @@ impl Session {
         task: impl FnOnce(&mut Engine, &mut SessionState) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let number = self.number;
-        self.model.queue.run(move |worker| {
+        self.model.queue()?.run(move |worker| {
             let (engine, state) = worker.session(number)?;
             state.pending.clear();
             let result = task(engine, state)?;
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn akunu_create_session(
         check_pointer(session, "the pointer for the session")?;
         let model = MODELS.get(model)?;
         let number = number();
-        model.queue.run(move |worker| worker.add(number))?;
+        model.queue()?.run(move |worker| worker.add(number))?;
         let handle = add(number, model)?;
         // SAFETY: checked above; the rest is guaranteed by the caller.
         unsafe { write(session, handle, "the pointer for the session") }
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn akunu_create_session(
 fn add(number: usize, model: Arc<Model>) -> Result<*mut SessionHandle, Failure> {
     let handle =
         SESSIONS.add(number, Arc::new(Session { number, model: model.clone(), sampling: Mutex::default() }));
-    if model.queue.is_closing() {
+    if model.queue()?.is_closing() {
         // It may have been removed with the model.
         let _ = SESSIONS.remove::<SessionHandle>(handle);
         return Err(freed("model"));
@@ -108,8 +108,8 @@ pub unsafe extern "C" fn akunu_free_session(session: *mut SessionHandle) -> Stat
         check_not_in_callback()?;
         let session = SESSIONS.remove(session)?;
         let number = session.number;
-        session.model.queue.cancel(number);
-        session.model.queue.run(move |worker| {
+        session.model.queue()?.cancel(number);
+        session.model.queue()?.run(move |worker| {
             worker.remove(number);
             Ok(())
         })
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn akunu_session_tokens(
     guard(|| {
         let session = SESSIONS.get(session)?;
         let number = session.number;
-        let found = session.model.queue.run(move |worker| worker.tokens(number))?;
+        let found = session.model.queue()?.run(move |worker| worker.tokens(number))?;
         // SAFETY: guaranteed by the caller.
         unsafe { OutBuffer { buffer: tokens, capacity, length: count }.fill(&found) }
     })
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn akunu_session_copy(
             return Err(Error::ForeignSession.into());
         }
         let (a, b) = (from.number, to.number);
-        from.model.queue.run(move |worker| worker.copy(a, b, count))
+        from.model.queue()?.run(move |worker| worker.copy(a, b, count))
     })
 }
 
@@ -195,21 +195,24 @@ pub unsafe extern "C" fn akunu_set_sampling(
         let session = SESSIONS.get(session)?;
         // SAFETY: guaranteed by the caller.
         let settings = unsafe { read_struct(sampling) }?;
-        session.change(|sampling| {
-            *sampling = Sampling {
-                temperature: settings.temperature,
-                top_k: settings.top_k as usize,
-                top_p: settings.top_p,
-                min_p: settings.min_p,
-                repeat_penalty: settings.repeat_penalty,
-                frequency_penalty: settings.frequency_penalty,
-                presence_penalty: settings.presence_penalty,
-                repeat_last_n: settings.repeat_last_n as usize,
-                seed: settings.seed,
-                logit_bias: std::mem::take(&mut sampling.logit_bias),
-            }
-        })
+        session
+            .change(|sampling| *sampling = sampling_of(&settings, std::mem::take(&mut sampling.logit_bias)))
     })
+}
+
+pub(crate) fn sampling_of(settings: &SamplingSettings, logit_bias: Vec<(u32, f32)>) -> Sampling {
+    Sampling {
+        temperature: settings.temperature,
+        top_k: settings.top_k as usize,
+        top_p: settings.top_p,
+        min_p: settings.min_p,
+        repeat_penalty: settings.repeat_penalty,
+        frequency_penalty: settings.frequency_penalty,
+        presence_penalty: settings.presence_penalty,
+        repeat_last_n: settings.repeat_last_n as usize,
+        seed: settings.seed,
+        logit_bias,
+    }
 }
 
 /// Gets the sampling settings that the model's files suggest, or greedy sampling where they suggest none.
@@ -258,30 +261,6 @@ pub unsafe extern "C" fn akunu_set_logit_bias(
             unsafe { (items(tokens, count, "the tokens")?, items(biases, count, "the biases")?) };
         session.change(|sampling| {
             sampling.logit_bias = tokens.iter().copied().zip(biases.iter().copied()).collect();
-        })
-    })
-}
-
-/// Sets the temperature of the session's sampling. Devices that can sample apply it; 0 is greedy.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn akunu_gpu_temperature_scale(
-    session: *mut SessionHandle,
-    temperature: f32,
-) -> Status {
-    guard(|| SESSIONS.get(session)?.change(|sampling| sampling.temperature = temperature))
-}
-
-/// Sets the repeat penalty of the session's sampling and its window, in tokens. Devices that can sample apply it; 1 is off.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn akunu_gpu_repetition_penalty(
-    session: *mut SessionHandle,
-    penalty: f32,
-    last_n: u32,
-) -> Status {
-    guard(|| {
-        SESSIONS.get(session)?.change(|sampling| {
-            sampling.repeat_penalty = penalty;
-            sampling.repeat_last_n = last_n as usize;
         })
     })
 }
@@ -421,7 +400,7 @@ pub unsafe extern "C" fn akunu_get_logits(
             return unsafe { write(count, vocabulary, "the count") };
         }
         let number = session.number;
-        let found = session.model.queue.run(move |worker| worker.logits(number))?;
+        let found = session.model.queue()?.run(move |worker| worker.logits(number))?;
         // SAFETY: guaranteed by the caller.
         unsafe { output.fill(&found) }
     })
@@ -441,7 +420,7 @@ mod tests {
         assert_eq!(unsafe { akunu_load_model(null(), null(), &mut handle) }, Status::Ok);
         let model = MODELS.get(handle).unwrap();
         let number = number();
-        model.queue.run(move |worker| worker.add(number)).unwrap();
+        model.queue().unwrap().run(move |worker| worker.add(number)).unwrap();
         // SAFETY: any value of a handle is allowed.
         assert_eq!(unsafe { akunu_free_model(handle) }, Status::Ok);
         assert_eq!(add(number, model).unwrap_err().status, Status::Handle);

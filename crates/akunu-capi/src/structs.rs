@@ -17,6 +17,15 @@ pub struct SessionHandle(());
 #[derive(Debug)]
 pub struct EmbedderHandle(());
 
+/// A request to a model that was loaded with `batch`. An opaque handle.
+#[derive(Debug)]
+pub struct RequestHandle(());
+
+/// Called while a model is loaded, on the thread that loads it: `done` of `total` bytes of weights are loaded. Both
+/// are 0 before the files have been read, and both are equal while the device prepares. Returns AKUNU_CONTINUE or
+/// AKUNU_STOP, which cancels the loading with AKUNU_STATUS_CANCELLED. The rules of akunu_on_piece apply.
+pub type OnProgress = Option<unsafe extern "C-unwind" fn(done: u64, total: u64, user: *mut c_void) -> i32>;
+
 /// How the hidden states of a text's tokens become one vector.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +58,10 @@ pub struct EmbedSettings {
     pub keep_length: u32,
     /// 1: texts that are too long are truncated. 0: they are an error, AKUNU_STATUS_CONTEXT.
     pub truncate: u32,
+    /// Called while the model is loaded; may be null.
+    pub on_progress: OnProgress,
+    /// Passed to `on_progress`.
+    pub progress_user: *mut c_void,
 }
 
 /// The data type of a KV cache.
@@ -82,6 +95,15 @@ pub struct LoadOptions {
     pub chain: u32,
     /// Maximum duration of one submission when decoding, in milliseconds; 0: 50.
     pub chain_ms: u32,
+    /// Called while the model is loaded; may be null.
+    pub on_progress: OnProgress,
+    /// Passed to `on_progress`.
+    pub progress_user: *mut c_void,
+    /// 1: the model takes requests (akunu_submit), up to `sessions` of which share each pass. It has no sessions of
+    /// the program's.
+    pub batch: u32,
+    /// With `batch`: maximum number of requests that wait; 0: 256.
+    pub queue: u32,
 }
 
 /// Properties of a loaded model.
@@ -205,8 +227,24 @@ pub struct GenerateSettings {
     pub keep: u32,
     /// 1: continue after the model's end-of-sequence tokens.
     pub ignore_end: u32,
-    /// Must be 0.
-    pub reserved: u32,
+    /// The format that the text must have, an akunu_answer_format except AKUNU_ANSWER_FORMAT_TOOL_CALL. Not for
+    /// akunu_generate_answer, which has its own.
+    pub format: u32,
+    /// As `schema` of akunu_answer_options.
+    pub schema: *const c_char,
+    /// 1: pieces have the log probabilities of their tokens. Not for akunu_generate_answer.
+    pub logprobs: u32,
+    /// With `logprobs`: how many of the most probable tokens in each token's place to report too, at most 256.
+    pub top_logprobs: u32,
+}
+
+/// A token and the natural logarithm of its probability, before temperature, limits and penalties. Its layout does not
+/// change.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Logprob {
+    pub token: u32,
+    pub logprob: f32,
 }
 
 /// A piece of generated text. Valid until the callback returns.
@@ -223,13 +261,21 @@ pub struct TokenPiece {
     /// The tokens since the previous piece. Text that may be the beginning of a stop text is held back, so `text` may
     /// belong to earlier tokens in part.
     pub tokens: *const u32,
+    /// If requested, `logprob_count` for each of `tokens`: the token's own, then those of the most probable tokens in
+    /// its place, descending. Else null.
+    pub logprobs: *const Logprob,
+    /// 1 and the number of most probable tokens, or 0.
+    pub logprob_count: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Called with each piece of text, on the thread that called akunu_generate. Returns AKUNU_CONTINUE or AKUNU_STOP.
 ///
 /// It may call functions that do not wait for the model (akunu_encode, akunu_decode, akunu_get_config, akunu_cancel,
-/// akunu_get_error). Others return AKUNU_STATUS_BUSY. It must not throw exceptions or use longjmp.
-pub type OnPiece = Option<unsafe extern "C" fn(piece: *const TokenPiece, user: *mut c_void) -> i32>;
+/// akunu_get_error). Others return AKUNU_STATUS_BUSY. It must not use longjmp, and an exception that leaves it ends
+/// the process.
+pub type OnPiece = Option<unsafe extern "C-unwind" fn(piece: *const TokenPiece, user: *mut c_void) -> i32>;
 
 /// Why a generation ended.
 #[repr(u32)]
@@ -348,11 +394,41 @@ pub struct AnswerDelta {
 }
 
 /// Called with each addition to an answer, on the thread that called akunu_generate_answer. The rules of akunu_on_piece apply.
-pub type OnDelta = Option<unsafe extern "C" fn(delta: *const AnswerDelta, user: *mut c_void) -> i32>;
+pub type OnDelta = Option<unsafe extern "C-unwind" fn(delta: *const AnswerDelta, user: *mut c_void) -> i32>;
+
+/// How a request is scheduled and sampled. 0 in every field but `size` selects the defaults.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RequestSettings {
+    /// sizeof(akunu_request_options)
+    pub size: u32,
+    /// Requests with a lower value get a place in the batch first.
+    pub priority: i32,
+    /// Places are shared fairly between owners, however many requests each has.
+    pub owner: u64,
+    /// The cache of prompts is shared by requests of the same salt only, because its use can be measured.
+    pub salt: u64,
+    /// Null: greedy.
+    pub sampling: *const SamplingSettings,
+    /// `biases[i]` is added to the logit of `bias_tokens[i]`.
+    pub bias_tokens: *const u32,
+    pub biases: *const f32,
+    pub bias_count: usize,
+}
 
 macro_rules! sized_structs {
     ($($name:ident = $c:literal, $first:expr;)*) => {$(
-        // SAFETY: repr(C), a u32 first, integers, floats and pointers without padding (checked by tests/capi/abi.rs).
+        impl Default for $name {
+            /// The defaults, with the size set.
+            fn default() -> $name {
+                // SAFETY: as of the implementation below: zeros are a value.
+                let zeros = unsafe { std::mem::zeroed::<$name>() };
+                $name { size: size_of::<$name>() as u32, ..zeros }
+            }
+        }
+
+        // SAFETY: repr(C), a u32 first, integers, floats, pointers and optional functions without padding (checked by
+        // tests/capi/abi.rs).
         unsafe impl SizedStruct for $name {
             const NAME: &'static str = $c;
             const FIRST: usize = $first;
@@ -361,13 +437,14 @@ macro_rules! sized_structs {
 }
 
 sized_structs! {
-    LoadOptions = "akunu_load_options", size_of::<LoadOptions>();
-    EmbedSettings = "akunu_embed_options", size_of::<EmbedSettings>();
+    // Without what has been added since.
+    LoadOptions = "akunu_load_options", std::mem::offset_of!(LoadOptions, on_progress);
+    EmbedSettings = "akunu_embed_options", std::mem::offset_of!(EmbedSettings, on_progress);
+    GenerateSettings = "akunu_generate_options", std::mem::offset_of!(GenerateSettings, schema);
+    Stats = "akunu_stats", std::mem::offset_of!(Stats, reasoning_tokens);
     Config = "akunu_config", size_of::<Config>();
     Memory = "akunu_memory", size_of::<Memory>();
     SamplingSettings = "akunu_sampling", size_of::<SamplingSettings>();
-    GenerateSettings = "akunu_generate_options", size_of::<GenerateSettings>();
     AnswerSettings = "akunu_answer_options", size_of::<AnswerSettings>();
-    // Without `reasoning_tokens`.
-    Stats = "akunu_stats", std::mem::offset_of!(Stats, reasoning_tokens);
+    RequestSettings = "akunu_request_options", size_of::<RequestSettings>();
 }

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use akunu::chat::{ChatFormat, Responder};
-use akunu::{Constraints, Engine, EngineOptions, Generated, Session};
+use akunu::{Engine, EngineOptions, Generated, OnLoad, Session};
 use serde_json::Value as Json;
 
 use crate::boundary::{Failure, Status, check_not_in_callback};
+use crate::loading::{Serve, Watcher, load_on_thread};
 
 /// What the engine's thread owns.
 #[derive(Debug)]
@@ -23,7 +24,6 @@ pub(crate) struct Worker {
     pub(crate) fresh: Option<usize>,
     /// By the template's name.
     pub(crate) chat_formats: BTreeMap<Option<String>, Arc<ChatFormat>>,
-    pub(crate) constraints: Option<Constraints>,
 }
 
 /// The engine's side of a session.
@@ -66,13 +66,7 @@ pub(crate) fn keep_pending<T>(
 
 impl Worker {
     fn new(engine: Engine) -> Worker {
-        Worker {
-            engine,
-            sessions: BTreeMap::new(),
-            fresh: None,
-            chat_formats: BTreeMap::new(),
-            constraints: None,
-        }
+        Worker { engine, sessions: BTreeMap::new(), fresh: None, chat_formats: BTreeMap::new() }
     }
 
     /// The engine and a session to change. The engine's latest logits are no longer the session's afterwards.
@@ -164,25 +158,17 @@ impl EngineQueue {
     pub(crate) fn open<T: Send + 'static>(
         model: Arc<akunu::Model>,
         options: EngineOptions,
+        watcher: &Watcher,
         inspect: impl FnOnce(&Engine) -> T + Send + 'static,
     ) -> Result<(EngineQueue, T), Failure> {
         let (jobs, queue) = channel();
-        let (sender, receiver) = channel();
-        let serve = move || match Engine::new(model, &options) {
-            Err(error) => {
-                let _ = sender.send(Err(Failure::from(error)));
-            }
-            Ok(engine) => {
-                let _ = sender.send(Ok(inspect(&engine)));
-                drop(sender);
-                serve(Worker::new(engine), &queue);
-            }
+        let load = move |on_load: OnLoad<'_>| {
+            let engine = load_engine(model, &options, on_load)?;
+            let inspected = inspect(&engine);
+            let serve: Serve = Box::new(move || serve(Worker::new(engine), &queue));
+            Ok((inspected, serve))
         };
-        let thread =
-            std::thread::Builder::new().name("akunu-engine".into()).spawn(serve).map_err(|error| {
-                Failure::new(Status::Memory, format!("no thread for the engine could be started: {error}"))
-            })?;
-        let inspected = receiver.recv().unwrap_or_else(|_| Err(broken()))?;
+        let (thread, inspected) = load_on_thread("akunu-engine", watcher, load, broken)?;
         let queue =
             EngineQueue { jobs, thread: Mutex::new(Some(thread)), running: Mutex::new(Running::default()) };
         Ok((queue, inspected))
@@ -291,12 +277,21 @@ impl EngineQueue {
 /// Passes an item to the calling thread, and waits for its decision.
 pub(crate) type Emit<'a, S> = &'a dyn Fn(S) -> ControlFlow<()>;
 
+pub(crate) fn load_engine(
+    model: Arc<akunu::Model>,
+    options: &EngineOptions,
+    on_load: OnLoad<'_>,
+) -> Result<Engine, Failure> {
+    let device = akunu::open_device(options.device, options.threads, &options.backends)?;
+    Ok(Engine::load(model, device, options, on_load)?)
+}
+
 enum Event<S, T> {
     Emitted(S),
     Done(Result<T, Failure>),
 }
 
-fn broken() -> Failure {
+pub(crate) fn broken() -> Failure {
     let message = "a bug in Akunu: the engine of this model panicked and cannot be used; free the model and load it again";
     Failure::new(Status::Internal, message)
 }
@@ -316,7 +311,8 @@ mod tests {
     fn an_engine_that_panicked_gives_errors_and_can_be_freed() {
         let model = Arc::new(akunu::Model::embedded().unwrap());
         let options = EngineOptions { device: akunu::DeviceChoice::Cpu, ..EngineOptions::default() };
-        let (queue, context) = EngineQueue::open(model, options, Engine::context).unwrap();
+        let watcher = Watcher { on_progress: None, user: std::ptr::null_mut() };
+        let (queue, context) = EngineQueue::open(model, options, &watcher, Engine::context).unwrap();
         assert_eq!(queue.run(|worker| Ok(worker.engine.context())).unwrap(), context);
         let result = queue.run(|_| -> Result<(), Failure> { panic!("on purpose") });
         assert_eq!(result.unwrap_err().status, Status::Internal);

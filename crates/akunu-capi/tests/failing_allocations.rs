@@ -93,18 +93,7 @@ fn calls() -> Status {
 }
 
 fn settings() -> GenerateSettings {
-    GenerateSettings {
-        size: size_of::<GenerateSettings>() as u32,
-        max_tokens: 8,
-        stop_texts: null(),
-        stop_tokens: null(),
-        stop_text_count: 0,
-        stop_token_count: 0,
-        overflow: 0,
-        keep: 0,
-        ignore_end: 1,
-        reserved: 0,
-    }
+    GenerateSettings { max_tokens: 8, ignore_end: 1, ..GenerateSettings::default() }
 }
 
 /// The child's side: the calls with the failure, and then without.

@@ -127,6 +127,8 @@ pub enum DeviceError {
     OutOfBounds { device: &'static str, offset: u64, end: u64, bytes: u64 },
     #[error("{device}: {message}")]
     Failed { device: &'static str, message: String },
+    #[error("loading was cancelled")]
+    Cancelled,
 }
 
 /// Checks that every device makes before it accesses memory: counts and entries against the bounds of the table.

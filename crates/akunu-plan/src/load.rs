@@ -1,5 +1,7 @@
 //! Allocates a plan's buffers on a device and prepares its tables.
 
+use std::ops::ControlFlow;
+
 use akunu_arch::WeightProvider;
 
 use crate::plan::ModelPlan;
@@ -13,12 +15,44 @@ pub struct Loaded {
     pub replays: Passes<ReplayId>,
 }
 
+/// Called while weights are loaded, with the bytes that the device has and those of all weights, and again with both
+/// equal while it prepares tables. `Break` ends loading with [`DeviceError::Cancelled`].
+pub type OnLoad<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+
+/// An [`OnLoad`] that ignores the progress.
+pub fn unwatched(_done: u64, _total: u64) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+fn report(on_load: OnLoad<'_>, done: u64, total: u64) -> Result<(), DeviceError> {
+    match on_load(done, total) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(DeviceError::Cancelled),
+    }
+}
+
+fn weight_bytes(specs: &[BufferSpec]) -> u64 {
+    specs.iter().filter(|spec| matches!(spec.kind, BufferKind::Weight { .. })).map(|spec| spec.bytes).sum()
+}
+
 /// Allocates buffers on a device and uploads weights. The result is indexed by `BufferId`.
 pub fn load_buffers(
     specs: &[BufferSpec],
     weights: &dyn WeightProvider,
     device: &mut dyn Device,
 ) -> Result<Vec<DeviceBuffer>, DeviceError> {
+    load_buffers_watched(specs, weights, device, &mut unwatched)
+}
+
+/// As [`load_buffers`], and reports the progress.
+pub fn load_buffers_watched(
+    specs: &[BufferSpec],
+    weights: &dyn WeightProvider,
+    device: &mut dyn Device,
+    on_load: OnLoad<'_>,
+) -> Result<Vec<DeviceBuffer>, DeviceError> {
+    let (mut done, total) = (0, weight_bytes(specs));
+    report(on_load, done, total)?;
     let mut buffers = Vec::with_capacity(specs.len());
     for spec in specs {
         let buffer = match &spec.kind {
@@ -26,7 +60,10 @@ pub fn load_buffers(
                 let tensor = &weights.tensors()[*tensor];
                 // Cannot be absent: the plan counted the planes of this tensor.
                 let place = tensor.places().nth(*plane).unwrap_or(tensor.place());
-                device.import(&weights.regions()[place.region], place.offset, place.bytes)?
+                let buffer = device.import(&weights.regions()[place.region], place.offset, place.bytes)?;
+                done += spec.bytes;
+                report(on_load, done, total)?;
+                buffer
             }
             BufferKind::Vector { tensor, add, scale } => {
                 let tensor = &weights.tensors()[*tensor];
@@ -55,7 +92,21 @@ pub fn load(
     weights: &dyn WeightProvider,
     device: &mut dyn Device,
 ) -> Result<Loaded, DeviceError> {
-    let buffers = load_buffers(&plan.buffers, weights, device)?;
-    let replays = plan.tables.try_map(|table| device.prepare(table, &buffers))?;
+    load_watched(plan, weights, device, &mut unwatched)
+}
+
+/// As [`load`], and reports the progress.
+pub fn load_watched(
+    plan: &ModelPlan,
+    weights: &dyn WeightProvider,
+    device: &mut dyn Device,
+    on_load: OnLoad<'_>,
+) -> Result<Loaded, DeviceError> {
+    let buffers = load_buffers_watched(&plan.buffers, weights, device, on_load)?;
+    let total = weight_bytes(&plan.buffers);
+    let replays = plan.tables.try_map(|table| {
+        let replay = device.prepare(table, &buffers)?;
+        report(on_load, total, total).map(|()| replay)
+    })?;
     Ok(Loaded { buffers, replays })
 }

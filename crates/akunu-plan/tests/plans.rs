@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::ops::ControlFlow;
+
 use akunu_arch::WindowPattern;
 use akunu_format::DType;
 use akunu_plan::mock::{Call, MockDevice};
@@ -11,7 +13,7 @@ use akunu_plan::ops::AttentionParams;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
     BufferKind, Capabilities, Device, DispatchCommand, Entries, InPlace, Kernel, KvType, Move, PlanOptions,
-    Row, Submission, extents, load, plan,
+    Row, Submission, extents, load, load_watched, plan,
 };
 use common::{FakeModel, affine, capabilities, config, family, model, options};
 
@@ -42,6 +44,49 @@ fn the_device_allocates_what_was_planned() {
                 assert_eq!(imports, weights);
             }
         }
+    }
+}
+
+#[test]
+fn loading_reports_the_bytes_of_weights_and_can_be_cancelled_at_any_report() {
+    let model = model(family("llama"), |_| DType::Q8_0);
+    let capabilities = Capabilities { in_place: InPlace::Nothing, ..capabilities() };
+    let plan = plan(&model, &capabilities, &options()).unwrap();
+    let mut reports = Vec::new();
+    let mut device = MockDevice::new(capabilities.clone());
+    let all = &mut |done, total| {
+        reports.push((done, total));
+        ControlFlow::Continue(())
+    };
+    load_watched(&plan, &model, &mut device, all).unwrap();
+    let weights: Vec<u64> = plan
+        .buffers
+        .iter()
+        .filter(|buffer| matches!(buffer.kind, BufferKind::Weight { .. }))
+        .map(|buffer| buffer.bytes)
+        .collect();
+    let total: u64 = weights.iter().sum();
+    let mut expected = vec![(0, total)];
+    expected.extend(weights.iter().scan(0, |done, bytes| {
+        *done += bytes;
+        Some((*done, total))
+    }));
+    let prepared = device.calls.iter().filter(|call| matches!(call, Call::Prepare { .. })).count();
+    expected.extend(vec![(total, total); prepared]);
+    assert_eq!(reports, expected);
+    assert!(prepared > 0);
+    for stop in [0, 1, weights.len(), reports.len() - 1] {
+        let mut count = 0;
+        let mut device = MockDevice::new(capabilities.clone());
+        let until = &mut |_, _| {
+            count += 1;
+            if count > stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let error = load_watched(&plan, &model, &mut device, until).unwrap_err();
+        assert!(matches!(error, akunu_plan::DeviceError::Cancelled), "{error}");
+        assert_eq!(count, stop + 1);
+        let imports = device.calls.iter().filter(|call| matches!(call, Call::Import { .. })).count();
+        assert_eq!(imports, stop.min(weights.len()));
     }
 }
 

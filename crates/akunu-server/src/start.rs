@@ -193,6 +193,7 @@ impl Prepared {
             sampling,
             stop_strings: job.stop.clone(),
             ignore_eos: job.ignore_eos,
+            logprobs: job.logprobs,
             cancel: Some(cancel.clone()),
             ..GenerateOptions::default()
         };
@@ -249,7 +250,7 @@ impl Prepared {
             Prompt::Ids(ids) => (ids.clone(), plain(format, &mut options)?),
         };
         akunu::check_prompt(&ids, loaded.model().config().vocab_size, loaded.context())?;
-        let request = Request { prompt: ids, options, logprobs: job.logprobs, ..Request::default() };
+        let request = Request { prompt: ids, options, ..Request::default() };
         Ok(Prepared { request, reader })
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use akunu_arch::{ModelConfig, Pooling};
 use akunu_plan::{
     Capabilities, Cost, Device, DeviceBuffer, EncodeOptions, EncodeOutput, EncodePlan, Entries, KvType,
-    ReplayId, TextPass, load_buffers, plan_encoder,
+    OnLoad, ReplayId, TextPass, load_buffers_watched, plan_encoder,
 };
 
 use crate::engine::{available, check_memory};
@@ -174,8 +174,18 @@ impl Embedder {
     /// As [`Embedder::new`], on an open device.
     pub fn on_device(
         model: Arc<Model>,
+        device: Box<dyn Device>,
+        options: &EmbedOptions,
+    ) -> Result<Embedder, Error> {
+        Embedder::load(model, device, options, &mut akunu_plan::unwatched)
+    }
+
+    /// As [`Embedder::on_device`], and reports the progress, which may cancel it.
+    pub fn load(
+        model: Arc<Model>,
         mut device: Box<dyn Device>,
         options: &EmbedOptions,
+        on_load: OnLoad<'_>,
     ) -> Result<Embedder, Error> {
         let began = Instant::now();
         let capabilities = device.capabilities();
@@ -188,7 +198,7 @@ impl Embedder {
         }
         notes.extend(note);
         notes.extend(model.tokenizer_notes());
-        let buffers = load_buffers(&plan.buffers, model.weights(), &mut *device)?;
+        let buffers = load_buffers_watched(&plan.buffers, model.weights(), &mut *device, on_load)?;
         let replay = device.prepare(&plan.table, &buffers)?;
         let pass = TextPass::default();
         Ok(Embedder { load_time: began.elapsed(), model, device, plan, buffers, replay, notes, pass })

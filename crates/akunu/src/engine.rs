@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use akunu_plan::sample::Records;
 use akunu_plan::{
-    Capabilities, Device, Entries, InPlace, KvType, Loaded, MemoryPlan, ModelPlan, Move, PassKind,
+    Capabilities, Device, Entries, InPlace, KvType, Loaded, MemoryPlan, ModelPlan, Move, OnLoad, PassKind,
     PlanOptions, Row, Submission,
 };
 
@@ -230,8 +230,18 @@ impl Engine {
     /// As [`Engine::new`], on an open device: `options.threads` is not used, and `options.backends` only for notes.
     pub fn on_device(
         model: Arc<Model>,
+        device: Box<dyn Device>,
+        options: &EngineOptions,
+    ) -> Result<Engine, Error> {
+        Engine::load(model, device, options, &mut akunu_plan::unwatched)
+    }
+
+    /// As [`Engine::on_device`], and reports the progress, which may cancel it.
+    pub fn load(
+        model: Arc<Model>,
         mut device: Box<dyn Device>,
         options: &EngineOptions,
+        on_load: OnLoad<'_>,
     ) -> Result<Engine, Error> {
         let start = Instant::now();
         let plan = plan(&model, device.capabilities(), options)?;
@@ -239,7 +249,7 @@ impl Engine {
         check_fits(&plan, available)?;
         let mut notes = notes(&model, options, &plan, device.capabilities(), available);
         notes.extend(model.tokenizer_notes());
-        let loaded = akunu_plan::load(&plan, model.weights(), &mut *device)?;
+        let loaded = akunu_plan::load_watched(&plan, model.weights(), &mut *device, on_load)?;
         let mut logits = reserved("logits", plan.config.vocab_size)?;
         logits.resize(plan.config.vocab_size, 0.0);
         Ok(Engine {

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use crate::constraint::Constraint;
 use crate::generation::Generation;
+use crate::schedule::TokenLogprob;
 use crate::{Engine, Error, Sampling, Session, schedule};
 
 /// What happens when the context is full before the text is complete.
@@ -34,6 +35,8 @@ pub struct GenerateOptions {
     /// Continue after the model's end-of-text ids (`stop_ids` still stop).
     pub ignore_eos: bool,
     pub overflow: Overflow,
+    /// Report the log probability of each token, and of this many most probable alternatives.
+    pub logprobs: Option<usize>,
     /// The grammar of the text.
     pub constraint: Option<Arc<Constraint>>,
     /// Set from another thread or a signal handler to cancel the generation.
@@ -41,13 +44,15 @@ pub struct GenerateOptions {
 }
 
 /// A piece of generated text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Piece<'a> {
     /// Whole characters. Empty if the model has no tokenizer, or if the last ids have no text.
     pub text: &'a str,
     /// The ids since the previous piece. Text that may be the beginning of a stop string is held back, so the text may belong
     /// to earlier ids in part.
     pub ids: &'a [u32],
+    /// One for each of `ids`, if requested.
+    pub logprobs: &'a [TokenLogprob],
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +110,7 @@ impl Engine {
     ) -> Result<Generated, Error> {
         let mut generation = Generation::new(self, prompt, options)?;
         generation.reused = self.reuse(session, prompt)?;
-        schedule::run_alone(self, session, generation, on_piece)
+        schedule::run_alone(self, session, generation, options.logprobs, on_piece)
     }
 
     /// Checks options for this model.

@@ -52,8 +52,8 @@ pub use akunu_grammar::{GrammarError, Reasoning, ResponseFormat, Tool};
 pub use akunu_plan::random;
 pub use akunu_plan::verify::{Difference, Report};
 pub use akunu_plan::{
-    Capabilities, Cost, Device, DispatchTable, DriverMemory, EncodeOutput, EncodePlan, KvType, MemoryPlan,
-    ModelPlan,
+    Capabilities, Cost, Device, DeviceError, DispatchTable, DriverMemory, EncodeOutput, EncodePlan, KvType,
+    MemoryPlan, ModelPlan, OnLoad,
 };
 pub use backends::BackendOptions;
 pub use chips::ChipChoice;

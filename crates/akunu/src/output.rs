@@ -123,7 +123,7 @@ impl Output {
     }
 
     fn send(&mut self, certain: usize, on_piece: OnPiece<'_>) -> ControlFlow<()> {
-        let flow = on_piece(Piece { text: &self.stops.held[..certain], ids: &self.unsent });
+        let flow = on_piece(Piece { text: &self.stops.held[..certain], ids: &self.unsent, logprobs: &[] });
         self.stops.release(certain);
         self.unsent.clear();
         flow

@@ -588,10 +588,8 @@ fn log_probabilities_match_the_raw_logits() {
     let options = |sampling: &Sampling| GenerateOptions { sampling: sampling.clone(), ..tokens(12) };
     let samplings = [Sampling::default(), sampled, Sampling::default()];
     for (number, sampling) in samplings.iter().enumerate() {
-        let logprobs = (number < 2).then_some(4);
-        handle
-            .submit(Request { logprobs, options: options(sampling), ..request(0) }, log.plain(number))
-            .unwrap();
+        let logged = GenerateOptions { logprobs: (number < 2).then_some(4), ..options(sampling) };
+        handle.submit(Request { options: logged, ..request(0) }, log.plain(number)).unwrap();
     }
     drop(handle);
     scheduler.run();
@@ -607,6 +605,18 @@ fn log_probabilities_match_the_raw_logits() {
             assert!(logprobs.is_empty());
             continue;
         }
+        // The same, of a single generation.
+        let logged = GenerateOptions { logprobs: Some(4), ..options(sampling) };
+        let mut single = Vec::new();
+        let mut session = engine.session().unwrap();
+        let on_piece = &mut |piece: akunu::Piece<'_>| {
+            assert!(piece.logprobs.iter().map(|l| l.id).eq(piece.ids.iter().copied()));
+            single.extend_from_slice(piece.logprobs);
+            ControlFlow::Continue(())
+        };
+        let generated = engine.generate(&mut session, &prompt(), &logged, on_piece).unwrap();
+        drop(session);
+        assert_eq!((generated.ids, &single), (log.ids(number), &logprobs));
         let all = [prompt(), log.ids(number)].concat();
         let scores = engine.log_likelihoods(&all).unwrap();
         let scores = &scores[prompt().len() - 1..];

@@ -34,10 +34,10 @@ macro_rules! layouts {
 fn layouts() -> Vec<Layout> {
     layouts! {
         LoadOptions as "akunu_load_options" {
-            size threads device context sessions kv_type chunk chain chain_ms
+            size threads device context sessions kv_type chunk chain chain_ms on_progress progress_user batch queue
         }
         EmbedSettings as "akunu_embed_options" {
-            size threads device context pooling keep_length truncate
+            size threads device context pooling keep_length truncate on_progress progress_user
         }
         Config as "akunu_config" {
             size vocabulary context trained_context layers hidden_size ffn_size heads kv_heads head_size sessions chunk
@@ -51,9 +51,16 @@ fn layouts() -> Vec<Layout> {
             size temperature top_k top_p min_p repeat_penalty frequency_penalty presence_penalty repeat_last_n reserved seed
         }
         GenerateSettings as "akunu_generate_options" {
-            size max_tokens stop_texts stop_tokens stop_text_count stop_token_count overflow keep ignore_end reserved
+            size max_tokens stop_texts stop_tokens stop_text_count stop_token_count overflow keep ignore_end format
+            schema logprobs top_logprobs
         }
-        TokenPiece as "akunu_piece" { size token_count text text_length tokens }
+        TokenPiece as "akunu_piece" {
+            size token_count text text_length tokens logprobs logprob_count reserved
+        }
+        Logprob as "akunu_logprob" { token logprob }
+        RequestSettings as "akunu_request_options" {
+            size priority owner salt sampling bias_tokens biases bias_count
+        }
         Stats as "akunu_stats" {
             size finish end_token prompt_tokens reused_tokens generated_tokens prompt_seconds generate_seconds
             first_token_seconds reasoning_tokens

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 
 /// The folder with the shared and the static library.
 pub fn libraries() -> PathBuf {
@@ -13,6 +14,25 @@ pub fn shared() -> PathBuf {
     let path = libraries().join(name);
     assert!(path.is_file(), "{} was not built", path.display());
     path
+}
+
+/// A folder in which linkers and programs find the shared library by its names.
+pub fn installed() -> &'static Path {
+    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lib");
+        std::fs::create_dir_all(&folder).unwrap();
+        let abi = akunu_capi::AKUNU_ABI_VERSION;
+        for name in match cfg!(target_vendor = "apple") {
+            true => ["libakunu.dylib".to_string(), format!("libakunu.{abi}.dylib")],
+            false => ["libakunu.so".to_string(), format!("libakunu.so.{abi}")],
+        } {
+            let _ = std::fs::remove_file(folder.join(&name));
+            #[cfg(unix)]
+            std::os::unix::fs::symlink(shared(), folder.join(&name)).unwrap();
+        }
+        folder
+    });
+    &FOLDER
 }
 
 pub fn here(path: &str) -> PathBuf {
@@ -47,15 +67,14 @@ pub struct Program {
 impl Program {
     /// `None` without a compiler. The extension of the source gives its language.
     pub fn new(source: &Path, flags: &[&str]) -> Option<Program> {
-        let libraries = libraries();
+        let libraries = installed();
         let rpath = format!("-Wl,-rpath,{}", libraries.display());
-        let mut link = ["-L", libraries.to_str()?, "-lakunu_capi", &rpath].map(str::to_string).to_vec();
+        let mut link = ["-L", libraries.to_str()?, "-lakunu", &rpath].map(str::to_string).to_vec();
         if cfg!(target_os = "linux") {
             // Cargo's LD_LIBRARY_PATH names a folder that may have an older library, and only an rpath of the old kind
             // precedes it.
             link.push("-Wl,--disable-new-dtags".into());
         }
-        shared();
         Program::linked(source, flags, &link)
     }
 
@@ -70,7 +89,7 @@ impl Program {
             .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-I"])
             .arg(here("include"))
             .args(flags);
-        command.arg(source).arg("-o").arg(&path).args(link).arg("-pthread");
+        command.arg(source).arg("-o").arg(&path).args(link).args(["-pthread", "-lm"]);
         succeed(&mut command);
         Some(Program { path, _folder: folder })
     }

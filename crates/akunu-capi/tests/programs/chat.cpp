@@ -51,9 +51,10 @@ int main() {
     OK(akunu_get_sampling(session.get(), &sampling));
     sampling.seed = 7;
     sampling.top_k = 20;
+    sampling.temperature = 0.8f;
+    sampling.repeat_penalty = 1.1f;
+    sampling.repeat_last_n = 32;
     OK(akunu_set_sampling(session.get(), &sampling));
-    OK(akunu_gpu_temperature_scale(session.get(), 0.8f));
-    OK(akunu_gpu_repetition_penalty(session.get(), 1.1f, 32));
     OK(akunu_get_sampling(session.get(), &sampling));
     CHECK(sampling.temperature == 0.8f && sampling.repeat_penalty == 1.1f && sampling.repeat_last_n == 32);
 

@@ -54,8 +54,16 @@ static void structs(void) {
     FAILS(AKUNU_STATUS_STRUCT_SIZE, "too old", akunu_set_sampling(session, (akunu_sampling *)(void *)longer));
     sampling.top_p = 2;
     FAILS(AKUNU_STATUS_ARGUMENT, "top-p", akunu_set_sampling(session, &sampling));
-    FAILS(AKUNU_STATUS_ARGUMENT, "temperature", akunu_gpu_temperature_scale(session, -1));
-    FAILS(AKUNU_STATUS_ARGUMENT, "repeat penalty", akunu_gpu_repetition_penalty(session, 0, 64));
+    sampling.top_p = 1;
+    sampling.temperature = -1;
+    FAILS(AKUNU_STATUS_ARGUMENT, "temperature", akunu_set_sampling(session, &sampling));
+    sampling.temperature = 0;
+    sampling.repeat_penalty = 0;
+    FAILS(AKUNU_STATUS_ARGUMENT, "repeat penalty", akunu_set_sampling(session, &sampling));
+    /* A program of an older version: the fields that it does not know are not read. */
+    akunu_generate_options older = {.size = offsetof(akunu_generate_options, schema), .max_tokens = 1};
+    older.top_logprobs = 1000;
+    OK(akunu_generate(session, prompt, count, &older, NULL, NULL, NULL));
 }
 
 static void arguments(void) {

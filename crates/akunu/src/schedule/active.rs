@@ -44,22 +44,25 @@ impl<'a> Active<'a> {
         match catch_panic(|| Generation::new(engine, &request.prompt, &request.options)) {
             Err(error) => Err((on_event, error)),
             Ok(generation) => Ok(Active {
-                logprobs: request.logprobs,
                 number,
                 submitted,
                 salt: request.salt,
                 is_prepared: false,
-                ..Active::prepared(generation, on_event)
+                ..Active::prepared(generation, request.options.logprobs, on_event)
             }),
         }
     }
 
     /// A request whose slot holds a prefix of its prompt already.
-    pub(super) fn prepared(generation: Generation, on_event: Listener<'a>) -> Active<'a> {
+    pub(super) fn prepared(
+        generation: Generation,
+        logprobs: Option<usize>,
+        on_event: Listener<'a>,
+    ) -> Active<'a> {
         Active {
             generation,
             on_event,
-            logprobs: None,
+            logprobs,
             unsent: Vec::new(),
             number: 1,
             submitted: Instant::now(),

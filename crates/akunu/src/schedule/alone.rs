@@ -15,6 +15,7 @@ pub(crate) fn run_alone(
     engine: &mut Engine,
     session: &mut Session,
     generation: Generation,
+    logprobs: Option<usize>,
     on_piece: OnPiece<'_>,
 ) -> Result<Generated, Error> {
     let expected = generation.output.left().min(engine.context());
@@ -22,16 +23,16 @@ pub(crate) fn run_alone(
     let on_event = |event: Event<'_>| {
         match event {
             Event::Started { .. } => {}
-            Event::Piece { text, ids: more, .. } => {
+            Event::Piece { text, ids: more, logprobs } => {
                 ids.extend_from_slice(more);
-                return on_piece(Piece { text, ids: more });
+                return on_piece(Piece { text, ids: more, logprobs });
             }
             Event::Finished(finished) => ended = Some(Ok(finished)),
             Event::Failed(error) => ended = Some(Err(error)),
         }
         ControlFlow::Continue(())
     };
-    let mut batch = Batch::of_one(session, Active::prepared(generation, Box::new(on_event)));
+    let mut batch = Batch::of_one(session, Active::prepared(generation, logprobs, Box::new(on_event)));
     while !batch.is_idle() {
         batch.make_ready(engine);
         batch.step(engine);

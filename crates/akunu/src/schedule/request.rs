@@ -12,8 +12,6 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// `cancel` is checked before each step.
     pub options: GenerateOptions,
-    /// Report the log probability of each token, and of this many most probable alternatives.
-    pub logprobs: Option<usize>,
     /// Requests with a lower value get a slot first; the default is 0. The HTTP API and its keys use the same order.
     pub priority: i32,
     /// The owner. Slots are shared fairly between owners, however many requests each has.
