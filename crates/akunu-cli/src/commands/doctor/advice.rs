@@ -11,8 +11,7 @@ use crate::commands::synth;
 /// Context for which models are said to fit.
 const CONTEXT: usize = 8192;
 /// Parameters in a title, and the preset of `synth` whose size stands for them, in ascending order.
-const SIZES: [(&str, &str); 7] = [
-    ("0.6B", "qwen3-0.6b"),
+const SIZES: [(&str, &str); 6] = [
     ("1B", "llama-1b"),
     ("4B", "qwen3-4b"),
     ("8B", "qwen3-8b"),
@@ -75,7 +74,7 @@ pub fn advice(found: &Findings) -> Vec<String> {
 fn fitting((memory, free): (&str, u64)) -> String {
     let sizes = || SIZES.iter().filter_map(|(title, preset)| Some((*title, needed(preset)?)));
     let told = format!("{} of {memory} are free", human(free));
-    match sizes().take_while(|(_, bytes)| *bytes <= free).last() {
+    match sizes().rfind(|(_, bytes)| *bytes <= free) {
         Some((title, bytes)) => format!(
             "{told}: a model of {title} parameters at {QUANT} with a context of {CONTEXT} tokens fits (about {}).",
             human(bytes)
@@ -282,13 +281,13 @@ mod tests {
     fn models_that_fit_grow_with_the_memory() {
         let fits = |gib: u64| only(Findings { free: Some(("memory", gib << 30)), ..plain() });
         assert!(
-            fits(12).starts_with("12.00 GiB of memory are free: a model of 8B parameters at Q4_K_M with"),
+            fits(12).starts_with("12.00 GiB of memory are free: a model of 14B parameters at Q4_K_M with"),
             "{}",
             fits(12)
         );
-        let titles = [1, 2, 5, 8, 12, 24, 64].map(|gib| fits(gib).split(' ').nth(8).unwrap().to_string());
-        assert_eq!(titles, ["0.6B", "1B", "4B", "8B", "14B", "32B", "70B"].map(String::from));
-        assert!(fits(0).contains("a model of 0.6B parameters needs"), "{}", fits(0));
+        let titles = [2, 5, 8, 12, 24, 64].map(|gib| fits(gib).split(' ').nth(9).unwrap().to_string());
+        assert_eq!(titles, ["1B", "4B", "8B", "14B", "32B", "70B"].map(String::from));
+        assert!(fits(0).contains("a model of 1B parameters needs"), "{}", fits(0));
     }
 
     #[test]

@@ -128,6 +128,9 @@ pub fn run(args: &PerplexityArgs, out: &mut Output) -> Result<(), Failure> {
         (Some((path, base)), _) => compare(args, &mut engine, &ids, base, path, out),
         (None, Some(file)) => {
             let found = save_logits(&mut engine, &ids, windows, file)?;
+            if let Some(path) = &args.save_logits {
+                output::note(&format!("predictions written to {}", path.display()));
+            }
             print(args, found, windows, out)
         }
         (None, None) => {
