@@ -43,8 +43,8 @@ function show(from, length) {
     rect.setAttribute("x", x.toFixed(2));
     rect.setAttribute("width", w.toFixed(2));
     text.setAttribute("x", (x + 4).toFixed(2));
-    const name = frame.dataset.name;
-    text.textContent = name.length * CHARACTER + 8 <= w ? name : "";
+    const names = [frame.dataset.name, frame.dataset.short ?? ""];
+    text.textContent = names.find((name) => name.length * CHARACTER + 8 <= w) ?? "";
   }
 }
 
