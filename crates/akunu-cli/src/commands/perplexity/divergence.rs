@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn quantiles_are_interpolated() {
         let sorted = [1.0, 2.0, 4.0, 8.0];
-        assert_eq!([0.0, 0.5, 0.9, 1.0].map(|part| quantile(&sorted, part)), [1.0, 3.0, 6.8, 8.0]);
+        assert_eq!([0.0, 0.5, 0.75, 1.0].map(|part| quantile(&sorted, part)), [1.0, 3.0, 5.0, 8.0]);
         assert_eq!(quantile(&[7.0], 0.99), 7.0);
         assert_eq!(quantile(&[1.0, f64::INFINITY], 1.0), f64::INFINITY);
     }

@@ -295,6 +295,9 @@ fn without_layer(label: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
+/// The output of `profile --json`. `labels` has sums over layers, the slowest first, or all commands in order with
+/// --each. Of a label: `calls`, `ns`, `bytes` and `ops` in a pass, `gb_s` and `gop_s`, the `share` of the total, and
+/// `of_ceiling`, the time at the ceilings over the measured one (null where ceilings are unknown).
 fn json(lines: &[Line], ceilings: Option<ceilings::CeilingsReport>) -> serde_json::Value {
     let total = sum(lines);
     let each = lines.iter().map(|l| {
