@@ -2,11 +2,17 @@
 #![no_main]
 
 use akunu_arch::GgufModel;
+use akunu_format::gguf::Listing;
 use akunu_format::{Gguf, Region};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(gguf) = Gguf::from_region(Region::from_vec(data.to_vec())) else { return };
+    let region = Region::from_vec(data.to_vec());
+    let listing = Listing::from_region(&region);
+    let Ok(gguf) = Gguf::from_region(region) else { return };
+    // Every container can be listed, with the same tensors.
+    let listed = listing.iter().flat_map(|listing| &listing.tensors).map(|tensor| &tensor.name);
+    assert!(listing.is_ok() && listed.eq(gguf.tensors().iter().map(|tensor| &tensor.name)));
     for tensor in gguf.tensors() {
         assert_eq!(gguf.tensor_bytes(tensor).len(), tensor.bytes);
         assert!(gguf.tensor(&tensor.name).is_some());

@@ -32,6 +32,13 @@ pub fn columns() -> Option<usize> {
     env::var("COLUMNS").ok()?.parse().ok()
 }
 
+/// `LC_ALL`, `LC_CTYPE`, `LANG`: whether the first of these that is set names UTF-8. Consoles of Windows show it always.
+pub fn is_utf8() -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable).unwrap_or_default();
+    let locale = locale.to_string_lossy().to_ascii_lowercase();
+    cfg!(windows) || locale.contains("utf-8") || locale.contains("utf8")
+}
+
 /// Whether `NO_COLOR` and `TERM` allow dimmed text.
 pub fn allows_dimming() -> bool {
     variable("NO_COLOR").is_none() && variable("TERM").is_none_or(|term| term != "dumb")

@@ -65,7 +65,12 @@ impl Grid {
     }
 
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        debug_assert_eq!(N, self.columns.len());
+        self.cells(&cells);
+    }
+
+    /// As [`Grid::row`], for tables whose columns depend on something.
+    pub fn cells(&mut self, cells: &[String]) {
+        debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(cells.iter().map(|cell| printable(cell)).collect());
     }
 

@@ -1,6 +1,7 @@
 //! The akunu command line: text to stdout, everything else to stderr.
 
 mod args;
+mod bars;
 mod commands;
 mod environment;
 mod failure;

@@ -42,12 +42,28 @@ impl OutFile {
         Ok(OutFile { path: path.to_path_buf(), out })
     }
 
-    pub fn write(self, bytes: &[u8]) -> Result<(), Failure> {
-        let written = match self.out {
-            Out::Device(mut device) => device.write_all(bytes),
-            Out::File(mut file) => file.write_all(bytes).and_then(|()| file.commit(Existing::Replace)),
+    /// Writes the whole content.
+    pub fn write(mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.append(bytes)?;
+        self.finish()
+    }
+
+    /// Writes more of the content, which ends with [`OutFile::finish`].
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let written = match &mut self.out {
+            Out::Device(device) => device.write_all(bytes),
+            Out::File(file) => file.write_all(bytes),
         };
         written.map_err(|error| Failure::io("write", &self.path, &error))
+    }
+
+    pub fn finish(self) -> Result<(), Failure> {
+        match self.out {
+            Out::Device(_) => Ok(()),
+            Out::File(file) => {
+                file.commit(Existing::Replace).map_err(|error| Failure::io("write", &self.path, &error))
+            }
+        }
     }
 }
 

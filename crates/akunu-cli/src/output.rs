@@ -137,6 +137,11 @@ pub fn width() -> Option<usize> {
     terminal_size::terminal_size().map(|(width, _)| usize::from(width.0))
 }
 
+/// Whether characters beyond ASCII may be drawn with: stdout is a terminal, and the locale has UTF-8.
+pub fn shows_blocks() -> bool {
+    io::stdout().is_terminal() && crate::environment::is_utf8()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

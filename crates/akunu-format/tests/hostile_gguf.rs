@@ -1,6 +1,7 @@
 //! Damaged and malicious GGUF files: each is rejected with an error that names the position.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
+use akunu_format::gguf::{ListedTensor, Listing};
 use akunu_format::{FormatError, Gguf, Region};
 
 /// Builds a GGUF file byte by byte, valid or invalid as a test requires.
@@ -282,4 +283,32 @@ fn every_truncation_is_an_error() {
             || matches!(&error, FormatError::Key { problem, .. } if problem.contains("entries"));
         assert!(expected, "at {len}: {error}");
     }
+}
+
+#[test]
+fn a_listing_has_tensors_of_any_type_without_their_data() {
+    const IQ2_XXS: u32 = 16;
+    let raw = Raw::new()
+        .with_key(key("general.architecture", 8, &text(b"martian")))
+        .with_tensor(tensor("a", &[256, 2], IQ2_XXS, 0), 0)
+        .with_tensor(tensor("b", &[4, 3], 0, 1), 0)
+        .with_tensor(tensor("c", &[0, u64::MAX], 1000, 0), 0);
+    assert!(Gguf::from_region(Region::from_vec(raw.bytes())).is_err());
+    let listing = Listing::from_region(&Region::from_vec(raw.bytes())).unwrap();
+    assert_eq!(listing.metadata.str("general.architecture").unwrap(), Some("martian"));
+    let listed = |name: &str, type_name: &str, shape: &[u64], bytes| ListedTensor {
+        name: name.into(),
+        type_name: type_name.into(),
+        shape: shape.to_vec(),
+        bytes,
+    };
+    let expected = [
+        listed("a", "IQ2_XXS", &[2, 256], None),
+        listed("b", "F32", &[3, 4], Some(48)),
+        listed("c", "type 1000", &[u64::MAX, 0], None),
+    ];
+    assert_eq!(listing.tensors, expected);
+    let bytes = raw.bytes();
+    let is_listed = |length| Listing::from_region(&Region::from_vec(bytes[..length].to_vec())).is_ok();
+    assert_eq!((0..=bytes.len()).find(|&length| is_listed(length)), Some(bytes.len()));
 }

@@ -72,7 +72,7 @@ fn gpu(backends: &BackendOptions) -> Option<DeviceChoice> {
 }
 
 /// Why `Auto` does not select a GPU that exists: one of its libraries is missing.
-pub(crate) fn unused_gpu(backends: &BackendOptions) -> Option<String> {
+pub fn unused_gpu(backends: &BackendOptions) -> Option<String> {
     #[cfg(not(target_vendor = "apple"))]
     if let Err(error) = akunu_cuda::probe(&backends.cuda.folders) {
         return (!error.is_absence()).then(|| error.to_string());

@@ -70,6 +70,6 @@ pub use pick::Choice;
 pub use profile::{LabelTiming, ProfileOptions};
 pub use prompt::check_prompt;
 pub use sampling::{Breakers, Sampler, Sampling};
-pub use score::Perplexity;
+pub use score::{Perplexity, ScoredToken, Windows};
 pub use session::Session;
 pub use verify::{verify, verify_texts};

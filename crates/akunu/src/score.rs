@@ -1,5 +1,7 @@
 //! Log likelihoods of texts, and perplexity.
 
+use std::ops::ControlFlow;
+
 use crate::pass::Feed;
 use crate::{Engine, Error};
 
@@ -18,42 +20,91 @@ impl Perplexity {
     }
 }
 
+/// A token that was scored, with the logits that predict it.
+#[derive(Clone, Copy, Debug)]
+pub struct ScoredToken<'a> {
+    pub id: u32,
+    /// ln p of the token.
+    pub log_p: f64,
+    pub logits: &'a [f32],
+}
+
+/// Perplexity over windows of `window` tokens at intervals of `stride`. In each window, the tokens that no earlier one
+/// scored are scored. The first token of a window has nothing before it, so it never is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Windows {
+    pub window: usize,
+    pub stride: usize,
+}
+
+impl Windows {
+    /// (start, end, number of leading tokens that are not scored) of each window over `tokens`.
+    fn over(self, tokens: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+        let mut done = 0;
+        let starts = (0..tokens).step_by(self.stride.max(1));
+        starts.map_while(move |start| {
+            let end = tokens.min(start + self.window);
+            let first = done.max(start + 1) - start;
+            let is_new = done < tokens;
+            done = end;
+            // A single last token has no context.
+            is_new.then_some((start, end, first.min(end - start)))
+        })
+    }
+
+    /// Number of tokens that are scored.
+    pub fn scored(self, tokens: usize) -> usize {
+        self.over(tokens).map(|(start, end, first)| end - start - first).sum()
+    }
+}
+
 impl Engine {
     /// ln p(ids\[i\] | ids\[..i\]) for i from 1 on: one fewer than ids. They have to fit the context. Uses a free slot
     /// temporarily; passes compute as many logits as [`crate::EngineOptions::logit_rows`].
     pub fn log_likelihoods(&mut self, ids: &[u32]) -> Result<Vec<f64>, Error> {
-        self.log_likelihoods_from(ids, 1)
+        let mut scores = Vec::with_capacity(ids.len().saturating_sub(1));
+        let _ = self.score(ids, 1, &mut |token| {
+            scores.push(token.log_p);
+            ControlFlow::Continue(())
+        })?;
+        Ok(scores)
     }
 
-    /// The same for i from `first` (at least 1) on: earlier tokens are processed without logits.
-    fn log_likelihoods_from(&mut self, ids: &[u32], first: usize) -> Result<Vec<f64>, Error> {
+    /// Visits ids\[i\] for i from `first` (at least 1) on: earlier tokens are processed without logits.
+    fn score(
+        &mut self,
+        ids: &[u32],
+        first: usize,
+        visit: &mut dyn FnMut(ScoredToken<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, Error> {
         self.check_prompt(ids)?;
         let mut session = self.session()?;
         let vocab = self.vocab_size();
         let chunk = self.plan().tables.prefill().logit_rows;
-        let mut scores = Vec::with_capacity(ids.len() - 1);
         // The row before a token predicts it, so the last token need not be processed.
         let (unscored, scored) = ids[..ids.len() - 1].split_at((first - 1).min(ids.len() - 1));
         for part in unscored.chunks(self.plan().tables.prefill().rows) {
             self.pass(&mut [Feed { session: &mut session, ids: part, logits: 0 }])?;
         }
         let mut logits = Vec::new();
+        let mut position = first - 1;
         for part in scored.chunks(chunk) {
             self.pass(&mut [Feed { session: &mut session, ids: part, logits: part.len() }])?;
             logits.clear();
             self.append_logits(&mut logits)?;
-            for row in logits.chunks_exact(vocab) {
-                let position = first - 1 + scores.len();
-                let score = log_softmax(row, ids[position + 1]);
-                scores.push(score.ok_or(Error::NotFinite { position })?);
+            for logits in logits.chunks_exact(vocab) {
+                let id = ids[position + 1];
+                let log_p = log_softmax(logits, id).ok_or(Error::NotFinite { position })?;
+                if visit(ScoredToken { id, log_p, logits }).is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+                position += 1;
             }
         }
-        Ok(scores)
+        Ok(ControlFlow::Continue(()))
     }
 
-    /// Perplexity over windows of `window` tokens at intervals of `stride`; in each, the tokens that no earlier window
-    /// scored are scored (the first token of a window has nothing before it, so it never is). `progress` gets (done, all)
-    /// tokens after each window.
+    /// Perplexity over windows. `progress` gets (done, all) tokens after each window.
     pub fn perplexity(
         &mut self,
         ids: &[u32],
@@ -61,6 +112,20 @@ impl Engine {
         stride: usize,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Perplexity, Error> {
+        let windows = Windows { window, stride };
+        self.perplexity_with(ids, windows, progress, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`Engine::perplexity`], visiting each scored token in order. After a `Break`, the result is that of the tokens
+    /// so far.
+    pub fn perplexity_with(
+        &mut self,
+        ids: &[u32],
+        windows: Windows,
+        progress: &mut dyn FnMut(usize, usize),
+        visit: &mut dyn FnMut(ScoredToken<'_>) -> ControlFlow<()>,
+    ) -> Result<Perplexity, Error> {
+        let Windows { window, stride } = windows;
         let refuse =
             |name, value: usize, expected| Err(Error::Setting { name, value: value.to_string(), expected });
         if window < 2 || window > self.context() {
@@ -76,19 +141,19 @@ impl Engine {
                 "at least 2: the first of them is only a beginning",
             );
         }
-        let (mut start, mut done, mut sum, mut tokens) = (0, 0, 0.0, 0);
-        while done < ids.len() {
-            let end = ids.len().min(start + window);
-            // A single last token has no context.
-            if end - start >= 2 {
-                let first = done.saturating_sub(start).max(1);
-                let scores = self.log_likelihoods_from(&ids[start..end], first)?;
-                sum -= scores.iter().sum::<f64>();
-                tokens += scores.len();
+        let (mut sum, mut tokens) = (0.0, 0);
+        for (start, end, first) in windows.over(ids.len()) {
+            if first < end - start {
+                let scored = self.score(&ids[start..end], first, &mut |token| {
+                    sum -= token.log_p;
+                    tokens += 1;
+                    visit(token)
+                })?;
+                if scored.is_break() {
+                    break;
+                }
             }
-            done = end;
-            start += stride;
-            progress(done, ids.len());
+            progress(end, ids.len());
         }
         Ok(Perplexity { tokens, mean_nll: sum / tokens as f64 })
     }
@@ -106,6 +171,17 @@ fn log_softmax(logits: &[f32], id: u32) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn windows_score_each_token_once_but_those_without_context() {
+        let over = |tokens, window, stride| Windows { window, stride }.over(tokens).collect::<Vec<_>>();
+        assert_eq!(over(10, 4, 4), [(0, 4, 1), (4, 8, 1), (8, 10, 1)]);
+        assert_eq!(over(9, 4, 4), [(0, 4, 1), (4, 8, 1), (8, 9, 1)]);
+        assert_eq!(over(10, 4, 2), [(0, 4, 1), (2, 6, 2), (4, 8, 2), (6, 10, 2)]);
+        assert_eq!(over(5, 5, 1), [(0, 5, 1)]);
+        let scored = |tokens, window, stride| Windows { window, stride }.scored(tokens);
+        assert_eq!((scored(10, 4, 4), scored(9, 4, 4), scored(10, 4, 2)), (7, 6, 9));
+    }
 
     #[test]
     fn log_softmax_is_stable_and_reports_nan() {

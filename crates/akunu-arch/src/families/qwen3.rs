@@ -12,7 +12,7 @@ pub static CARD: Card = Card {
     tensors: &[EMBEDDING, QKV, QK_NORMS, ATTN_OUTPUT, FFN_NORM, GATED_FFN, OUTPUT, SCORE],
     qk_norm: Some(QkNorm::Head),
     rerank: Some(RERANK),
-    shapes: &[QWEN3_0_6B, QWEN3_4B, QWEN3_8B, QWEN3_EMBEDDING_0_6B],
+    shapes: &[QWEN3_0_6B, QWEN3_4B, QWEN3_8B, QWEN3_14B, QWEN3_32B, QWEN3_EMBEDDING_0_6B],
     ..Card::PLAIN
 };
 
@@ -80,6 +80,19 @@ const QWEN3_EMBEDDING_0_6B: Shape = Shape {
 
 const QWEN3_4B: Shape =
     Shape { name: "qwen3-4b", title: "Qwen3 4B", hidden: 2560, ffn: 9728, tied: true, ..QWEN3_8B };
+
+const QWEN3_14B: Shape = Shape {
+    name: "qwen3-14b",
+    title: "Qwen3 14B",
+    hidden: 5120,
+    layers: 40,
+    ffn: 17_408,
+    heads: 40,
+    ..QWEN3_8B
+};
+
+const QWEN3_32B: Shape =
+    Shape { name: "qwen3-32b", title: "Qwen3 32B", layers: 64, ffn: 25_600, heads: 64, ..QWEN3_14B };
 
 const QWEN3_0_6B: Shape = Shape {
     name: "qwen3-0.6b",

@@ -33,11 +33,14 @@ impl CeilingsReport {
     }
 
     pub fn line(&self) -> String {
-        let CeilingsReport { isa, threads, read_gb_s, int8_gop_s, f32_gop_s, .. } = self;
-        let plural = if *threads == 1 { "" } else { "s" };
+        let plural = if self.threads == 1 { "" } else { "s" };
+        format!("ceilings ({}, {} thread{plural}): {}", self.isa, self.threads, self.text())
+    }
+
+    pub fn text(&self) -> String {
+        let CeilingsReport { read_gb_s, int8_gop_s, f32_gop_s, .. } = self;
         format!(
-            "ceilings ({isa}, {threads} thread{plural}): {read_gb_s:.1} GB/s of {}, {int8_gop_s:.0} int8 and \
-             {f32_gop_s:.0} f32 GOP/s",
+            "{read_gb_s:.1} GB/s of {}, {int8_gop_s:.0} int8 and {f32_gop_s:.0} f32 GOP/s",
             akunu::human(self.working_set)
         )
     }

@@ -6,11 +6,14 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::args::{ModelArg, PlannedArgs, TaskArgs};
+use crate::bars::{MemoryBar, Style};
 use crate::failure::Failure;
 use crate::grid::{Grid, grouped};
 use crate::output::{self, Output};
 
 /// Shows exactly how much memory a model needs, and whether it fits
+///
+/// The bar shows the needed memory beside what is available: blocks on a terminal with UTF-8, ASCII elsewhere.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     #[command(flatten)]
@@ -195,10 +198,25 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
     out.text("\n")?;
     out.listing(&grid.render(output::width()))?;
     out.text("\n")?;
+    out.text(&memory_bar(report).render(Style::of_stdout(), output::width()))?;
+    out.text("\n")?;
     match args.planned.chip {
         Some(_) => out.line(&format!("Planned for chip: {}", report.detail)),
         None => out.line(&verdict(report)),
     }
+}
+
+/// The parts add up to the total.
+fn memory_bar(report: &PlanReport<'_>) -> MemoryBar {
+    let m = &report.memory;
+    let stored = report.files_read.unwrap_or(m.weights_in_place);
+    let parts = [
+        ("weights", stored + m.weights_copied + m.constants),
+        ("KV cache", m.kv),
+        ("activations", m.scratch + m.io),
+        ("workspace and tables", m.workspace + m.tables),
+    ];
+    MemoryBar { parts, available: report.available }
 }
 
 fn verdict(report: &PlanReport<'_>) -> String {

@@ -1,8 +1,9 @@
 //! The commands that measure speed and memory, mainly their JSON output.
+#![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
 use std::fs;
 
-use crate::common::{json, ok, path, run};
+use crate::common::{akunu, finish, json, ok, path, refuses, run};
 
 #[test]
 fn bench_gives_an_object_for_each_test() {
@@ -43,6 +44,82 @@ fn batches_are_measured_between_prompts_and_single_sequences_and_sampled_too() {
     let names: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["test"].as_str().unwrap()).collect();
     assert_eq!(names, ["pp8", "tg4@b3@sampled", "tg4@sampled"]);
     assert!(rows.as_array().unwrap().iter().all(|row| row["tok_s"].as_f64().unwrap() > 0.0), "{rows}");
+}
+
+/// A result whose speeds are changed by a factor.
+fn scaled(rows: &serde_json::Value, factor: f64) -> serde_json::Value {
+    let mut rows = rows.clone();
+    for row in rows.as_array_mut().unwrap() {
+        for key in ["tok_s", "min", "max"] {
+            row[key] = (row[key].as_f64().unwrap() * factor).into();
+        }
+        for run in row["runs"].as_array_mut().unwrap() {
+            *run = (run.as_f64().unwrap() * factor).into();
+        }
+    }
+    rows
+}
+
+#[test]
+fn bench_compares_with_an_earlier_result() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("old.json");
+    let bench = ["bench", "-p", "8", "-n", "4", "-r", "3", "-t", "1"];
+    let measured = json(&[&bench[..], &["--json"]].concat());
+    let compare = |old: &serde_json::Value, more: &[&str]| {
+        fs::write(&file, old.to_string()).unwrap();
+        run(&[&bench[..], &["--compare", path(&file)], more].concat())
+    };
+    // Far outside of any spread.
+    let faster = compare(&scaled(&measured, 0.001), &["--json"]);
+    assert_eq!(faster.code, 0, "{}", faster.stderr);
+    let found: serde_json::Value = serde_json::from_str(&faster.stdout).unwrap();
+    for test in found["tests"].as_array().unwrap() {
+        assert_eq!(test["result"], "faster", "{test}");
+        let ratio = test["new"].as_f64().unwrap() / test["old"].as_f64().unwrap();
+        assert!((test["ratio"].as_f64().unwrap() / ratio - 1.0).abs() < 1e-9, "{test}");
+    }
+    assert_eq!(found["tests"].as_array().unwrap().len(), 2);
+    assert_eq!(found["differences"].as_array().unwrap().len(), 0, "{found}");
+    assert_eq!(found["results"][1]["test"], "tg4");
+
+    let mut other = scaled(&measured, 1000.0);
+    other[0]["test"] = "pp16".into();
+    other[1]["machine"] = "an abacus\u{1b}[2J".into();
+    let slower = compare(&other, &[]);
+    assert_eq!(slower.code, 1, "{}", slower.stdout);
+    for words in [
+        "slower",
+        "machine: an abacus\\u{1b}[2J → ",
+        "only in ",
+        ": pp16, 1 thread",
+        "not in ",
+        ": pp8, 1 thread",
+    ] {
+        assert!(slower.stdout.contains(words), "{words}: {}", slower.stdout);
+    }
+    // The file of a comparison can be compared with, too.
+    assert_eq!(compare(&found, &["--json"]).code & !1, 0);
+}
+
+#[test]
+fn bench_refuses_files_that_are_not_results_before_it_measures() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("old.json");
+    for (text, words) in [
+        ("text", "it is not JSON"),
+        ("{}", "it has no results"),
+        ("[]", "is empty"),
+        ("[{\"model\": \"m\"}]", "result 1: missing field `device`"),
+    ] {
+        fs::write(&file, text).unwrap();
+        refuses(&["bench", "--compare", path(&file)], 1, &[words, "hint: akunu bench --json"]);
+    }
+    refuses(&["bench", "--compare", "/no/such.json"], 1, &["cannot be read"]);
+    let row = json(&["bench", "-p", "0", "-n", "4", "-r", "1", "--json"]);
+    fs::write(&file, row.to_string()).unwrap();
+    let words = ["no test of", "was measured", "hint: its tests are tg4"];
+    refuses(&["bench", "-p", "8", "-n", "0", "-r", "1", "--compare", path(&file)], 1, &words);
 }
 
 #[test]
@@ -111,4 +188,30 @@ fn doctor_names_the_device_that_is_used() {
     assert_eq!(devices.iter().filter(|d| d["default"] == true).count(), 1, "{found}");
     assert!(found["cores"].as_u64().unwrap() > 0);
     assert!(ok(&["doctor"]).contains("device"));
+}
+
+#[test]
+fn doctor_ends_with_advice() {
+    let dir = tempfile::tempdir().unwrap();
+    let doctor = |args: &[&str]| {
+        let mut command = akunu(args);
+        command.env("AKUNU_ISA", "scalar").env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", dir.path());
+        let done = finish(command);
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        done.stdout
+    };
+    let text = doctor(&["doctor"]);
+    let last: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("advice  ")).collect();
+    // The available memory is known on Linux only.
+    assert_eq!(last.iter().any(|line| line.contains("are free")), cfg!(target_os = "linux"), "{text}");
+    assert!(
+        last.iter().any(|line| line.starts_with("AKUNU_ISA selects scalar, but this processor has ")),
+        "{text}"
+    );
+    assert!(
+        text.trim_end()
+            .ends_with("HF_HUB_OFFLINE is set: models are taken from the cache, and none is downloaded.")
+    );
+    let found: serde_json::Value = serde_json::from_str(&doctor(&["doctor", "--json"])).unwrap();
+    assert_eq!(found["advice"].as_array().unwrap().len(), last.len());
 }

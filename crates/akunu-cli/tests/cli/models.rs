@@ -1,12 +1,15 @@
 //! Output of the file commands, for the embedded model and for synthetic ones.
 
-use crate::common::{json, ok, path, refuses, run};
+use crate::common::{akunu, finish, json, ok, path, refuses, run};
 
 /// Replaces the amount of available memory, which differs from run to run.
 fn settled(text: &str) -> String {
-    let lines =
-        text.lines().map(|line| if line.starts_with("Fits: ") { "Fits: […] are available." } else { line });
-    lines.collect::<Vec<_>>().join("\n")
+    let settled = |line| match line {
+        line if str::starts_with(line, "Fits: ") => "Fits: […] are available.",
+        line if line.starts_with(". free ") => ". free […]",
+        line => line,
+    };
+    text.lines().map(settled).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
@@ -40,6 +43,24 @@ fn plan_as_json_adds_up() {
         found["allocated"].as_u64().unwrap()
     );
     assert_eq!(found["fits"], true);
+}
+
+#[test]
+fn a_plan_has_a_bar_of_the_memory_that_fits_the_terminal() {
+    // A context that needs about twice the available memory.
+    let found = json(&["plan", "--device", "cpu", "-c", "1000", "--json"]);
+    let of = |value: &serde_json::Value| value.as_u64().unwrap();
+    let context = 2 * of(&found["available"]) / (of(&found["memory"]["kv"]) / 1000);
+    let mut narrow = akunu(&["plan", "--device", "cpu", "-c", &context.to_string()]);
+    narrow.env("COLUMNS", "40");
+    let text = finish(narrow).stdout;
+    let bar = text.lines().find(|line| line.starts_with('[')).unwrap();
+    assert_eq!(bar.len(), 40, "{bar}");
+    // Nearly everything is KV cache, and the mark is where the available memory ends.
+    assert!(bar.starts_with("[#") && bar.ends_with("=+-]") && bar.contains('|'), "{bar}");
+    assert!(text.contains("| available ") && text.contains("= KV cache "), "{text}");
+    let chip = ok(&["plan", "--for", "cuda"]);
+    assert!(!chip.contains("free") && chip.contains("# weights "), "{chip}");
 }
 
 #[test]

@@ -264,3 +264,19 @@ fn a_narrow_terminal_shows_everything() {
     terminal.type_keys("\x04");
     assert_eq!(terminal.end().0, Some(0));
 }
+
+#[test]
+fn bars_are_of_blocks_if_the_locale_has_utf_8() {
+    let plan = |locale: &str| {
+        let mut command = akunu(&["plan", "--device", "reference", "-c", "256"]);
+        command.env_remove("LC_CTYPE").env_remove("LANG").env("LC_ALL", locale);
+        let (code, shown) = Terminal::new(command, 60).end();
+        assert_eq!(code, Some(0));
+        let bar = shown.lines().find(|line| line.starts_with('[')).unwrap().trim_end().to_string();
+        assert_eq!(bar.chars().count(), 60, "{shown}");
+        bar
+    };
+    let blocks = plan("de_DE.UTF-8");
+    assert!(blocks.starts_with("[█▓▒░··"), "{blocks}");
+    assert!(plan("C").starts_with("[#=+-.."));
+}

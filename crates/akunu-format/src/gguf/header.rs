@@ -47,8 +47,22 @@ pub(crate) struct Part {
 
 /// Reads the header. The `region` of the tensors is set to `region_index`.
 pub(crate) fn read_part(region: &Region, region_index: usize) -> Result<Part, FormatError> {
-    let bytes = region.bytes();
-    let mut cursor = Cursor::new(bytes, MAX_BYTES);
+    let header = read_header(region)?;
+    let alignment = alignment(&header.metadata)?;
+    let entries = header.tensors.into_iter().map(Entry::of).collect::<Result<Vec<_>, _>>()?;
+    let tensors = place_tensors(entries, header.end, alignment, region.bytes().len(), region_index)?;
+    Ok(Part { metadata: header.metadata, tensors })
+}
+
+/// What the bytes of a header say, with tensors of any type.
+pub(super) struct Header<'a> {
+    pub(super) metadata: Metadata,
+    pub(super) tensors: Vec<RawEntry<'a>>,
+    end: usize,
+}
+
+pub(super) fn read_header(region: &Region) -> Result<Header<'_>, FormatError> {
+    let mut cursor = Cursor::new(region.bytes(), MAX_BYTES);
     let in_header = |fault| from_fault(fault, "the header", FormatError::header);
     let magic: [u8; 4] = cursor.array().map_err(in_header)?;
     if magic != MAGIC {
@@ -70,10 +84,8 @@ pub(crate) fn read_part(region: &Region, region_index: usize) -> Result<Part, Fo
     }
 
     let metadata = read_metadata(&mut cursor, pair_count, region)?;
-    let alignment = alignment(&metadata)?;
-    let entries = read_tensor_entries(&mut cursor, tensor_count)?;
-    let tensors = place_tensors(entries, cursor.position(), alignment, bytes.len(), region_index)?;
-    Ok(Part { metadata, tensors })
+    let tensors = read_tensor_entries(&mut cursor, tensor_count)?;
+    Ok(Header { metadata, tensors, end: cursor.position() })
 }
 
 fn from_fault(fault: Fault, what: &str, wrong: impl Fn(String) -> FormatError) -> FormatError {
@@ -247,7 +259,16 @@ fn numbers<T, const N: usize>(cursor: &mut Cursor<'_>, from: fn([u8; N]) -> T) -
     Ok(bytes.as_chunks::<N>().0.iter().map(|chunk| from(*chunk)).collect())
 }
 
-/// A tensor as stated in the header: its sizes are checked, its position is not yet.
+/// A tensor as stated in the header, of any type.
+pub(super) struct RawEntry<'a> {
+    pub(super) name: &'a str,
+    /// Outermost first.
+    pub(super) shape: Vec<u64>,
+    pub(super) type_id: u32,
+    offset: u64,
+}
+
+/// The same of a supported type: its sizes are checked, its position is not yet.
 struct Entry {
     name: String,
     dtype: DType,
@@ -256,7 +277,16 @@ struct Entry {
     bytes: usize,
 }
 
-fn read_tensor_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>, FormatError> {
+impl Entry {
+    fn of(raw: RawEntry<'_>) -> Result<Entry, FormatError> {
+        let RawEntry { name, shape, type_id, offset } = raw;
+        let dtype = DType::from_gguf_id(type_id).ok_or_else(|| unsupported_type(name, type_id))?;
+        let (shape, bytes) = measure(dtype, &shape).map_err(|problem| FormatError::tensor(name, problem))?;
+        Ok(Entry { name: name.to_string(), dtype, shape, offset, bytes })
+    }
+}
+
+fn read_tensor_entries<'a>(cursor: &mut Cursor<'a>, count: u64) -> Result<Vec<RawEntry<'a>>, FormatError> {
     let have = cursor.left() as u64;
     if count > have / MIN_TENSOR as u64 {
         return Err(FormatError::header(format!("it claims {count} tensors with {have} bytes left")));
@@ -276,7 +306,7 @@ fn read_tensor_entries(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>
     Ok(entries)
 }
 
-fn read_tensor_entry(cursor: &mut Cursor<'_>, name: &str) -> Result<Entry, FormatError> {
+fn read_tensor_entry<'a>(cursor: &mut Cursor<'a>, name: &'a str) -> Result<RawEntry<'a>, FormatError> {
     let in_tensor = |fault| {
         let what = format!("the header entry of tensor {}", printable(name));
         from_fault(fault, &what, |problem| FormatError::tensor(name, problem))
@@ -295,9 +325,7 @@ fn read_tensor_entry(cursor: &mut Cursor<'_>, name: &str) -> Result<Entry, Forma
     shape.reverse();
     let type_id = cursor.u32().map_err(in_tensor)?;
     let offset = cursor.u64().map_err(in_tensor)?;
-    let dtype = DType::from_gguf_id(type_id).ok_or_else(|| unsupported_type(name, type_id))?;
-    let (shape, bytes) = measure(dtype, &shape).map_err(|problem| FormatError::tensor(name, problem))?;
-    Ok(Entry { name: name.to_string(), dtype, shape, offset, bytes })
+    Ok(RawEntry { name, shape, type_id, offset })
 }
 
 fn unsupported_type(name: &str, type_id: u32) -> FormatError {

@@ -2,6 +2,7 @@
 
 mod cursor;
 mod header;
+mod listing;
 mod metadata;
 mod split;
 mod types;
@@ -10,6 +11,7 @@ mod writer;
 use std::collections::HashMap;
 use std::path::Path;
 
+pub use listing::{ListedTensor, Listing};
 pub use metadata::{Array, Metadata, Strings, Value};
 pub use types::tensor_type_name;
 pub use writer::{GgufWriter, TensorSpec};

@@ -1,10 +1,12 @@
 //! `akunu bench`: prompt processing and generation speed.
 
 mod compare;
+mod earlier;
 mod measure;
 mod test;
 mod texts;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +16,7 @@ use clap::Args;
 use serde::Serialize;
 
 use self::compare::Speed;
+use self::earlier::Measured;
 use self::measure::Runner;
 use self::test::{Kind, Test};
 use super::ceilings;
@@ -84,15 +87,25 @@ pub struct BenchArgs {
     /// these ceilings
     #[arg(long)]
     ceilings: bool,
-    /// Prints a JSON array of objects
+    /// Compares with an earlier result of --json; exits with 1 if a test is slower
+    ///
+    /// A test is slower or faster if it was so in every run, with at least three runs on each side. Tests that only one
+    /// side has, and differences in the machine, the model or the settings, are listed.
+    #[arg(long, value_name = "OLD.json")]
+    compare: Option<PathBuf>,
+    /// Prints a JSON array of objects; with --compare, an object with the comparison and this array as `results`
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     format: FormatArgs,
 }
 
+/// One object of `bench --json`.
 #[derive(Debug, Serialize)]
 struct Row {
+    version: &'static str,
+    /// Processor, cores, system.
+    machine: String,
     model: String,
     device: String,
     /// Description by the device: `avx512, 2 threads`.
@@ -101,6 +114,11 @@ struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     metal_icb: Option<bool>,
     threads: usize,
+    kv_type: &'static str,
+    /// Maximum prompt tokens per pass.
+    chunk: usize,
+    /// As requested; `None`: as long as the device allows.
+    chain_ms: Option<usize>,
     test: String,
     /// Of all sequences. Median.
     tok_s: f64,
@@ -129,11 +147,12 @@ struct Memory {
 }
 
 pub fn run(args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
+    let earlier = args.compare.as_deref().map(earlier::read).transpose()?;
     let opened = Instant::now();
     let model = super::open(args.model.path(), args.no_mmap)?;
     let open_time = opened.elapsed();
     if let Some(task) = args.task.task(&model) {
-        return texts::run(args, &model, task, open_time, out);
+        return texts::run(args, &model, task, open_time, earlier.as_deref(), out);
     }
     if !args.length.is_empty() {
         return Err(Failure::usage("--length is for embedding models and rerankers").hint(
@@ -159,10 +178,35 @@ pub fn run(args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
         }
     }
     drop(progress);
-    if args.json {
-        return out.json(&rows);
+    finish(args, &rows, earlier.as_deref(), print, out)
+}
+
+/// Prints the results, or compares them.
+fn finish<R: Serialize>(
+    args: &BenchArgs,
+    rows: &[R],
+    earlier: Option<&[Measured]>,
+    print: impl Fn(&[R], &mut Output) -> Result<(), Failure>,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    match (earlier, &args.compare) {
+        (Some(earlier), Some(path)) => {
+            if !args.json {
+                print(rows, out)?;
+                out.text("\n")?;
+            }
+            earlier::report(earlier, rows, path, args.json, out)
+        }
+        _ if args.json => out.json(&rows),
+        _ => print(rows, out),
     }
-    print(&rows, out)
+}
+
+/// `AMD EPYC (family 26, model 2), 2 cores, linux x86_64`.
+fn machine() -> String {
+    let processor = super::doctor::processor().unwrap_or_else(|| "unknown processor".to_string());
+    let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+    format!("{processor}, {} cores, {os} {arch}", akunu::devices::physical_cores())
 }
 
 fn tests(args: &BenchArgs) -> Vec<Test> {
@@ -259,7 +303,7 @@ fn measure_all(
         }
         beside = beside.map(measured);
         let row = Row::new(runner.engine()?, test, runs, beside.as_ref());
-        rows.push(Row { threads: used, load_s, metal_icb, ..row });
+        rows.push(Row { threads: used, chain_ms: args.chain_ms, load_s, metal_icb, ..row });
     }
     Ok(())
 }
@@ -271,11 +315,16 @@ impl Row {
         let (bytes_per_token, ops_per_token) = (cost.bytes() as f64 / tokens, cost.ops() as f64 / tokens);
         let capabilities = engine.device().capabilities();
         Row {
+            version: env!("CARGO_PKG_VERSION"),
+            machine: machine(),
             model: engine.model().name().to_string(),
             device: capabilities.name.to_string(),
             detail: capabilities.detail.clone(),
             metal_icb: None,
             threads: 1,
+            kv_type: engine.plan().options.kv.name(),
+            chunk: engine.plan().options.prefill_rows,
+            chain_ms: None,
             test: test.name(),
             tok_s,
             min,

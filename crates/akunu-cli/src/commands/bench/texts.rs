@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use akunu::{DeviceChoice, EmbedOptions, EmbedTask, Embedder, Model, TextIds};
 use serde::Serialize;
 
-use super::{BenchArgs, Memory, measured, median_min_max, memory};
+use super::earlier::Measured;
+use super::{BenchArgs, Memory, machine, measured, median_min_max, memory};
 use crate::commands::ceilings;
 use crate::failure::Failure;
 use crate::grid::Grid;
@@ -20,12 +21,18 @@ struct Test {
     length: usize,
 }
 
+/// One object of `bench --json` for embedding models and rerankers.
 #[derive(Debug, Serialize)]
 struct Row {
+    version: &'static str,
+    machine: String,
     model: String,
     device: String,
     detail: String,
     threads: usize,
+    kv_type: &'static str,
+    /// Maximum tokens per pass.
+    chunk: usize,
     /// `32x128`: number of texts at once, and tokens of each.
     test: String,
     batch: usize,
@@ -97,6 +104,7 @@ pub fn run(
     model: &Arc<Model>,
     task: EmbedTask,
     open_time: Duration,
+    earlier: Option<&[Measured]>,
     out: &mut Output,
 ) -> Result<(), Failure> {
     refuse_settings(args)?;
@@ -128,7 +136,7 @@ pub fn run(
         }
     }
     drop(progress);
-    if args.json { out.json(&rows) } else { print(&rows, out) }
+    super::finish(args, &rows, earlier, print, out)
 }
 
 fn measure(
@@ -164,11 +172,17 @@ fn measure(
     let (tok_s, min, max) = median_min_max(&runs);
     let (bytes_per_token, ops_per_token) = (cost.bytes() as f64 / tokens, cost.ops() as f64 / tokens);
     let capabilities = embedder.device().capabilities();
+    let plan = &embedder.plan().options;
+    let (kv_type, chunk) = (plan.kv.name(), plan.rows);
     Ok(Row {
+        version: env!("CARGO_PKG_VERSION"),
+        machine: machine(),
         model: embedder.model().name().to_string(),
         device: capabilities.name.to_string(),
         detail: capabilities.detail.clone(),
         threads: used,
+        kv_type,
+        chunk,
         test: format!("{batch}x{length}"),
         batch,
         length,

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use akunu_arch::Shape;
 use akunu_arch::tensors::Kind;
 use akunu_file::NewFile;
 use akunu_format::blocks::{Rng, random_row};
@@ -99,6 +100,17 @@ pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
         akunu::human(total)
     ));
     Ok(())
+}
+
+/// Bytes of the weights of a preset's model, and of its f16 KV cache.
+pub(super) fn bytes(preset: &str, mix: &str, context: usize) -> Option<u64> {
+    let (preset, mix) = (Preset::find(preset)?, Mix::find(mix)?);
+    let tensors = preset.tensors();
+    let dtypes = dtypes(&tensors, &preset, mix, false);
+    let weights: Option<usize> =
+        tensors.iter().zip(dtypes).map(|(tensor, dtype)| tensor.spec(dtype).bytes().ok()).sum();
+    let Shape { layers, kv_heads, head_dim, .. } = preset.shape;
+    Some((weights? + 2 * 2 * layers * kv_heads * head_dim * context) as u64)
 }
 
 fn dtypes(tensors: &[Tensor], preset: &Preset, mix: Mix, pure: bool) -> Vec<DType> {

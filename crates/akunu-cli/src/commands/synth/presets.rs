@@ -177,6 +177,8 @@ mod tests {
             ("qwen3-0.6b", 596_049_920),
             ("qwen3-4b", 4_022_468_096),
             ("qwen3-8b", 8_190_735_360),
+            ("qwen3-14b", 14_768_307_200),
+            ("qwen3-32b", 32_762_123_264),
             ("gemma3-1b", 999_885_952),
             // Without the pooler, which is not used for embeddings.
             ("minilm-l6", 22_565_376),

@@ -1,5 +1,7 @@
 //! `akunu inspect`: the contents of a model file.
 
+mod contents;
+
 use std::collections::BTreeMap;
 
 use akunu::embed::default_longest;
@@ -13,9 +15,14 @@ use serde_json::json;
 use crate::args::ModelArg;
 use crate::failure::Failure;
 use crate::grid::{Grid, facts, grouped};
+use crate::hub;
 use crate::output::{self, Output};
 
 /// Shows the configuration, vocabulary and tensor types of a model
+///
+/// Of other files it shows what can be read, and why they cannot be run: vocabularies, unknown architectures and types,
+/// importance matrices and single parts of split models (GGUF), SafeTensors files and folders without config.json,
+/// tokenizer.json, config.json.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
     #[command(flatten)]
@@ -103,7 +110,11 @@ struct Tensor<'a> {
 }
 
 pub fn run(args: &InspectArgs, out: &mut Output) -> Result<(), Failure> {
-    let model = super::open(args.model.path(), false)?;
+    let path = args.model.path().map(hub::resolve).transpose()?;
+    let model = match (super::open(path.as_deref(), false), &path) {
+        (Err(failure), Some(path)) => return contents::run(args, path, failure, out),
+        (opened, _) => opened?,
+    };
     let mut report = report(&model);
     if args.tensors {
         report.tensors = Some(tensors(&model));
@@ -126,15 +137,19 @@ pub fn run(args: &InspectArgs, out: &mut Output) -> Result<(), Failure> {
         out.text("\n")?;
         out.listing(&grid.render(width))?;
     }
-    if let Some(metadata) = &report.metadata {
-        let mut grid = Grid::new().word("key").text("value");
-        for (key, value) in metadata {
-            grid.row([key.clone(), value.to_string()]);
-        }
-        out.text("\n")?;
-        out.listing(&grid.render(width.or(Some(160))))?;
+    report.metadata.as_ref().map_or(Ok(()), |metadata| print_metadata(metadata, out))
+}
+
+fn print_metadata(
+    metadata: &serde_json::Map<String, serde_json::Value>,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let mut grid = Grid::new().word("key").text("value");
+    for (key, value) in metadata {
+        grid.row([key.clone(), value.to_string()]);
     }
-    Ok(())
+    out.text("\n")?;
+    out.listing(&grid.render(output::width().or(Some(160))))
 }
 
 fn report(model: &Model) -> InspectReport<'_> {

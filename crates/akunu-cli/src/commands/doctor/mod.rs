@@ -1,17 +1,23 @@
-//! `akunu doctor`: hardware and devices of this machine.
+//! `akunu doctor`: hardware and devices of this machine, and advice.
+
+mod advice;
+
+use std::path::Path;
 
 use akunu::devices::ceilings::{self, Ceilings, CeilingsError};
+use akunu::devices::{Isa, unused_gpu};
 use akunu::{BackendOptions, DeviceChoice, human};
 use clap::Args;
 use serde::Serialize;
 
+use self::advice::Findings;
 use crate::environment;
 use crate::failure::Failure;
 use crate::grid::{Grid, facts};
 use crate::output::{self, Output};
 use crate::progress::Progress;
 
-/// Shows the hardware of this machine and which device and instruction set are used by default
+/// Shows the hardware of this machine and which device and instruction set are used by default, and gives advice
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// Measures memory bandwidth and multiplication throughput with 1 thread and more: the limits of generation and of
@@ -36,6 +42,8 @@ struct DoctorReport {
     devices: Vec<DeviceReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     measured: Vec<Measured>,
+    /// Sentences; empty if there is nothing to say.
+    advice: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -50,6 +58,9 @@ struct DeviceReport {
     detail: String,
     /// Whether `--device auto` selects it.
     default: bool,
+    /// Free bytes of a device with its own memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    available_bytes: Option<u64>,
 }
 
 /// Rounds of each measurement; the median is reported.
@@ -74,6 +85,7 @@ struct Read {
 pub fn run(args: &DoctorArgs, out: &mut Output) -> Result<(), Failure> {
     let backends = environment::backends();
     let mut report = report(&backends);
+    report.advice = advice::advice(&findings(&report, &backends));
     if args.measure {
         report.measured = measure(&backends, report.cores, report.memory_available)?;
     }
@@ -83,6 +95,11 @@ pub fn run(args: &DoctorArgs, out: &mut Output) -> Result<(), Failure> {
     let width = output::width();
     out.listing(&facts(&lines(&report), width))?;
     out.listing(&print(&report.measured, width))?;
+    if !report.advice.is_empty() {
+        out.text("\n")?;
+        let lines = report.advice.iter().map(|sentence| ("advice", sentence.clone()));
+        out.listing(&facts(&lines.collect::<Vec<_>>(), width))?;
+    }
     Ok(())
 }
 
@@ -103,15 +120,49 @@ fn report(backends: &BackendOptions) -> DoctorReport {
             .collect(),
         devices: devices.map(|choice| device(choice, backends)).collect(),
         measured: Vec::new(),
+        advice: Vec::new(),
     }
 }
 
 fn device(choice: DeviceChoice, backends: &BackendOptions) -> DeviceReport {
-    let detail = match akunu::open_device(choice, None, backends) {
-        Ok(device) => device.capabilities().detail.clone(),
-        Err(error) => format!("not available: {error}"),
+    let (detail, available_bytes) = match akunu::open_device(choice, None, backends) {
+        Ok(device) => (device.capabilities().detail.clone(), device.capabilities().available_bytes),
+        Err(error) => (format!("not available: {error}"), None),
     };
-    DeviceReport { name: choice.name(), detail, default: DeviceChoice::Auto.resolve(backends) == choice }
+    let default = DeviceChoice::Auto.resolve(backends) == choice;
+    DeviceReport { name: choice.name(), detail, default, available_bytes }
+}
+
+fn findings(report: &DoctorReport, backends: &BackendOptions) -> Findings {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let default = report.devices.iter().find(|device| device.default);
+    let device_memory = default.and_then(|device| device.available_bytes).map(|free| ("GPU memory", free));
+    let (memory_limit, processor_limit) = advice::group_limits(&advice::own_groups());
+    let processors =
+        read("/proc/cpuinfo").map(|text| text.lines().filter(|l| l.starts_with("processor")).count());
+    let settings = environment::hub().ok();
+    Findings {
+        free: device_memory.or(report.memory_available.map(|free| ("memory", free))),
+        memory_total: report.memory_total,
+        memory_limit,
+        processors: processors.filter(|&count| count > 0).unwrap_or(report.cores),
+        processor_limit,
+        threads: report.cores,
+        load: read("/proc/loadavg").and_then(|text| text.split(' ').next()?.parse().ok()),
+        isa: backends.isa.as_ref().map(|_| backends.cpu_isa().map_err(|error| error.to_string())),
+        best_isa: Some(Isa::best()),
+        governor: advice::slow_governor(Path::new("/sys/devices/system/cpu/cpu0")),
+        huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled")
+            .and_then(|text| advice::selected(&text)),
+        nvidia: advice::has_nvidia(Path::new("/sys/bus/pci/devices")),
+        gpu_is_default: DeviceChoice::Auto.resolve(backends) != DeviceChoice::Cpu,
+        gpu_problem: unused_gpu(backends),
+        offline: settings.as_ref().is_some_and(|settings| settings.offline),
+        hub: settings.map(|settings| {
+            let (free, can_write) = advice::folder_state(&settings.cache);
+            (settings.cache, free, can_write)
+        }),
+    }
 }
 
 fn lines(report: &DoctorReport) -> Vec<(&'static str, String)> {
@@ -140,7 +191,7 @@ fn lines(report: &DoctorReport) -> Vec<(&'static str, String)> {
 }
 
 /// `AMD EPYC (family 26, model 2)`: in virtual machines, many generations have the same name.
-fn processor() -> Option<String> {
+pub(super) fn processor() -> Option<String> {
     let field = |name| proc_field("/proc/cpuinfo", name);
     let name = field("model name")?;
     Some(match (field("cpu family"), field("model")) {

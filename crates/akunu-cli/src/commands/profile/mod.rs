@@ -1,5 +1,7 @@
 //! `akunu profile`: the time of each command of a pass.
 
+mod page;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,9 +11,11 @@ use akunu_plan::{Entries, Row};
 use clap::Args;
 use serde_json::json;
 
+use self::page::Page;
 use super::ceilings;
 
 use crate::args::{self, EitherArgs, ModelArg, TaskArgs};
+use crate::bars::Style;
 use crate::failure::Failure;
 use crate::grid::Grid;
 use crate::out_file::OutFile;
@@ -46,6 +50,9 @@ pub struct ProfileArgs {
     /// Writes a trace for chrome://tracing or ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Writes a page with charts and a table of all commands, for a browser
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     #[arg(long, help = "Prints JSON")]
     json: bool,
     #[command(flatten)]
@@ -91,16 +98,23 @@ impl Line {
 
 pub fn run(args: &ProfileArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(args.model.path(), args.engine.device.no_mmap)?;
-    let trace = args.trace.as_deref().map(|path| OutFile::open(path, model.weights())).transpose()?;
-    let (timings, ceilings) = match args.task.task(&model) {
+    let open = |path: &PathBuf| OutFile::open(path, model.weights());
+    let trace = args.trace.as_ref().map(open).transpose()?;
+    let html = args.html.as_ref().map(open).transpose()?;
+    let Measured { timings, ceilings, facts } = match args.task.task(&model) {
         None => generating(args, &model)?,
         Some(task) => encoding(args, &model, task)?,
     };
     if let Some(file) = trace {
         file.write(trace_of(model.name(), &timings).to_string().as_bytes())?;
     }
-    let lines = lines(&timings, ceilings.as_ref(), args.each);
     let report = ceilings.as_ref().map(ceilings::CeilingsReport::new);
+    if let Some(file) = html {
+        let commands = lines(&timings, ceilings.as_ref(), true);
+        let page = Page { model: model.name(), facts, commands: &commands, ceilings: report.as_ref() };
+        file.write(page.html().as_bytes())?;
+    }
+    let lines = lines(&timings, ceilings.as_ref(), args.each);
     if args.json {
         return out.json(&json(&lines, report));
     }
@@ -108,14 +122,41 @@ pub fn run(args: &ProfileArgs, out: &mut Output) -> Result<(), Failure> {
         out.line(&report.line())?;
         out.text("\n")?;
     }
-    out.listing(&listing(&lines).render(output::width()))?;
-    if let Some(path) = &args.trace {
-        output::note(&format!("trace written to {}", path.display()));
+    let width = output::width();
+    out.listing(&listing(&lines, Style::of_stdout(), width).render(width))?;
+    for (what, path) in [("trace", &args.trace), ("page", &args.html)] {
+        if let Some(path) = path {
+            output::note(&format!("{what} written to {}", path.display()));
+        }
     }
     Ok(())
 }
 
-type Measured = (Vec<LabelTiming>, Option<Ceilings>);
+struct Measured {
+    timings: Vec<LabelTiming>,
+    ceilings: Option<Ceilings>,
+    /// For the head of the page.
+    facts: Vec<(&'static str, String)>,
+}
+
+fn facts(
+    args: &ProfileArgs,
+    device: &akunu::Capabilities,
+    pass: String,
+    timings: &[LabelTiming],
+    ceilings: Option<&Ceilings>,
+) -> Vec<(&'static str, String)> {
+    let total: u64 = timings.iter().map(|timing| timing.ns).sum();
+    let plural = if args.passes == 1 { "" } else { "s" };
+    let mut facts = vec![
+        ("akunu", env!("CARGO_PKG_VERSION").to_string()),
+        ("device", format!("{}: {}", device.name, device.detail)),
+        ("pass", pass),
+        ("time", format!("{:.3} ms, median of {} pass{plural}", total as f64 / 1e6, args.passes)),
+    ];
+    facts.extend(ceilings.map(|ceilings| ("ceilings", ceilings::CeilingsReport::new(ceilings).text())));
+    facts
+}
 
 fn generating(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failure> {
     if args.texts > 1 {
@@ -128,7 +169,14 @@ fn generating(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failur
     let row = [Row::causal(0, args.depth as u32, 0)];
     let bytes = engine.plan().tables.decode().cost(Entries::Rows(&row), 1).bytes();
     let wanted = ProfileOptions { passes: args.passes, depth: args.depth, rows };
-    with_ceilings(&options, bytes, || Ok(engine.profile(wanted)?))
+    let (timings, ceilings) = with_ceilings(&options, bytes, || Ok(engine.profile(wanted)?))?;
+    let pass = match args.prompt {
+        Some(rows) => format!("a prompt of {rows} tokens"),
+        None => "a decode step".to_string(),
+    };
+    let pass = format!("{pass} after {} cached tokens", args.depth);
+    let facts = facts(args, engine.device().capabilities(), pass, &timings, ceilings.as_ref());
+    Ok(Measured { timings, ceilings, facts })
 }
 
 fn encoding(args: &ProfileArgs, model: &Arc<Model>, task: EmbedTask) -> Result<Measured, Failure> {
@@ -144,7 +192,11 @@ fn encoding(args: &ProfileArgs, model: &Arc<Model>, task: EmbedTask) -> Result<M
     let texts: Vec<TextIds> = (0..args.texts as u64).map(ids).collect();
     let row = [Row::causal(0, 0, 0)];
     let bytes = embedder.plan().table.cost(Entries::Rows(&row), 1).bytes();
-    with_ceilings(&args.engine.options(args.context), bytes, || Ok(embedder.profile(&texts, args.passes)?))
+    let options = args.engine.options(args.context);
+    let (timings, ceilings) = with_ceilings(&options, bytes, || Ok(embedder.profile(&texts, args.passes)?))?;
+    let pass = format!("{} texts of {tokens} tokens", args.texts);
+    let facts = facts(args, embedder.device().capabilities(), pass, &timings, ceilings.as_ref());
+    Ok(Measured { timings, ceilings, facts })
 }
 
 /// Ceilings are measured before and after the timed passes.
@@ -152,7 +204,7 @@ fn with_ceilings(
     options: &EngineOptions,
     bytes: u64,
     time: impl FnOnce() -> Result<Vec<LabelTiming>, Failure>,
-) -> Result<Measured, Failure> {
+) -> Result<(Vec<LabelTiming>, Option<Ceilings>), Failure> {
     let mut ceilings =
         ceilings::of(options.device, &options.backends, super::threads(options.threads), bytes)?;
     ceilings.iter_mut().for_each(|c| c.measure(ceilings::ROUNDS));
@@ -161,16 +213,36 @@ fn with_ceilings(
     Ok((timings, ceilings))
 }
 
-fn listing(lines: &[Line]) -> Grid {
+/// Cells of the longest bar; fewer if the terminal is narrow.
+const BAR: usize = 30;
+const LEAST_BAR: usize = 6;
+
+/// With bars of the shares, if there is space for them.
+fn listing(lines: &[Line], style: Style, width: Option<usize>) -> Grid {
+    let plain = columns(lines, None);
+    let used = plain.render(width).lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    let cells = width.map_or(BAR, |width| width.saturating_sub(used + 2).min(BAR));
+    match cells {
+        LEAST_BAR.. => columns(lines, Some((style, cells))),
+        _ => plain,
+    }
+}
+
+fn columns(lines: &[Line], bar: Option<(Style, usize)>) -> Grid {
     let mut grid = Grid::new().text("label").spare("kernel").number("calls").number("µs").number("share");
     grid = grid.number("MB").number("GB/s").number("GOP/s").number("of ceiling");
+    if bar.is_some() {
+        grid = grid.word("");
+    }
     let sum = sum(lines);
+    let longest = lines.iter().map(|line| line.ns).max().unwrap_or(0).max(1) as f64;
     let number = |value: f64, digits: usize| match value {
         0.0 => String::new(),
         _ => format!("{value:.digits$}"),
     };
-    for line in lines.iter().chain([&sum]) {
-        grid.row([
+    let rows = lines.iter().map(|line| (line, line.ns as f64 / longest)).chain([(&sum, 0.0)]);
+    for (line, share) in rows {
+        let mut cells = vec![
             line.label.clone(),
             line.kernel.clone(),
             line.calls.to_string(),
@@ -180,7 +252,9 @@ fn listing(lines: &[Line]) -> Grid {
             number(line.per_ns(line.cost.bytes()), 2),
             number(line.per_ns(line.cost.ops()), 1),
             if line.floor == 0.0 { String::new() } else { format!("{:.0}%", 100.0 * line.of_ceiling()) },
-        ]);
+        ];
+        cells.extend(bar.map(|(style, cells)| style.share(share, cells)));
+        grid.cells(&cells);
     }
     grid
 }
@@ -221,6 +295,9 @@ fn without_layer(label: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
+/// The output of `profile --json`. `labels` has sums over layers, the slowest first, or all commands in order with
+/// --each. Of a label: `calls`, `ns`, `bytes` and `ops` in a pass, `gb_s` and `gop_s`, the `share` of the total, and
+/// `of_ceiling`, the time at the ceilings over the measured one (null where ceilings are unknown).
 fn json(lines: &[Line], ceilings: Option<ceilings::CeilingsReport>) -> serde_json::Value {
     let total = sum(lines);
     let each = lines.iter().map(|l| {
@@ -279,8 +356,11 @@ mod tests {
         let (label, kernel) = ("layer.*.attn_output".to_string(), "gemv_q4_0_f32in_bias_add".to_string());
         let cost = Cost { weight_bytes: 1_234_567_890, int8_ops: 98_765_432_100_000, ..Cost::default() };
         let line = Line { label, kernel, calls: 100, ns: 123_456_789, cost, floor: 1e8 };
-        let text = listing(&[line]).render(Some(80));
-        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        assert!(text.contains("of ceiling") && text.contains("81%"), "{text}");
+        for width in [60, 80, 100, 200] {
+            let text = listing(std::slice::from_ref(&line), Style::BLOCKS, Some(width)).render(Some(width));
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+            assert!(text.contains("of ceiling") && text.contains("81%"), "{text}");
+            assert_eq!(text.contains('█'), width >= 100, "{text}");
+        }
     }
 }
