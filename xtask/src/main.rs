@@ -14,9 +14,11 @@ mod bench;
 mod capi;
 mod clients;
 mod cross;
+mod data;
 mod deny;
 mod fuzz;
 mod gpu;
+mod hash;
 mod kernels;
 mod metal;
 mod page;
@@ -33,6 +35,7 @@ cargo xtask TASK
   gen        write the generated files (docs/cli.md, akunu.h)
   header     fail if akunu.h does not match akunu-capi
   capi DIR   build the C library, and install it with its header and pkg-config file under DIR
+  data [--check] [DIR]  fetch the public test data by SHA-256, into ../shared/data, $AKUNU_TEST_DATA or DIR
   deny [CHECK ...]  check dependencies: licences, duplicates, sources, or what is named (`all` needs a download)
   loom       model-check the thread pool's barrier
   cross      lint for macOS and Windows, run the CPU's tests for ARM in an emulator
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Some("gen") => generated(),
         Some("header") => capi::check(),
         Some("capi") => capi::install(rest),
+        Some("data") => data::data(rest),
         Some("deny") => deny::deny(rest),
         Some("loom") => loom(),
         Some("cross") => cross::cross(),
