@@ -36,6 +36,14 @@ pub(crate) fn install(args: &[String]) -> Result<()> {
     let [prefix] = args else { bail!("usage: `cargo xtask capi DIR`") };
     run(&mut cargo(&["build", "--release", "--locked", "-p", "akunu-capi"]))?;
     let prefix = std::path::absolute(prefix)?;
+    place(&prefix, &target().join("release"))?;
+    let pkgconfig = prefix.join("lib/pkgconfig");
+    say!("installed under {}: set PKG_CONFIG_PATH={}", prefix.display(), pkgconfig.display());
+    Ok(())
+}
+
+/// Copies the libraries that were built into a folder, the header and the pkg-config file under a prefix.
+pub(crate) fn place(prefix: &Path, built: &Path) -> Result<()> {
     let (include, lib) = (prefix.join("include"), prefix.join("lib"));
     let pkgconfig = lib.join("pkgconfig");
     for folder in [&include, &pkgconfig] {
@@ -44,14 +52,15 @@ pub(crate) fn install(args: &[String]) -> Result<()> {
     fs::copy(header_path(), include.join("akunu.h"))?;
     let template = fs::read_to_string(root().join(CRATE).join("akunu.pc.in"))?;
     let filled = template
-        .replace("@PREFIX@", &prefix.display().to_string())
+        // Relative to the file, so that the folder can be moved.
+        .replace("@PREFIX@", "${pcfiledir}/../..")
         .replace("@VERSION@", env!("CARGO_PKG_VERSION"));
     fs::write(pkgconfig.join("akunu.pc"), filled)?;
     let mut found = 0;
     for name in
         ["libakunu_capi.so", "libakunu_capi.dylib", "akunu_capi.dll", "libakunu_capi.a", "akunu_capi.lib"]
     {
-        let built = target().join("release").join(name);
+        let built = built.join(name);
         if built.is_file() {
             fs::copy(built, lib.join(name))?;
             found += 1;
@@ -60,7 +69,6 @@ pub(crate) fn install(args: &[String]) -> Result<()> {
     if found == 0 {
         bail!("no library was built");
     }
-    say!("installed under {}: set PKG_CONFIG_PATH={}", prefix.display(), pkgconfig.display());
     Ok(())
 }
 

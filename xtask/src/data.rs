@@ -184,6 +184,7 @@ fn stays_inside(path: &Path) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::net::{TcpListener, TcpStream};
