@@ -14,9 +14,12 @@ mod bench;
 mod capi;
 mod clients;
 mod cross;
+mod data;
 mod deny;
+mod dist;
 mod fuzz;
 mod gpu;
+mod hash;
 mod kernels;
 mod metal;
 mod page;
@@ -34,6 +37,9 @@ cargo xtask TASK
   gen        write the generated files (docs/cli.md, akunu.h)
   header     fail if akunu.h does not match akunu-capi
   capi DIR [--profile PROFILE]  build the C library, and install it with its header and pkg-config file under DIR
+  data [--check] [DIR]  fetch the public test data by SHA-256, into ../shared/data, $AKUNU_TEST_DATA or DIR
+  dist       build the files of a release for this platform into target/archives: archives, checksums, SBOM
+  packages SHA256SUMS DIR  fill the templates of packaging/ with the checksums of a release
   deny [CHECK ...]  check dependencies: licences, duplicates, sources, or what is named (`all` needs a download)
   loom       model-check the thread pool's barrier
   cross      lint for macOS and Windows, run the CPU's tests for ARM in an emulator
@@ -55,6 +61,9 @@ fn main() -> ExitCode {
         Some("gen") => generated(),
         Some("header") => capi::check(),
         Some("capi") => capi::install(rest),
+        Some("data") => data::data(rest),
+        Some("dist") => dist::dist(rest),
+        Some("packages") => dist::fill_templates(rest),
         Some("deny") => deny::deny(rest),
         Some("loom") => loom(),
         Some("cross") => cross::cross(),
