@@ -207,6 +207,7 @@ pub unsafe extern "C" fn akunu_set_sampling(
                 repeat_last_n: settings.repeat_last_n as usize,
                 seed: settings.seed,
                 logit_bias: std::mem::take(&mut sampling.logit_bias),
+                ..Sampling::default()
             }
         })
     })
