@@ -55,7 +55,7 @@ pub(crate) fn dist(args: &[String]) -> Result<()> {
     say!("akunu: {:.2} MB, stripped", size as f64 / 1e6);
 
     let folder = out.join(&library);
-    capi::place(&folder, &built)?;
+    capi::install_into(&built, std::env::consts::OS, &folder)?;
     strip_libraries(&folder.join("lib"))?;
     documents(&folder, &packages)?;
 
