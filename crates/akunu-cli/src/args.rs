@@ -14,12 +14,13 @@ use crate::commands;
 use crate::environment;
 
 const AFTER_HELP: &str = "\
-MODEL is a GGUF file (any part of a split one), a SafeTensors file, a folder with config.json, or \
-hf:OWNER/NAME on the Hugging Face hub (akunu pull --help). Without MODEL, the small embedded model is used: \
+MODEL is a GGUF file (any part of a split one), a SafeTensors file, a folder with config.json, \
+hf:OWNER/NAME on the Hugging Face hub (akunu pull --help), or a short name such as qwen3:0.6b (akunu models --known). \
+Without MODEL, the small embedded model is used: \
 akunu run \"Once upon a time\"
 
 Text goes to stdout; statistics, notes and progress go to stderr. Control characters are escaped in listings and \
-messages, but generated text is printed as it is.
+messages, and in generated text on a terminal.
 Exit codes: 0 success, 1 failure, 2 invalid command line, 130 interrupted by Ctrl-C.";
 
 /// Runs transformer models on the local machine

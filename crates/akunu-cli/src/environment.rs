@@ -32,8 +32,8 @@ pub fn columns() -> Option<usize> {
     env::var("COLUMNS").ok()?.parse().ok()
 }
 
-/// Whether `NO_COLOR` and `TERM` allow dimmed text.
-pub fn allows_dimming() -> bool {
+/// Whether `NO_COLOR` and `TERM` allow colours and other styles of text.
+pub fn allows_colours() -> bool {
     variable("NO_COLOR").is_none() && variable("TERM").is_none_or(|term| term != "dumb")
 }
 

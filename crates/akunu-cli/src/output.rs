@@ -98,6 +98,18 @@ pub fn note(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", printable_lines(line));
 }
 
+pub const RED: &str = "31";
+pub const GREEN: &str = "32";
+
+/// As [`note`], after a label, which has a colour (a parameter of SGR) if stderr is a terminal that may have colours.
+pub fn labelled(label: &str, colour: &str, line: &str) {
+    let label = match io::stderr().is_terminal() && crate::environment::allows_colours() {
+        true => format!("\x1b[1;{colour}m{label}:\x1b[0m"),
+        false => format!("{label}:"),
+    };
+    let _ = writeln!(io::stderr().lock(), "{label} {}", printable_lines(line));
+}
+
 /// JSON on one line of stderr.
 pub fn json_note(value: &impl Serialize) {
     let mut stderr = io::stderr().lock();

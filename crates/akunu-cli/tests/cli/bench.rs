@@ -112,3 +112,16 @@ fn doctor_names_the_device_that_is_used() {
     assert!(found["cores"].as_u64().unwrap() > 0);
     assert!(ok(&["doctor"]).contains("device"));
 }
+
+#[test]
+fn verify_shows_the_worst_kernels_and_with_all_every_output() {
+    let found = json(&["verify", "--tokens", "3", "--json", "--all"]);
+    let all = found["differences"].as_array().unwrap().len();
+    assert_eq!(found["outputs"], all);
+    assert!(json(&["verify", "--tokens", "3", "--json"])["differences"].is_null());
+    // A line for the titles, an empty one and the verdict.
+    let short = ok(&["verify", "--tokens", "3"]).lines().count();
+    let long = ok(&["verify", "--tokens", "3", "--all"]).lines().count();
+    assert_eq!(long, all + 3);
+    assert!(short < long && short <= 24, "{short} of {long} lines");
+}

@@ -9,6 +9,7 @@ mod common;
 mod control_characters;
 mod encoders;
 mod environment;
+mod errors;
 mod habits;
 mod help;
 mod hub;

@@ -24,7 +24,7 @@ pub struct Style {
 impl Style {
     pub fn new(hides_reasoning: bool) -> Style {
         let terminal = std::io::stdout().is_terminal();
-        let dims = terminal && crate::environment::allows_dimming();
+        let dims = terminal && crate::environment::allows_colours();
         Style { dims, hides_reasoning, spaced: terminal }
     }
 }
