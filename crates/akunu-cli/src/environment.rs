@@ -37,6 +37,21 @@ pub fn allows_colours() -> bool {
     variable("NO_COLOR").is_none() && variable("TERM").is_none_or(|term| term != "dumb")
 }
 
+/// Whether the terminal is one that the line editor supports.
+#[cfg(unix)]
+pub fn has_line_editor() -> bool {
+    let without = ["dumb", "cons25", "emacs"];
+    variable("TERM").is_none_or(|term| !without.iter().any(|name| term.eq_ignore_ascii_case(name)))
+}
+
+/// A path, in which `~/` is the home folder.
+pub fn at_home(path: &str) -> PathBuf {
+    match (path.strip_prefix("~/"), variable("HOME")) {
+        (Some(rest), Some(home)) => PathBuf::from(home).join(rest),
+        _ => PathBuf::from(path),
+    }
+}
+
 /// The folder for state files, as specified by the XDG base directories.
 pub fn state_folder() -> Option<PathBuf> {
     let folder = |name: &str| variable(name).map(PathBuf::from);

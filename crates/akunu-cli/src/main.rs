@@ -15,6 +15,7 @@ mod progress;
 mod prompt;
 mod sources;
 mod tensor_file;
+mod terminal;
 mod texts;
 
 use std::process::ExitCode;

@@ -32,10 +32,12 @@ impl OutFile {
         sources::refuse(path, weights)?;
         let is_device = path.exists() && !path.is_file();
         if !is_device && followed(path).extension().is_none_or(|suffix| suffix != SUFFIX) {
-            return Err(Failure::usage(format!("{} does not end in .{SUFFIX}", path.display())).hint(format!(
-                "only SafeTensors files are written: --out {}",
-                path.with_extension(SUFFIX).display()
-            )));
+            return Err(Failure::usage(format!("{} does not end in .{SUFFIX}", path.display())).hint(
+                format!(
+                    "only SafeTensors files are written: --out {}",
+                    path.with_extension(SUFFIX).display()
+                ),
+            ));
         }
         OutFile::open(path, weights)
     }

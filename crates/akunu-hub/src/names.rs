@@ -93,7 +93,8 @@ impl Known {
             .filter_map(|known| {
                 let whole = distance(&text, known.name);
                 let families = distance(family, known.family());
-                let near = families <= family.len() / 5 || whole <= text.len() / 4 || known.begins_with(&text);
+                let near =
+                    families <= family.len() / 5 || whole <= text.len() / 4 || known.begins_with(&text);
                 near.then_some((whole, known))
             })
             .collect();
@@ -183,7 +184,9 @@ mod tests {
         assert_eq!(near("smollm2:135"), ["smollm2:135m", "smollm2:1.7b", "smollm2:360m"]);
         assert_eq!(near("all-minilm-l6"), ["all-minilm"]);
         assert_eq!(near("llama3"), ["llama3.1:8b", "llama3.2:1b", "llama3.2:3b", "llama3.3:70b"]);
-        for (text, family) in [("qwen", true), ("Mistral", true), ("deep", false), ("tiny", false), ("all", false)] {
+        for (text, family) in
+            [("qwen", true), ("Mistral", true), ("deep", false), ("tiny", false), ("all", false)]
+        {
             assert_eq!(Known::is_family(text), family, "{text}");
         }
         for other in ["", "Once upon a time", "model.gguf", "no/such/model", "cat", "Hello", "x:y"] {

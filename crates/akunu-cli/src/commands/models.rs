@@ -66,9 +66,8 @@ pub fn run(args: &ModelsArgs, out: &mut Output) -> Result<(), Failure> {
 
 /// The table of short names.
 fn known(repos: &[CachedRepo], as_json: bool, out: &mut Output) -> Result<(), Failure> {
-    let is_cached = |name: &str| {
-        repos.iter().any(|repo| !repo.revisions.is_empty() && repo.repo.to_string() == name)
-    };
+    let is_cached =
+        |name: &str| repos.iter().any(|repo| !repo.revisions.is_empty() && repo.repo.to_string() == name);
     if as_json {
         let rows = KNOWN.iter().map(|known| {
             json!({

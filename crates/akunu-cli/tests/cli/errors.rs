@@ -79,7 +79,11 @@ fn invalid_command_lines_have_one_form() {
         (&["bench", "-p", "0", "-n", "0"], "akunu bench", &["no test was selected"]),
         (&["inspect", "hf:nonsense"], "akunu inspect", &["hf:OWNER/NAME"]),
         (&["logits", "--ids", "1", "--out", "x.npy"], "akunu logits", &["x.npy", "--out x.safetensors"]),
-        (&["embed", EMBEDDED, "--pooling", "mean", "x", "--out", "x"], "akunu embed", &["--out x.safetensors"]),
+        (
+            &["embed", EMBEDDED, "--pooling", "mean", "x", "--out", "x"],
+            "akunu embed",
+            &["--out x.safetensors"],
+        ),
         (&["rm", "hf:a/b:c", "--yes"], "akunu rm", &["cannot be removed alone"]),
     ];
     for (arguments, command, words) in table {
