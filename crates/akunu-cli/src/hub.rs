@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu::Model;
 use akunu_arch::Source;
-use akunu_hub::{Cache, Error, Hub, KNOWN, Known, Observer, Pulled, Reference, Repo, Settings};
+use akunu_hub::{Cache, Error, Hub, Known, Observer, Pulled, Reference, Settings};
 
 use crate::environment;
 use crate::failure::Failure;
@@ -51,27 +51,18 @@ pub fn near_names(text: &str) -> Option<String> {
 
 /// A reference by a short name or `hf:OWNER/NAME`.
 pub fn reference(text: &str) -> Result<Reference, Failure> {
-    Reference::named(text).map_err(|error| {
-        let failure = Failure::from(error);
-        match near_names(text) {
-            Some(hint) => failure.hint(hint),
-            None => failure,
-        }
+    Reference::named(text).map_err(|error| match near_names(text) {
+        Some(hint) => Failure::usage(format!("there is no model named {text}")).hint(hint),
+        None => error.into(),
     })
 }
 
-/// Names of the models in the cache: short ones, or else `hf:OWNER/NAME`.
+/// Names of the models in the cache, `hf:OWNER/NAME`.
 pub fn cached_names() -> Vec<String> {
     let repos = settings().ok().and_then(|settings| Cache::new(settings.cache).list().ok());
     let repos = repos.unwrap_or_default();
     let complete = repos.iter().filter(|repo| !repo.revisions.is_empty());
-    complete.map(|repo| short_name(&repo.repo).unwrap_or_else(|| format!("hf:{}", repo.repo))).collect()
-}
-
-/// The short name of a repository, if it has one.
-pub fn short_name(repo: &Repo) -> Option<String> {
-    let known = KNOWN.iter().find(|known| known.repo() == repo.to_string())?;
-    Some(known.name.to_string())
+    complete.map(|repo| format!("hf:{}", repo.repo)).collect()
 }
 
 /// Whether a text may be OWNER/NAME without the prefix.

@@ -287,13 +287,13 @@ fn unknown_and_uncached_names_list_what_there_is() {
             assert!(done.stderr.contains(word), "{args:?} should say {word:?}: {}", done.stderr);
         }
     };
-    let near = ["qwen3:0.6b, qwen3:4b", "akunu models --known"];
+    let near = ["qwen3:0.6b, qwen3:1.7b", "akunu models --known"];
     says(&["run", "qwen3:0.7b"], 1, &[&near[..], &["no model named qwen3:0.7b", "use -p"]].concat());
     says(&["run", "qwen3:0.7b", "Once"], 1, &[&near[..], &["no file qwen3:0.7b"]].concat());
     says(&["run", "qwen"], 1, &["qwen3:8b", "use -p"]);
     says(&["chat", "lama3.2:1b", "-p", "x"], 1, &["llama3.2:1b"]);
-    says(&["serve", "smollm2", "--port", "0"], 1, &["smollm2:135m, smollm2:360m"]);
-    says(&["pull", "gemma3"], 2, &["gemma3:1b"]);
+    says(&["serve", "smollm2", "--port", "0"], 1, &["smollm2:1.7b, smollm2:135m, smollm2:360m"]);
+    says(&["pull", "gemma3"], 2, &["there is no model named gemma3", "gemma3:1b"]);
     says(&["rm", "gemma3:9b", "--yes"], 2, &["gemma3:4b"]);
     says(&["inspect", "no-such-model"], 1, &["akunu models --known"]);
     assert_eq!(run(&fake, cache.path(), &["run", "deep", "-n", "1", "-q"]).code, 0);

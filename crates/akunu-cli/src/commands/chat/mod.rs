@@ -48,12 +48,23 @@ Examples:
 const TYPING: &str = "\
 A message may have several lines between \"\"\" and \"\"\", or with \\ at the end of each line except the last; one that
 begins with / is written with two. Ctrl-C ends an answer; the partial answer is kept in the conversation.
+Further lines of a message are marked with \"...\"; Ctrl-C or Ctrl-D drops it. Pasted lines are one message. What is
+typed during an answer is shown in the next line only.
+
+/set changes the sampling settings (with the names and values of the options), max-tokens, and how answers are shown:
+reasoning, markdown and wrap are on or off. /model loads another model, named as on the command line, and continues the
+conversation; settings that were given stay, the others are the new model's suggestions. If it cannot be loaded, the
+conversation continues with the model before.
 The input history is stored in $XDG_STATE_HOME/akunu/chat-history (~/.local/state).";
 
 /// Holds a conversation
 ///
 /// Each line is a message that the model answers; its chat template defines how messages are written in the prompt.
-/// Only new tokens are processed, the rest is in the KV cache. Reasoning is dimmed on a terminal.
+/// Only new tokens are processed, the rest is in the KV cache.
+///
+/// On a terminal, words are wrapped at its width, also after it was resized, reasoning is dimmed, and Markdown (bold,
+/// italic, headings, lists, code) is shown as styles instead of marks. With NO_COLOR or TERM=dumb, the marks stay; with
+/// --plain, lines are not wrapped either. Control characters in answers are escaped. In a pipe, answers are exact.
 ///
 /// If stdin is not a terminal, each line of it is a turn. If a turn fails, the error is written to stderr, the
 /// conversation continues, and the final exit code is 1.
