@@ -144,7 +144,8 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
     let settings = Settings {
         sampling: args.sampling,
         max_tokens: args.max_tokens,
-        look: Look::new(!args.hide_reasoning, args.plain),
+        // An answer in a format is data, not Markdown.
+        look: Look::new(!args.hide_reasoning, args.plain || args.format.is_given()),
     };
     let options = GenerateOptions {
         stop_strings: args.stop,
