@@ -285,22 +285,22 @@ impl TextArgs {
 
 /// A positive integer.
 pub fn count(text: &str) -> Result<usize, String> {
-    within(text, i32::MAX as usize)
+    within(text, 1, i32::MAX as usize)
 }
 
 pub fn threads(text: &str) -> Result<usize, String> {
-    within(text, 1024)
+    within(text, 1, 1024)
 }
 
 /// A non-negative integer.
 pub fn count_or_zero(text: &str) -> Result<usize, String> {
-    if text == "0" { Ok(0) } else { within(text, i32::MAX as usize) }
+    within(text, 0, i32::MAX as usize)
 }
 
-fn within(text: &str, most: usize) -> Result<usize, String> {
+fn within(text: &str, least: usize, most: usize) -> Result<usize, String> {
     match text.parse() {
-        Ok(number) if (1..=most).contains(&number) => Ok(number),
-        _ => Err(format!("it must be an integer from 1 to {most}")),
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(format!("it must be an integer from {least} to {most}")),
     }
 }
 

@@ -74,8 +74,8 @@ fn invalid_command_lines_have_one_form() {
         (&["run", "a", "b", "-p", "c"], "akunu run", &["two prompts were given"]),
         (&["run", "-q"], "akunu run", &["no prompt was given", "akunu chat"]),
         (&["run", EMBEDDED], "akunu run", &["a prompt is missing"]),
-        (&["run", "Once", "--top-p", "2"], "akunu run", &["top-p must be a number from 0 to 1"]),
-        (&["chat", "--temp", "-1", "-p", "x"], "akunu chat", &["temperature must be"]),
+        (&["run", "Once", "--top-p", "2"], "akunu run", &["top-p is 2; it must be a number from 0 to 1"]),
+        (&["chat", "--temp", "-1", "-p", "x"], "akunu chat", &["temperature is -1; it must be"]),
         (&["bench", "-p", "0", "-n", "0"], "akunu bench", &["no test was selected"]),
         (&["inspect", "hf:nonsense"], "akunu inspect", &["hf:OWNER/NAME"]),
         (&["logits", "--ids", "1", "--out", "x.npy"], "akunu logits", &["x.npy", "--out x.safetensors"]),
@@ -99,7 +99,7 @@ fn other_failures_have_the_same_form_and_exit_code_1() {
         &["run", "-f", "no/such.txt"],
         &["run", ""],
         &["logits", "--ids", "99999"],
-        &["run", "Once", "-c", "1"],
+        &["run", "Once", "-c", "1", "-q"],
         &["quantize", EMBEDDED, "/no/such/folder/out.gguf", "-q", "Q8_0"],
     ];
     for arguments in table {
