@@ -14,12 +14,13 @@ use crate::commands;
 use crate::environment;
 
 const AFTER_HELP: &str = "\
-MODEL is a GGUF file (any part of a split one), a SafeTensors file, a folder with config.json, or \
-hf:OWNER/NAME on the Hugging Face hub (akunu pull --help). Without MODEL, the small embedded model is used: \
+MODEL is a GGUF file (any part of a split one), a SafeTensors file, a folder with config.json, \
+hf:OWNER/NAME on the Hugging Face hub (akunu pull --help), or a short name such as qwen3:0.6b (akunu models --known). \
+Without MODEL, the small embedded model is used: \
 akunu run \"Once upon a time\"
 
 Text goes to stdout; statistics, notes and progress go to stderr. Control characters are escaped in listings and \
-messages, but generated text is printed as it is.
+messages, and in generated text on a terminal.
 Exit codes: 0 success, 1 failure, 2 invalid command line, 130 interrupted by Ctrl-C.";
 
 /// Runs transformer models on the local machine
@@ -284,22 +285,22 @@ impl TextArgs {
 
 /// A positive integer.
 pub fn count(text: &str) -> Result<usize, String> {
-    within(text, i32::MAX as usize)
+    within(text, 1, i32::MAX as usize)
 }
 
 pub fn threads(text: &str) -> Result<usize, String> {
-    within(text, 1024)
+    within(text, 1, 1024)
 }
 
 /// A non-negative integer.
 pub fn count_or_zero(text: &str) -> Result<usize, String> {
-    if text == "0" { Ok(0) } else { within(text, i32::MAX as usize) }
+    within(text, 0, i32::MAX as usize)
 }
 
-fn within(text: &str, most: usize) -> Result<usize, String> {
+fn within(text: &str, least: usize, most: usize) -> Result<usize, String> {
     match text.parse() {
-        Ok(number) if (1..=most).contains(&number) => Ok(number),
-        _ => Err(format!("it must be an integer from 1 to {most}")),
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(format!("it must be an integer from {least} to {most}")),
     }
 }
 

@@ -39,9 +39,24 @@ pub fn is_utf8() -> bool {
     cfg!(windows) || locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// Whether `NO_COLOR` and `TERM` allow dimmed text.
-pub fn allows_dimming() -> bool {
+/// Whether `NO_COLOR` and `TERM` allow colours and other styles of text.
+pub fn allows_colours() -> bool {
     variable("NO_COLOR").is_none() && variable("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Whether the terminal is one that the line editor supports.
+#[cfg(unix)]
+pub fn has_line_editor() -> bool {
+    let without = ["dumb", "cons25", "emacs"];
+    variable("TERM").is_none_or(|term| !without.iter().any(|name| term.eq_ignore_ascii_case(name)))
+}
+
+/// A path, in which `~/` is the home folder.
+pub fn at_home(path: &str) -> PathBuf {
+    match (path.strip_prefix("~/"), variable("HOME")) {
+        (Some(rest), Some(home)) => PathBuf::from(home).join(rest),
+        _ => PathBuf::from(path),
+    }
 }
 
 /// The folder for state files, as specified by the XDG base directories.

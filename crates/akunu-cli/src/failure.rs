@@ -71,13 +71,43 @@ impl Failure {
         }
     }
 
+    /// The same with exit code 1, where a wrong value was not given on the command line.
+    pub fn not_usage(self) -> Failure {
+        match self {
+            Failure::Usage(message) => Failure::Failed(message),
+            other => other,
+        }
+    }
+
     pub fn report(&self) {
         if let Failure::Failed(message) | Failure::Usage(message) = self {
-            output::note(&format!("error: {}", message.error));
+            output::labelled("error", output::RED, &message.error);
             for hint in &message.hints {
-                output::note(&format!("hint: {hint}"));
+                output::labelled("hint", output::GREEN, hint);
             }
         }
+    }
+}
+
+impl From<clap::Error> for Failure {
+    /// Takes the text apart: the error, tips and possible values. What it says about usage is left out.
+    fn from(error: clap::Error) -> Failure {
+        let text = error.render().to_string();
+        let mut lines = text.lines();
+        let first = lines.next().unwrap_or_default();
+        let mut message =
+            Message { error: first.strip_prefix("error: ").unwrap_or(first).to_string(), hints: Vec::new() };
+        for line in lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more")) {
+            let said = line.trim();
+            let values = said.strip_prefix('[').and_then(|said| said.strip_suffix(']'));
+            match (said.strip_prefix("tip: "), values) {
+                (Some(tip), _) => message.hints.push(tip.to_string()),
+                (None, Some(values)) => message.hints.push(values.to_string()),
+                (None, None) if said.is_empty() => {}
+                (None, None) => message.error += &format!("\n{line}"),
+            }
+        }
+        Failure::Usage(message)
     }
 }
 
@@ -164,10 +194,15 @@ impl From<FormatError> for Failure {
             FormatError::Io { error: io, .. } if io.kind() == std::io::ErrorKind::NotFound => {
                 let place = path.unwrap_or_else(|| "the model".to_string());
                 let failure = Failure::new(format!("there is no file {place}"));
+                if let Some(names) = hub::near_names(&place) {
+                    return failure.hint(names);
+                }
                 match hub::looks_like_a_name(&place) {
                     true => failure.hint(format!("a model on the Hugging Face hub is named hf:{place}")),
-                    false => failure
-                        .hint("a MODEL is a GGUF file, a SafeTensors file or a folder with config.json"),
+                    false => failure.hint(
+                        "a MODEL is a GGUF file, a SafeTensors file, a folder with config.json, or a name \
+                         (akunu models --known)",
+                    ),
                 }
             }
             _ => from_text(&error.to_string()),

@@ -1,4 +1,4 @@
-//! Models named `hf:OWNER/NAME[@REVISION][:FILE or QUANT]`: resolved to a path in the cache, and downloaded if
+//! Models named `hf:OWNER/NAME[@REVISION][:FILE or QUANT]` or by a short name: resolved to a path in the cache, and downloaded if
 //! necessary.
 
 use std::borrow::Cow;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu::Model;
 use akunu_arch::Source;
-use akunu_hub::{Cache, Error, Hub, Observer, Pulled, Reference, Settings};
+use akunu_hub::{Cache, Error, Hub, Known, Observer, Pulled, Reference, Settings};
 
 use crate::environment;
 use crate::failure::Failure;
@@ -29,9 +29,40 @@ pub fn settings() -> Result<Settings, Failure> {
     Ok(settings)
 }
 
-/// Whether an argument is intended as a hub model, well-formed or not.
+/// Maximum number of names in a hint.
+const NAMES: usize = 8;
+
+/// Whether an argument is intended as a hub model, well-formed or not. A file comes before a short name.
 pub fn is_reference(path: &Path) -> bool {
-    path.to_str().is_some_and(Reference::is_reference)
+    path.to_str().is_some_and(|text| {
+        Reference::is_reference(text) && (text.starts_with(akunu_hub::PREFIX) || !path.exists())
+    })
+}
+
+/// A hint with the short names that a text may mean; `None` if it does not look like one.
+pub fn near_names(text: &str) -> Option<String> {
+    let near = Known::near(text);
+    if near.is_empty() {
+        return None;
+    }
+    let names: Vec<&str> = near.iter().map(|known| known.name).take(NAMES).collect();
+    Some(format!("short names of models are {} (akunu models --known lists all)", names.join(", ")))
+}
+
+/// A reference by a short name or `hf:OWNER/NAME`.
+pub fn reference(text: &str) -> Result<Reference, Failure> {
+    Reference::named(text).map_err(|error| match near_names(text) {
+        Some(hint) => Failure::usage(format!("there is no model named {text}")).hint(hint),
+        None => error.into(),
+    })
+}
+
+/// Names of the models in the cache, `hf:OWNER/NAME`.
+pub fn cached_names() -> Vec<String> {
+    let repos = settings().ok().and_then(|settings| Cache::new(settings.cache).list().ok());
+    let repos = repos.unwrap_or_default();
+    let complete = repos.iter().filter(|repo| !repo.revisions.is_empty());
+    complete.map(|repo| format!("hf:{}", repo.repo)).collect()
 }
 
 /// Whether a text may be OWNER/NAME without the prefix.
@@ -46,8 +77,7 @@ pub fn resolve(model: &Path) -> Result<Cow<'_, Path>, Failure> {
     if !is_reference(model) {
         return Ok(Cow::Borrowed(model));
     }
-    let reference: Reference = model.to_string_lossy().parse()?;
-    Ok(Cow::Owned(pull(&reference)?.path))
+    Ok(Cow::Owned(pull(&reference(&model.to_string_lossy())?)?.path))
 }
 
 /// OWNER/NAME for a cached SafeTensors model, whose folder is named after a commit. A GGUF file's own name is more
@@ -68,6 +98,17 @@ pub fn pull(reference: &Reference) -> Result<Pulled, Failure> {
         Err(Error::Interrupted) => {
             output::note("stopped; received data is kept, and the next download resumes");
             Err(Failure::Interrupted)
+        }
+        Err(error @ Error::Offline { .. }) => {
+            let cached = cached_names();
+            let failure = Failure::from(error);
+            match cached.is_empty() {
+                true => Err(failure),
+                false => {
+                    let names = &cached[..cached.len().min(NAMES)];
+                    Err(failure.hint(format!("models in the cache: {}", names.join(", "))))
+                }
+            }
         }
         outcome => Ok(outcome?),
     }

@@ -29,12 +29,18 @@ fn install() -> Arc<AtomicBool> {
         let _ = ctrlc::set_handler(move || {
             if LISTENERS.load(Ordering::SeqCst) == 0 || handler.swap(true, Ordering::SeqCst) {
                 akunu_file::remove_unfinished();
+                crate::terminal::restore();
                 std::process::exit(EXIT_CODE);
             }
         });
         flag
     });
     flag.clone()
+}
+
+/// Forgets a Ctrl-C that was answered.
+pub fn reset() {
+    install().store(false, Ordering::SeqCst);
 }
 
 /// As [`flag`], until the result is dropped.

@@ -16,32 +16,52 @@ mod progress;
 mod prompt;
 mod sources;
 mod tensor_file;
+mod terminal;
 mod texts;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{ColorChoice, CommandFactory, FromArgMatches};
+
+use failure::Failure;
 
 fn main() -> ExitCode {
-    let cli = match args::Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => {
-            let text = error.to_string();
-            match output::printable_lines(&text) == text {
-                // Also prints help and version. A closed pipe is not an error.
-                true => drop(error.print()),
-                // An argument, such as the name of a file, has control characters.
-                false => output::note(text.trim_end()),
-            }
+    let colours = if environment::allows_colours() { ColorChoice::Auto } else { ColorChoice::Never };
+    let matches = args::Cli::command().color(colours).try_get_matches();
+    let done = match matches.and_then(|matches| args::Cli::from_arg_matches(&matches)) {
+        Ok(cli) => {
+            hub::set_offline(cli.offline);
+            commands::run(cli.command)
+        }
+        Err(error) if is_help(error.kind()) => {
+            // A closed pipe is not an error.
+            let _ = error.print();
             return ExitCode::from(error.exit_code() as u8);
         }
+        Err(error) => Err(error.into()),
     };
-    hub::set_offline(cli.offline);
-    match commands::run(cli.command) {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            let failure = match failure {
+                usage @ Failure::Usage(_) => usage.hint(format!("see {} --help", command_line())),
+                other => other,
+            };
             failure.report();
             failure.exit_code()
         }
     }
+}
+
+fn is_help(kind: ErrorKind) -> bool {
+    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    matches!(kind, DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand)
+}
+
+/// The program and the command that was given, if there is one of that name.
+fn command_line() -> String {
+    let program = args::Cli::command();
+    let command = std::env::args_os().skip(1).find_map(|word| program.find_subcommand(word));
+    command.map_or_else(|| "akunu".to_string(), |command| format!("akunu {}", command.get_name()))
 }

@@ -10,6 +10,8 @@ use akunu_file::{Existing, NewFile};
 use crate::failure::Failure;
 use crate::{interrupt, sources};
 
+const SUFFIX: &str = "safetensors";
+
 /// Opened before the computation, so that an unwritable path is reported early. Links are followed. A file appears, or
 /// is replaced, when it is complete; devices and pipes are written to.
 #[derive(Debug)]
@@ -25,6 +27,21 @@ enum Out {
 }
 
 impl OutFile {
+    /// A SafeTensors file: another suffix would promise another format.
+    pub fn safetensors(path: &Path, weights: &dyn WeightProvider) -> Result<OutFile, Failure> {
+        sources::refuse(path, weights)?;
+        let is_device = path.exists() && !path.is_file();
+        if !is_device && followed(path).extension().is_none_or(|suffix| suffix != SUFFIX) {
+            return Err(Failure::usage(format!("{} does not end in .{SUFFIX}", path.display())).hint(
+                format!(
+                    "only SafeTensors files are written: --out {}",
+                    path.with_extension(SUFFIX).display()
+                ),
+            ));
+        }
+        OutFile::open(path, weights)
+    }
+
     /// The model's own files are rejected.
     pub fn open(path: &Path, weights: &dyn WeightProvider) -> Result<OutFile, Failure> {
         sources::refuse(path, weights)?;

@@ -10,16 +10,30 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub struct Output {
     out: BufWriter<StdoutLock<'static>>,
+    is_terminal: bool,
+    cleaner: Cleaner,
 }
 
 impl Output {
     pub fn new() -> Output {
-        Output { out: BufWriter::new(io::stdout().lock()) }
+        let is_terminal = io::stdout().is_terminal();
+        Output { out: BufWriter::new(io::stdout().lock()), is_terminal, cleaner: Cleaner::default() }
     }
 
-    /// Text as it is: what a model has generated, and what this program itself contains.
+    /// Text as it is: what this program itself contains.
     pub fn text(&mut self, text: &str) -> Result<(), Failure> {
         self.out.write_all(text.as_bytes()).map_err(|error| stdout_failure(&error))
+    }
+
+    /// What a model has generated: as it is, but without control characters on a terminal.
+    pub fn generated(&mut self, text: &str) -> Result<(), Failure> {
+        match self.is_terminal {
+            true => {
+                let clean = self.cleaner.clean(text);
+                self.text(&clean)
+            }
+            false => self.text(text),
+        }
     }
 
     /// Lines that may contain untrusted text, whose control characters are escaped.
@@ -50,6 +64,24 @@ impl Output {
         serde_json::to_writer(JsonWriter(&mut self.out), value).map_err(|error| json_failure(&error))?;
         self.text("\n")?;
         self.flush()
+    }
+}
+
+/// Escapes control characters in text that arrives in pieces. Line breaks of two characters become newlines.
+#[derive(Debug, Default)]
+pub struct Cleaner {
+    /// A carriage return whose successor is unknown was the last character.
+    held: bool,
+}
+
+impl Cleaner {
+    pub fn clean(&mut self, text: &str) -> String {
+        let mut text = if std::mem::take(&mut self.held) { format!("\r{text}") } else { text.to_string() };
+        if text.ends_with('\r') {
+            text.pop();
+            self.held = true;
+        }
+        printable_lines(&text.replace("\r\n", "\n"))
     }
 }
 
@@ -96,6 +128,18 @@ fn stdout_failure(error: &io::Error) -> Failure {
 /// be reported.
 pub fn note(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", printable_lines(line));
+}
+
+pub const RED: &str = "31";
+pub const GREEN: &str = "32";
+
+/// As [`note`], after a label, which has a colour (a parameter of SGR) if stderr is a terminal that may have colours.
+pub fn labelled(label: &str, colour: &str, line: &str) {
+    let label = match io::stderr().is_terminal() && crate::environment::allows_colours() {
+        true => format!("\x1b[1;{colour}m{label}:\x1b[0m"),
+        false => format!("{label}:"),
+    };
+    let _ = writeln!(io::stderr().lock(), "{label} {}", printable_lines(line));
 }
 
 /// JSON on one line of stderr.
@@ -155,6 +199,14 @@ mod tests {
             assert_eq!(printable(text), text);
         }
         assert_eq!(printable_lines("a\n\tb\r\u{1b}\u{7f}\u{85}"), "a\n\tb\\r\\u{1b}\\u{7f}\\u{85}");
+    }
+
+    #[test]
+    fn text_in_pieces_is_cleaned_as_a_whole() {
+        let mut cleaner = Cleaner::default();
+        let pieces = ["a\r", "\nb\r", "c\u{1b}", "[2J\td\r\n", "\r"];
+        let clean: String = pieces.iter().map(|piece| cleaner.clean(piece)).collect();
+        assert_eq!(clean, "a\nb\\rc\\u{1b}[2J\td\n");
     }
 
     #[test]

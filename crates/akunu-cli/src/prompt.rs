@@ -6,6 +6,7 @@ use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use akunu::Model;
+use akunu_hub::Known;
 use clap::Args;
 
 use crate::failure::Failure;
@@ -120,6 +121,14 @@ fn alone(only: OsString) -> Result<String, Failure> {
         return Err(
             Failure::new(format!("there is no file {}", path.display())).hint("use -p if it is the prompt")
         );
+    }
+    // Neither a word with a colon nor the name of a family of models is likely to be a prompt.
+    let name = only.to_str().filter(|text| text.contains(':') || Known::is_family(text));
+    let name = name.and_then(hub::near_names);
+    if let Some(names) = name {
+        return Err(Failure::new(format!("there is no model named {}", path.display()))
+            .hint(names)
+            .hint("use -p if it is the prompt"));
     }
     utf8(only)
 }

@@ -38,6 +38,7 @@ pub struct Request {
 
 #[derive(Debug, Default)]
 struct State {
+    repo: String,
     /// Name, contents, and whether it is a large file with a SHA-256.
     files: Vec<(String, Vec<u8>, bool)>,
     commit: String,
@@ -57,12 +58,23 @@ pub struct FakeHub {
 
 impl FakeHub {
     pub fn new(files: &[(&str, &[u8])]) -> FakeHub {
+        FakeHub::named(REPO, files)
+    }
+
+    /// A hub whose only repository is `repo`.
+    pub fn named(repo: &str, files: &[(&str, &[u8])]) -> FakeHub {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let large = |name: &str| name.ends_with(".gguf") || name.ends_with(".safetensors");
         let files =
             files.iter().map(|(name, bytes)| (name.to_string(), bytes.to_vec(), large(name))).collect();
-        let state = State { files, commit: COMMIT.to_string(), page: 1000, ..State::default() };
+        let state = State {
+            repo: repo.to_string(),
+            files,
+            commit: COMMIT.to_string(),
+            page: 1000,
+            ..State::default()
+        };
         let hub =
             FakeHub { url: format!("http://127.0.0.1:{port}"), port, state: Arc::new(Mutex::new(state)) };
         let served = hub.clone();
@@ -141,11 +153,11 @@ impl FakeHub {
         fault: Option<Fault>,
     ) -> Option<()> {
         let state = self.state.lock().unwrap();
-        let (commit, page) = (state.commit.clone(), state.page);
+        let (repo, commit, page) = (state.repo.clone(), state.commit.clone(), state.page);
         let files = state.files.clone();
         drop(state);
         let missing = |stream: &mut TcpStream, code| send(stream, 404, &[("x-error-code", code)], b"", None);
-        let api = format!("/api/models/{REPO}/");
+        let api = format!("/api/models/{repo}/");
         if let Some(rest) = path.strip_prefix(&api) {
             if let Some(revision) = rest.strip_prefix("revision/") {
                 if revision != "main" && revision != "refs%2Fpr%2F1" && revision != commit {
@@ -160,7 +172,7 @@ impl FakeHub {
                 entries.iter().map(|e| format!(",{e}")).collect::<String>()
             });
             let next = format!(
-                "<{}/api/models/{REPO}/tree/{commit}?recursive=1&cursor={}>; rel=\"next\"",
+                "<{}/api/models/{repo}/tree/{commit}?recursive=1&cursor={}>; rel=\"next\"",
                 self.url,
                 from + page
             );
@@ -168,7 +180,7 @@ impl FakeHub {
             let link: &[(&str, &str)] = if more { &[("link", &next)] } else { &[] };
             return send(stream, 200, link, body.as_bytes(), fault);
         }
-        let Some(name) = path.strip_prefix(&format!("/{REPO}/resolve/{commit}/")) else {
+        let Some(name) = path.strip_prefix(&format!("/{repo}/resolve/{commit}/")) else {
             return missing(stream, "RepoNotFound");
         };
         let Some((_, bytes, _)) = files.iter().find(|(n, _, _)| n.replace(' ', "%20") == name) else {

@@ -1,4 +1,4 @@
-//! Models from the Hugging Face hub: `hf:OWNER/NAME[@REVISION][:FILE or QUANT]` becomes a path in the cache that every
+//! Models from the Hugging Face hub: `hf:OWNER/NAME[@REVISION][:FILE or QUANT]`, or a short name, becomes a path in the cache that every
 //! Hugging Face tool shares. Blocking, without an async runtime.
 //!
 //! ```no_run
@@ -25,6 +25,7 @@ mod http;
 mod hub;
 mod listings;
 mod lock;
+mod names;
 mod reference;
 mod settings;
 
@@ -32,6 +33,7 @@ pub use cache::{Cache, CachedFile, CachedRepo, CachedRevision, Removed};
 pub use disk::{Disk, SystemDisk};
 pub use error::Error;
 pub use hub::{Hub, Observer, Pulled, Silent};
+pub use names::{KNOWN, Known};
 pub use reference::{PREFIX, Reference, Repo};
 pub use settings::{RetryPolicy, Settings, Token};
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::Error;
+use crate::names::Known;
 
 /// Prefix of a model name that is not a path.
 pub const PREFIX: &str = "hf:";
@@ -55,9 +56,17 @@ impl Reference {
         self.revision.as_deref().unwrap_or(Reference::DEFAULT_REVISION)
     }
 
-    /// Whether an argument is intended as a reference, well-formed or not.
+    /// Whether an argument is intended as a reference, well-formed or not, or is a short name.
     pub fn is_reference(text: &str) -> bool {
-        text.starts_with(PREFIX)
+        text.starts_with(PREFIX) || Known::find(text).is_some()
+    }
+
+    /// The model of a short name, or a reference.
+    pub fn named(text: &str) -> Result<Reference, Error> {
+        match Known::find(text) {
+            Some(known) => known.reference().parse(),
+            None => text.parse(),
+        }
     }
 }
 

@@ -47,7 +47,7 @@ pub fn run(args: &DetokenizeArgs, out: &mut Output) -> Result<(), Failure> {
         return Err(akunu::Error::TokenOutsideVocabulary { id, index, vocab, place: "ids" }.into());
     }
     let text = tokenizer.decode(&ids);
-    if args.json { out.json(&json!({ "text": text })) } else { out.text(&(text + "\n")) }
+    if args.json { out.json(&json!({ "text": text })) } else { out.generated(&(text + "\n")) }
 }
 
 fn is_model(word: &OsString) -> bool {

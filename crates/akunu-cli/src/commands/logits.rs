@@ -49,7 +49,7 @@ struct LogitsReport<'a> {
 
 pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open_generating(args.model.path(), args.engine.device.no_mmap)?;
-    let file = args.out.as_deref().map(|path| OutFile::open(path, model.weights())).transpose()?;
+    let file = args.out.as_deref().map(|path| OutFile::safetensors(path, model.weights())).transpose()?;
     let Ids(ids) = &args.ids;
     let mut options = args.engine.options();
     if options.context.is_none() && !ids.is_empty() {

@@ -1,6 +1,6 @@
 //! `akunu models`: lists cached models.
 
-use akunu_hub::{Cache, CachedRepo};
+use akunu_hub::{Cache, CachedRepo, KNOWN};
 use clap::Args;
 use serde_json::json;
 
@@ -12,12 +12,15 @@ use crate::output::{self, Output};
 /// Displayed length of a commit id.
 const SHORT: usize = 8;
 
-/// Lists the models in the Hugging Face cache
+/// Lists the models in the Hugging Face cache, or those with short names
 #[derive(Debug, Args)]
 pub struct ModelsArgs {
     /// Lists their files too
     #[arg(long)]
     files: bool,
+    /// Lists the short names of well-known models, which stand wherever a MODEL is named
+    #[arg(long, conflicts_with = "files")]
+    known: bool,
     #[arg(long, help = "Prints JSON")]
     json: bool,
 }
@@ -25,6 +28,9 @@ pub struct ModelsArgs {
 pub fn run(args: &ModelsArgs, out: &mut Output) -> Result<(), Failure> {
     let cache = Cache::new(hub::settings()?.cache);
     let repos = cache.list()?;
+    if args.known {
+        return known(&repos, args.json, out);
+    }
     if args.json {
         let models: Vec<serde_json::Value> = repos.iter().map(as_json).collect();
         return out.json(&json!({ "cache": cache.root(), "models": models }));
@@ -56,6 +62,29 @@ pub fn run(args: &ModelsArgs, out: &mut Output) -> Result<(), Failure> {
     out.listing(&grid.render(output::width()))?;
     let total = repos.iter().map(|repo| repo.bytes).sum();
     out.line(&format!("\n{} in {}", akunu::human(total), cache.root().display()))
+}
+
+/// The table of short names.
+fn known(repos: &[CachedRepo], as_json: bool, out: &mut Output) -> Result<(), Failure> {
+    let is_cached =
+        |name: &str| repos.iter().any(|repo| !repo.revisions.is_empty() && repo.repo.to_string() == name);
+    if as_json {
+        let rows = KNOWN.iter().map(|known| {
+            json!({
+                "name": known.name,
+                "model": known.reference(),
+                "purpose": known.purpose,
+                "cached": is_cached(known.repo()),
+            })
+        });
+        return out.json(&json!({ "known": rows.collect::<Vec<_>>() }));
+    }
+    let mut grid = Grid::new().word("name").text("model").spare("for").spare("");
+    for known in KNOWN {
+        let cached = if is_cached(known.repo()) { "cached" } else { "" };
+        grid.row([known.name.into(), known.reference(), known.purpose.into(), cached.into()]);
+    }
+    out.listing(&grid.render(output::width()))
 }
 
 fn as_json(repo: &CachedRepo) -> serde_json::Value {

@@ -1,6 +1,5 @@
 //! `akunu pull`: downloads a model from the hub into the cache.
 
-use akunu_hub::Reference;
 use clap::Args;
 use serde_json::json;
 
@@ -10,6 +9,7 @@ use crate::output::{self, Output};
 
 const EXAMPLES: &str = "\
 Examples:
+  akunu pull qwen3:0.6b                    a short name (akunu models --known)
   akunu pull hf:OWNER/NAME                 Q4_K_M if it has GGUF files, or else SafeTensors
   akunu pull hf:OWNER/NAME:Q8_0            a quantisation
   akunu pull hf:OWNER/NAME@v1:file.gguf    a file of a branch, a tag or a commit
@@ -23,7 +23,7 @@ Environment: HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, as fo
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct PullArgs {
-    /// hf:OWNER/NAME, optionally followed by @REVISION, :QUANT or :FILE
+    /// A short name, or hf:OWNER/NAME, optionally followed by @REVISION, :QUANT or :FILE
     #[arg(value_name = "NAME")]
     name: String,
     #[arg(long, help = "Prints JSON")]
@@ -34,7 +34,7 @@ pub struct PullArgs {
 }
 
 pub fn run(args: &PullArgs, out: &mut Output) -> Result<(), Failure> {
-    let reference: Reference = args.name.parse()?;
+    let reference = hub::reference(&args.name)?;
     let pulled = hub::pull(&reference)?;
     if args.json {
         return out.json(&json!({

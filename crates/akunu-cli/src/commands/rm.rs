@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, IsTerminal};
 
-use akunu_hub::{Cache, Reference};
+use akunu_hub::{Cache, Known};
 use clap::Args;
 
 use crate::failure::Failure;
@@ -15,7 +15,7 @@ use crate::output::{self, Output};
 /// it.
 #[derive(Debug, Args)]
 pub struct RmArgs {
-    /// hf:OWNER/NAME, or hf:OWNER/NAME@REVISION for one revision
+    /// A short name, hf:OWNER/NAME, or hf:OWNER/NAME@REVISION for one revision
     #[arg(value_name = "NAME")]
     name: String,
     /// Does not ask for confirmation
@@ -24,8 +24,10 @@ pub struct RmArgs {
 }
 
 pub fn run(args: &RmArgs, out: &mut Output) -> Result<(), Failure> {
-    let reference: Reference = args.name.parse()?;
-    if let Some(selector) = &reference.selector {
+    let reference = hub::reference(&args.name)?;
+    // That of a short name is not what the user wrote.
+    let written = reference.selector.as_ref().filter(|_| Known::find(&args.name).is_none());
+    if let Some(selector) = written {
         return Err(Failure::usage(format!(
             "{selector} cannot be removed alone: only whole revisions can be removed"
         ))

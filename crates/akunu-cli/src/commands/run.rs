@@ -86,41 +86,41 @@ pub enum Stats {
     None,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Temperature; 0: greedy decoding [default: the model's suggestion, or 0.8]
-    #[arg(long, allow_negative_numbers = true)]
-    temp: Option<f32>,
+    #[arg(long, alias = "temperature", allow_negative_numbers = true)]
+    pub temp: Option<f32>,
     /// Top-k: only the K most likely tokens; 0: all [default: the model's suggestion, or 40]
     #[arg(long, value_name = "K", value_parser = args::count_or_zero, allow_negative_numbers = true)]
-    top_k: Option<usize>,
+    pub top_k: Option<usize>,
     /// Top-p: only the most likely tokens with this total probability; 1: all [default: the model's suggestion, or
     /// 0.95]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    top_p: Option<f32>,
+    pub top_p: Option<f32>,
     /// Min-p: only tokens with at least this probability relative to the most likely; 0: all [default: the model's
     /// suggestion, or 0.05]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    min_p: Option<f32>,
+    pub min_p: Option<f32>,
     /// Repetition penalty of recent tokens; 1: off [default: the model's suggestion, or 1]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
-    repeat_penalty: Option<f32>,
-    /// Frequency penalty: subtracted per occurrence; 0: off
-    #[arg(long, value_name = "X", default_value = "0", allow_negative_numbers = true)]
-    frequency_penalty: f32,
-    /// Presence penalty: subtracted once for tokens that occur; 0: off
-    #[arg(long, value_name = "X", default_value = "0", allow_negative_numbers = true)]
-    presence_penalty: f32,
+    pub repeat_penalty: Option<f32>,
+    /// Frequency penalty: subtracted per occurrence; 0: off [default: 0]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
+    /// Presence penalty: subtracted once for tokens that occur; 0: off [default: 0]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
     /// Number of recent tokens that penalties apply to [default: the model's suggestion, or 64]
     #[arg(long, value_name = "N", value_parser = args::count_or_zero, allow_negative_numbers = true)]
-    repeat_last_n: Option<usize>,
+    pub repeat_last_n: Option<usize>,
     /// Adds X to the logit of token ID; -inf excludes it; may be repeated
     #[arg(long, value_name = "ID=X", value_parser = logit_bias)]
-    logit_bias: Vec<(u32, f32)>,
+    pub logit_bias: Vec<(u32, f32)>,
     /// Random seed; the same seed gives the same text [default: a new one each time]
     #[arg(long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
-    seed: Option<u64>,
+    pub seed: Option<u64>,
 }
 
 fn seed(text: &str) -> Result<u64, String> {
@@ -148,8 +148,8 @@ impl SamplingArgs {
             top_p: self.top_p.unwrap_or(any.top_p),
             min_p: self.min_p.unwrap_or(any.min_p),
             repeat_penalty: self.repeat_penalty.unwrap_or(any.repeat_penalty),
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty.unwrap_or_default(),
+            presence_penalty: self.presence_penalty.unwrap_or_default(),
             logit_bias: self.logit_bias.clone(),
             ..any
         };
@@ -165,8 +165,8 @@ impl SamplingArgs {
             top_p: self.top_p.unwrap_or(suggested.top_p),
             min_p: self.min_p.unwrap_or(suggested.min_p),
             repeat_penalty: self.repeat_penalty.unwrap_or(suggested.repeat_penalty),
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty.unwrap_or_default(),
+            presence_penalty: self.presence_penalty.unwrap_or_default(),
             repeat_last_n: self.repeat_last_n.unwrap_or(suggested.repeat_last_n),
             logit_bias: self.logit_bias.clone(),
             seed: self.seed.unwrap_or_else(random_seed),
@@ -291,7 +291,7 @@ impl Printer<'_> {
         if !text.is_empty() {
             self.at_line_start = text.ends_with('\n');
         }
-        self.out.text(text)?;
+        self.out.generated(text)?;
         self.out.flush()
     }
 

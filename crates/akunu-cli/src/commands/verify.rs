@@ -11,11 +11,14 @@ use crate::grid::Grid;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 
+/// Number of kernels in the table without `--all`.
+const SHOWN: usize = 20;
+
 /// Compares a device with the reference, command by command
 ///
 /// Both run the same table on the same random tokens: a prefill pass and a decode step, or for embedding models and
 /// rerankers a pass over texts of different lengths. Reports the first command whose output differs by more than
-/// rounding, with exit code 1.
+/// rounding, with exit code 1. The table shows the worst output of each kernel, worst first.
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
     #[command(flatten)]
@@ -26,6 +29,9 @@ pub struct VerifyArgs {
     /// Without fused QKV and gate·up, and without folded norms and RoPE
     #[arg(long)]
     unfused: bool,
+    /// Shows every compared output, in the order of the commands, instead of the worst ones
+    #[arg(long)]
+    all: bool,
     #[arg(long, help = "Prints JSON")]
     json: bool,
     #[command(flatten)]
@@ -70,9 +76,9 @@ pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
     drop(progress);
     let name = device.capabilities().name;
     if args.json {
-        out.json(&json(name, &report))?;
+        out.json(&json(name, &report, args.all))?;
     } else {
-        print(name, &report, out)?;
+        print(name, &report, args.all, out)?;
     }
     match report.first_bad() {
         None => Ok(()),
@@ -87,15 +93,20 @@ fn texts(model: &Model, tokens: usize) -> Vec<TextIds> {
     lengths.into_iter().zip(1..).map(|text| ids(text).into()).collect()
 }
 
-fn print(device: &str, report: &Report, out: &mut Output) -> Result<(), Failure> {
+fn print(device: &str, report: &Report, all: bool, out: &mut Output) -> Result<(), Failure> {
+    let worst = report.worst_by_kernel();
+    let shown: Vec<&Difference> = match all {
+        true => report.differences.iter().collect(),
+        false => worst.iter().copied().take(SHOWN).collect(),
+    };
     let mut grid = Grid::new()
         .text("kernel")
-        .text("worst at")
+        .text(if all { "at" } else { "worst at" })
         .word("output")
         .number("difference")
         .number("allowed")
         .word("");
-    for d in report.worst_by_kernel() {
+    for d in &shown {
         let verdict = if d.exceeds() { "BAD" } else { "ok" };
         grid.row([
             d.kernel.clone(),
@@ -107,6 +118,12 @@ fn print(device: &str, report: &Report, out: &mut Output) -> Result<(), Failure>
         ]);
     }
     out.listing(&grid.render(output::width()))?;
+    if !all && worst.len() > shown.len() {
+        let rest = &worst[shown.len()..];
+        let bad = rest.iter().filter(|d| d.exceeds()).count();
+        let verdict = if bad == 0 { "all ok".to_string() } else { format!("{bad} of them BAD") };
+        out.line(&format!("and {} more kernels, {verdict} (--all shows every output)", rest.len()))?;
+    }
     out.text("\n")?;
     if report.first_bad().is_none() {
         let count = report.differences.len();
@@ -124,18 +141,22 @@ fn wrong(device: &str, bad: &Difference) -> Failure {
     .hint("please report this line with the output of `akunu doctor`")
 }
 
-fn json(device: &str, report: &Report) -> serde_json::Value {
+fn json(device: &str, report: &Report, all: bool) -> serde_json::Value {
     let one = |d: &Difference| {
         json!({
             "table": d.table, "command": d.command, "label": d.label, "kernel": d.kernel,
             "output": d.output, "difference": d.relative, "allowed": d.tolerance, "ok": !d.exceeds(),
         })
     };
-    json!({
+    let mut about = json!({
         "device": device,
         "ok": report.first_bad().is_none(),
         "outputs": report.differences.len(),
         "first_bad": report.first_bad().map(one),
         "worst_by_kernel": report.worst_by_kernel().into_iter().map(one).collect::<Vec<_>>(),
-    })
+    });
+    if all {
+        about["differences"] = report.differences.iter().map(one).collect();
+    }
+    about
 }

@@ -215,3 +215,16 @@ fn doctor_ends_with_advice() {
     let found: serde_json::Value = serde_json::from_str(&doctor(&["doctor", "--json"])).unwrap();
     assert_eq!(found["advice"].as_array().unwrap().len(), last.len());
 }
+
+#[test]
+fn verify_shows_the_worst_kernels_and_with_all_every_output() {
+    let found = json(&["verify", "--tokens", "3", "--json", "--all"]);
+    let all = found["differences"].as_array().unwrap().len();
+    assert_eq!(found["outputs"], all);
+    assert!(json(&["verify", "--tokens", "3", "--json"])["differences"].is_null());
+    // A line for the titles, an empty one and the verdict.
+    let short = ok(&["verify", "--tokens", "3"]).lines().count();
+    let long = ok(&["verify", "--tokens", "3", "--all"]).lines().count();
+    assert_eq!(long, all + 3);
+    assert!(short < long && short <= 24, "{short} of {long} lines");
+}

@@ -252,7 +252,7 @@ fn a_full_context_is_never_silent() {
     let notes: Vec<&str> = done.stderr.lines().filter(|line| !line.contains("trained for")).collect();
     assert!(notes[0].contains("all 64 tokens") && notes[0].contains("--context-shift"), "{notes:?}");
     assert!(notes[1].starts_with("error: the conversation has 9"), "{notes:?}");
-    assert!(notes[2].starts_with("hint: /reset") && notes[2].contains("-c "), "{notes:?}");
+    assert!(notes[2].starts_with("hint: /clear") && notes[2].contains("-c "), "{notes:?}");
 
     let done =
         scene.aloud(&["-c", "128", "-n", "20", "--context-shift"], "One\nTwo\nThree\nFour\n/history\n");
@@ -314,4 +314,79 @@ fn the_embedded_model_converses() {
     // At least the whole first turn except its end is cached; the last token may not have been processed.
     let first = of(0, "prompt_tokens") + of(0, "generated_tokens");
     assert!(of(1, "reused_tokens") + 1 >= first && of(1, "reused_tokens") <= first, "{stats:?}");
+}
+
+#[test]
+fn settings_are_shown_and_changed_with_the_checks_of_options() {
+    let scene = Scene::new(Some(CHATML), &GREETING);
+    let lines = "/set\n/set temperature 0.5\n/set top_k=7\n/set seed 3\n/set max-tokens 2\nHi\n/set max-tokens default\n\
+                 /set temp default\n/set temp hot\n/set temp -1\n/set top-k -1\n/set nonsense 1\n/set wrap perhaps\n\
+                 /set seed\n";
+    let done = scene.aloud(&["-c", "512", "--seed", "9", "--top-p", "0.9"], lines);
+    insta::assert_snapshot!(shown(&done));
+    // The same messages as those of the options.
+    for (option, value) in [("--temp", "hot"), ("--temp", "-1"), ("--top-k", "-1")] {
+        let refused = run(&["chat", path(&scene.model), option, value, "-p", "x"]);
+        let first = refused.stderr.lines().next().unwrap();
+        assert!(done.stderr.contains(first), "{first}");
+    }
+}
+
+#[test]
+fn a_setting_takes_effect_with_the_next_answer() {
+    let scene = Scene::new(Some(CHATML), &ENDLESS);
+    let done = scene.chat(&["-n", "3", "--stats", "json"], "Hi\n/set max-tokens 5\nHi\n/set temp 0.25\nHi\n");
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let stats = stats(&done);
+    let tokens: Vec<u64> = stats.iter().map(|turn| turn["generated_tokens"].as_u64().unwrap()).collect();
+    let temperatures: Vec<f64> = stats.iter().map(|turn| turn["temperature"].as_f64().unwrap()).collect();
+    assert_eq!((tokens, temperatures), (vec![3, 5, 5], vec![0.0, 0.0, 0.25]));
+}
+
+#[test]
+fn another_model_continues_the_conversation() {
+    let scene = Scene::new(Some(CHATML), &GREETING);
+    let (other, bare, fake) = (scene.file("other.gguf"), scene.file("bare.gguf"), scene.file("fake.gguf"));
+    scripted::write(&other, Some(CHATML), &["\n", "Good", " day"]);
+    scripted::write(&bare, None, &GREETING);
+    fs::write(&fake, "no model").unwrap();
+    let lines = format!(
+        "Hi\n/model {}\nAgain\n/model\n/history\n/clear\n/model {}\n/model {}\n/model no/such.gguf\n\
+         /model qwen3:0.7b\nStill there?\n/model {}\nBack\n",
+        path(&other),
+        path(&bare),
+        path(&fake),
+        path(&scene.model)
+    );
+    let done = scene.aloud(&["-c", "512"], &lines);
+    assert!(done.stdout.starts_with("Hello there!\nGood day\nGood day\nHello there!\n"), "{}", done.stdout);
+    insta::assert_snapshot!(shown(&done));
+    // The template of the first model is not that of the second.
+    let file = scene.file("mine.jinja");
+    fs::write(&file, CHATML).unwrap();
+    let lines = format!("Hi\n/model {}\nHi\n", path(&bare));
+    let done = scene.chat(&["--chat-template", path(&file)], &lines);
+    assert!(done.code == 1 && done.stderr.contains("chat template missing"), "{}", done.stderr);
+    assert_eq!(done.stdout, "Hello there!\nHello there!\n");
+}
+
+#[test]
+fn the_embedded_model_has_a_name() {
+    let scene = Scene::new(Some(CHATML), &GREETING);
+    let other = scene.file("other.gguf");
+    scripted::write(&other, Some(CHATML), &["\n", "Good", " day"]);
+    let lines = format!("Hi\n/model {}\nHi\n/model embedded\n/model\n", path(&other));
+    let done = scene.aloud(&["-c", "512"], &lines);
+    assert!(done.stderr.contains("the model is embedded now"), "{}", done.stderr);
+}
+
+#[test]
+fn a_home_folder_may_be_abbreviated() {
+    let scene = Scene::new(Some(CHATML), &GREETING);
+    let mut command = akunu(&["chat", path(&scene.model), "--temp", "0", "-q"]);
+    command.env("HOME", scene.dir.path()).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"Hi\n/save ~/talk.json\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(scene.file("talk.json").exists());
 }

@@ -1,4 +1,4 @@
-//! Control characters in the strings of files never reach the terminal, except as generated text.
+//! Control characters in the strings of files never reach the terminal. `terminal.rs` tests those of generated text.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 

@@ -239,3 +239,78 @@ fn a_download_shows_progress_blocks_removal_and_is_resumed_after_ctrl_c() {
     assert_eq!(fake.requests("/resolve/")[1].headers["range"], "bytes=1048576-");
     assert!(!part.exists());
 }
+
+#[test]
+fn short_names_stand_for_models_on_the_hub() {
+    let cache = tempfile::tempdir().unwrap();
+    let fake = FakeHub::named("Qwen/Qwen3-0.6B-GGUF", &[("Qwen3-0.6B-Q8_0.gguf", MODEL)]);
+    let at = |args: &[&str]| run(&fake, cache.path(), args);
+    let story = ["run", "qwen3:0.6b", "Once", "-n", "4", "--temp", "0", "-q"];
+    let first = at(&story);
+    assert_eq!(first.code, 0, "{}", first.stderr);
+    assert!(first.stdout.starts_with("Once"), "{}", first.stdout);
+    for args in [
+        &["inspect", "Qwen3:0.6B", "--offline"][..],
+        &["tokenize", "-m", "qwen3:0.6b", "Once"],
+        &["plan", "qwen3:0.6b", "-c", "64"],
+        &["chat", "qwen3:0.6b", "-p", "Hello", "-n", "1"],
+        &["pull", "qwen3:0.6b"],
+    ] {
+        let done = at(args);
+        assert_eq!(done.code, 0, "{args:?}: {}", done.stderr);
+    }
+    let alone = at(&["run", "qwen3:0.6b"]);
+    assert!(alone.code == 2 && alone.stderr.contains("akunu chat qwen3:0.6b"), "{}", alone.stderr);
+
+    let listed = at(&["models", "--known"]).stdout;
+    let row = |name: &str| listed.lines().find(|line| line.starts_with(name)).unwrap().to_string();
+    assert!(row("qwen3:0.6b").contains("hf:Qwen/Qwen3-0.6B-GGUF:Q8_0"), "{listed}");
+    assert!(row("qwen3:0.6b").ends_with("cached") && !row("qwen3:8b").contains("cached"), "{listed}");
+    let json: serde_json::Value = serde_json::from_str(&at(&["models", "--known", "--json"]).stdout).unwrap();
+    let known = json["known"].as_array().unwrap();
+    assert_eq!(known.len(), listed.lines().count() - 1);
+    assert_eq!(known.iter().filter(|row| row["cached"] == true).count(), 1);
+    assert_eq!(at(&["models", "--known", "--files"]).code, 2);
+
+    let removed = at(&["rm", "qwen3:0.6b", "--yes"]);
+    assert_eq!(removed.code, 0, "{}", removed.stderr);
+    assert!(at(&["models"]).stdout.is_empty());
+}
+
+#[test]
+fn unknown_and_uncached_names_list_what_there_is() {
+    let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL)]));
+    let says = |args: &[&str], code: i32, words: &[&str]| {
+        let done = run(&fake, cache.path(), args);
+        assert_eq!(done.code, code, "{args:?}: {}", done.stderr);
+        for word in words {
+            assert!(done.stderr.contains(word), "{args:?} should say {word:?}: {}", done.stderr);
+        }
+    };
+    let near = ["qwen3:0.6b, qwen3:1.7b", "akunu models --known"];
+    says(&["run", "qwen3:0.7b"], 1, &[&near[..], &["no model named qwen3:0.7b", "use -p"]].concat());
+    says(&["run", "qwen3:0.7b", "Once"], 1, &[&near[..], &["no file qwen3:0.7b"]].concat());
+    says(&["run", "qwen"], 1, &["qwen3:8b", "use -p"]);
+    says(&["chat", "lama3.2:1b", "-p", "x"], 1, &["llama3.2:1b"]);
+    says(&["serve", "smollm2", "--port", "0"], 1, &["smollm2:1.7b, smollm2:135m, smollm2:360m"]);
+    says(&["pull", "gemma3"], 2, &["there is no model named gemma3", "gemma3:1b"]);
+    says(&["rm", "gemma3:9b", "--yes"], 2, &["gemma3:4b"]);
+    says(&["inspect", "no-such-model"], 1, &["akunu models --known"]);
+    assert_eq!(run(&fake, cache.path(), &["run", "deep", "-n", "1", "-q"]).code, 0);
+
+    assert_eq!(run(&fake, cache.path(), &["pull", NAME]).code, 0);
+    let words = ["hf:Qwen/Qwen3-8B-GGUF is not in the cache", "offline", "in the cache: hf:tiny/model-GGUF"];
+    says(&["chat", "qwen3:8b", "--offline"], 1, &words);
+    // The hub of the test has no such repository.
+    says(&["pull", "qwen3:8b"], 1, &["no repository Qwen/Qwen3-8B-GGUF"]);
+
+    // A file of that name comes first.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("qwen3:8b"), MODEL).unwrap();
+    let mut here = command(&fake, cache.path(), &["run", "qwen3:8b", "Once", "-n", "1", "-q"]);
+    let done = finish({
+        here.current_dir(folder.path());
+        here
+    });
+    assert_eq!(done.code, 0, "{}", done.stderr);
+}

@@ -10,6 +10,7 @@ mod contents;
 mod control_characters;
 mod encoders;
 mod environment;
+mod errors;
 mod habits;
 mod help;
 mod hub;

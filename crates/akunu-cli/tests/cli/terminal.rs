@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use akunu_fixtures::scripted::{self, CHATML};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::chat::{ENDLESS, GREETING};
-use crate::common::{akunu, path};
+use crate::common::{akunu, finish, path, with_stdin};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const DIM: &str = "\x1b[2m";
@@ -79,8 +79,28 @@ impl Terminal {
     }
 
     pub fn interrupt(&self) {
-        let kill = Command::new("sh").arg("-c").arg(format!("kill -INT {}", self.child.id())).status();
-        assert!(kill.unwrap().success());
+        crate::signals::signal(&self.child, "INT");
+    }
+
+    pub fn resize(&self, columns: u16) {
+        let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&self.keys, size).unwrap();
+    }
+
+    /// Whether the terminal shows what is typed, and whether it passes on lines only.
+    fn echoes_lines(&self) -> (bool, bool) {
+        let modes = tcgetattr(&self.keys).unwrap().local_modes;
+        (modes.contains(LocalModes::ECHO), modes.contains(LocalModes::ICANON))
+    }
+
+    /// Waits for the program to end; returns the exit code, and whether the terminal echoes and passes on lines.
+    fn end_with_mode(mut self) -> (Option<i32>, (bool, bool)) {
+        let start = Instant::now();
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(start.elapsed() < PATIENCE, "it does not end: {:?}", self.unseen());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        (self.child.wait().unwrap().code(), self.echoes_lines())
     }
 
     /// Waits for the program to end; returns the exit code and the remaining output.
@@ -130,7 +150,7 @@ fn lines_are_edited_and_remembered() {
     first.expect("user: Hello\r\n");
     first.expect("> ");
     first.type_keys("/nonsense\r");
-    first.expect("error: unknown command /nonsense");
+    first.expect("unknown command /nonsense");
     first.expect("> ");
     first.type_keys("\x04");
     assert_eq!(first.end().0, Some(0));
@@ -166,10 +186,17 @@ fn messages_may_have_several_lines() {
     terminal.expect("Hello there!");
     terminal.expect("> ");
     terminal.type_keys("one\\\r");
+    terminal.expect("... ");
     terminal.type_keys("two\r");
     terminal.expect("Hello there!");
     terminal.expect("> ");
+    terminal.type_keys("\"\"\"never\r");
+    terminal.expect("... ");
+    terminal.type_keys("sent\x03");
+    terminal.expect("the message was dropped");
+    terminal.expect("> ");
     terminal.type_keys("\"\"\"a\r");
+    terminal.expect("... ");
     terminal.type_keys("b\"\"\"\r");
     terminal.expect("Hello there!");
     terminal.expect("> ");
@@ -257,7 +284,7 @@ fn a_narrow_terminal_shows_everything() {
     let mut terminal = Terminal::new(chat(dir.path(), &["--no-history"]), 10);
     terminal.expect("> ");
     terminal.type_keys("a message that is longer than the terminal is wide\r");
-    terminal.expect("Hello there!");
+    terminal.expect("Hello\r\nthere!");
     terminal.expect("> ");
     terminal.type_keys("/history\r");
     terminal.expect("user: a message that is longer than the terminal is wide\r\n");
@@ -279,4 +306,212 @@ fn bars_are_of_blocks_if_the_locale_has_utf_8() {
     let blocks = plan("de_DE.UTF-8");
     assert!(blocks.starts_with("[█▓▒░··"), "{blocks}");
     assert!(plan("C").starts_with("[#=+-.."));
+}
+
+/// The answer to one message, which is not typed.
+fn answer(dir: &Path, columns: u16, change: &dyn Fn(&mut Command), more: &[&str]) -> String {
+    let mut command = chat(dir, &[&["-q", "-p", "Well?"], more].concat());
+    change(&mut command);
+    let (code, shown) = Terminal::new(command, columns).end();
+    assert_eq!(code, Some(0), "{shown}");
+    shown
+}
+
+const FORMATTED: [&str; 15] = [
+    "\n",
+    "# Ti",
+    "tle\n",
+    "Some **bo",
+    "ld",
+    "** words *a",
+    "* b `co",
+    "de` *",
+    "not, longer line\n",
+    "``",
+    "`py\nx = ",
+    "1 * 2 * 3\n``",
+    "`\n- it",
+    "em",
+    " two ",
+];
+
+#[test]
+fn markdown_is_shown_as_styles_unless_they_are_switched_off() {
+    let dir = scene(&FORMATTED);
+    let raw = FORMATTED[1..].concat();
+    let styled = "\x1b[1mTitle\x1b[22m\nSome \x1b[1mbold\x1b[22m words \x1b[3ma\x1b[23m b \x1b[36mcode\x1b[39m *not,\n\
+                  longer line\n\x1b[2m```py\x1b[22m\n\x1b[36mx = 1 * 2 * 3\x1b[39m\n\x1b[2m```\x1b[22m\n• item two\n\n";
+    let one_style = |text: &str| {
+        // A style ends with each piece and begins again with the next.
+        let joined = text.replace("\x1b[22m\x1b[1m", "").replace("\x1b[22m\x1b[2m", "");
+        joined.replace("\x1b[39m\x1b[36m", "").replace("\r\n", "\n")
+    };
+    assert_eq!(one_style(&answer(dir.path(), 31, &|_| {}, &[])), styled);
+    let wrapped = raw.replace("*not, longer", "*not,\nlonger").trim_end().to_string() + "\n\n";
+    let no_color = answer(dir.path(), 39, &|command| _ = command.env("NO_COLOR", "1"), &[]);
+    assert_eq!(no_color.replace("\r\n", "\n"), wrapped);
+    let dumb = answer(dir.path(), 39, &|command| _ = command.env("TERM", "dumb"), &[]);
+    assert_eq!(dumb.replace("\r\n", "\n"), wrapped);
+    let plain = answer(dir.path(), 30, &|_| {}, &["--plain"]);
+    assert_eq!(plain.replace("\r\n", "\n"), format!("{}\n\n", raw.trim_end()));
+    // Into a pipe, every byte.
+    assert_eq!(finish(chat(dir.path(), &["-q", "-p", "Well?"])).stdout, raw.clone() + "\n");
+    let model = dir.path().join("model.gguf");
+    assert_eq!(with_stdin(&["chat", path(&model), "-q", "--temp", "0"], b"Well?").stdout, raw + "\n");
+}
+
+#[test]
+fn lines_follow_the_width_of_the_terminal_while_it_changes() {
+    let dir = scene(&ENDLESS);
+    let mut terminal = Terminal::new(chat(dir.path(), &["-c", "200000", "--no-history"]), 30);
+    terminal.expect("> ");
+    terminal.type_keys("Go\r");
+    terminal.expect("\r\ntick tock tick tock tick tock\r\ntick tock tick tock tick tock\r\n");
+    // Which word comes first depends on the moment.
+    let mut follows = |columns: u16, line: &str| {
+        terminal.resize(columns);
+        let expected =
+            [line.to_string(), line.replace("tick", "t?ck").replace("tock", "tick").replace('?', "o")];
+        let shown = |line: &String| format!("\r\n{line}\r\n{line}\r\n");
+        let start = Instant::now();
+        while !expected.iter().any(|line| terminal.unseen().contains(&shown(line))) {
+            assert!(start.elapsed() < PATIENCE, "{columns} columns");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        terminal.seen = terminal.screen.lock().unwrap().len();
+    };
+    follows(12, "tick tock");
+    follows(20, "tick tock tick tock");
+    follows(10, "tick tock");
+    terminal.interrupt();
+    terminal.expect("note: interrupted");
+    terminal.expect("> ");
+    terminal.type_keys("/exit\r");
+    assert_eq!(terminal.end().0, Some(0));
+}
+
+#[test]
+fn what_is_typed_during_an_answer_is_shown_in_the_next_line_only() {
+    let dir = scene(&ENDLESS);
+    let mut terminal = Terminal::new(chat(dir.path(), &["-c", "200000", "--no-history"]), 80);
+    terminal.expect("> ");
+    terminal.type_keys("Go\r");
+    terminal.expect("tick tock");
+    assert_eq!(terminal.echoes_lines(), (false, false));
+    terminal.type_keys("/histo");
+    for _ in 0..20 {
+        let shown = terminal.expect("tick tock");
+        assert!(!shown.contains("/histo"), "{shown}");
+    }
+    terminal.interrupt();
+    terminal.expect("note: interrupted");
+    terminal.expect("> ");
+    terminal.expect("/histo");
+    terminal.type_keys("ry\r");
+    terminal.expect("user: Go");
+    terminal.expect("> ");
+    terminal.type_keys("\x04");
+    assert_eq!(terminal.end_with_mode(), (Some(0), (true, true)));
+}
+
+#[test]
+fn the_terminal_is_restored_however_the_program_ends() {
+    let dir = scene(&ENDLESS);
+    let answering = || {
+        let mut terminal = Terminal::new(chat(dir.path(), &["-c", "200000", "--no-history"]), 80);
+        terminal.expect("> ");
+        terminal.type_keys("Go\r");
+        terminal.expect("tick tock");
+        terminal
+    };
+    let at_the_prompt = || {
+        let mut terminal = answering();
+        terminal.interrupt();
+        terminal.expect("note: interrupted");
+        terminal.expect("> ");
+        terminal
+    };
+    for (signal, code) in [("TERM", 143), ("HUP", 129), ("QUIT", 131)] {
+        for terminal in [answering(), at_the_prompt()] {
+            assert_ne!(terminal.echoes_lines(), (true, true));
+            crate::signals::signal(&terminal.child, signal);
+            assert_eq!(terminal.end_with_mode(), (Some(code), (true, true)), "{signal}");
+        }
+    }
+    let mut terminal = at_the_prompt();
+    terminal.type_keys("\x03");
+    terminal.expect("press Ctrl-C again");
+    terminal.expect("> ");
+    terminal.type_keys("\x03");
+    assert_eq!(terminal.end_with_mode(), (Some(130), (true, true)));
+}
+
+#[test]
+fn generated_control_characters_do_not_reach_the_terminal() {
+    let chain =
+        ["\n", "a", "<0x1B>", "[2J", "<0x07>", "b", "<0x0D>", "c\td", "<0x7F>", "e\r\nf", "\u{9b}2Jg"];
+    let dir = scene(&chain);
+    let raw = "a\u{1b}[2J\u{7}b\rc\td\u{7f}e\r\nf\u{9b}2Jg";
+    let clean = "a\\u{1b}[2J\\u{7}b\\rc\td\\u{7f}e\r\nf\\u{9b}2Jg";
+    assert_eq!(finish(chat(dir.path(), &["-q", "-p", "x"])).stdout, format!("{raw}\n"));
+    for more in [&[][..], &["--plain"]] {
+        assert_eq!(answer(dir.path(), 80, &|_| {}, more), format!("{clean}\r\n\r\n"));
+    }
+    let model = dir.path().join("model.gguf");
+    let run = || akunu(&["run", path(&model), "-p", "x\u{1b}[2J\n", "--temp", "0", "-q"]);
+    assert_eq!(finish(run()).stdout, format!("x\u{1b}[2J\n{raw}\n"));
+    let (code, shown) = Terminal::new(run(), 80).end();
+    assert_eq!((code, shown), (Some(0), format!("x\\u{{1b}}[2J\r\n{clean}\r\n")));
+}
+
+#[test]
+fn tab_completes_commands_settings_and_files() {
+    let dir = scene(&GREETING);
+    std::fs::write(dir.path().join("talk.json"), r#"[{"role": "user", "content": "of before"}]"#).unwrap();
+    let mut command = chat(dir.path(), &["--no-history"]);
+    command.current_dir(dir.path());
+    let mut terminal = Terminal::new(command, 80);
+    terminal.expect("> ");
+    terminal.type_keys("/lo\tta\t\r");
+    terminal.expect("1 message loaded");
+    terminal.expect("> ");
+    terminal.type_keys("/hi\t\r");
+    terminal.expect("user: of before");
+    terminal.expect("> ");
+    terminal.type_keys("/set te\t0.5\r");
+    terminal.expect("temp               0.5\r\n");
+    terminal.expect("> ");
+    terminal.type_keys("/model mo\t\r");
+    terminal.expect("it goes on with 1 message");
+    terminal.expect("> ");
+    // Two tabs list the possible commands.
+    terminal.type_keys("/s\t\t");
+    terminal.expect("/stats");
+    terminal.type_keys("\x03");
+    terminal.expect("\x1b[?2004l");
+    terminal.expect("> ");
+    terminal.type_keys("\x04");
+    assert_eq!(terminal.end().0, Some(0));
+}
+
+#[test]
+fn zz_make_models() {
+    let dir = Path::new("/tmp/tm");
+    std::fs::create_dir_all(dir).unwrap();
+    scripted::write(&dir.join("md.gguf"), Some(CHATML), &FORMATTED);
+    scripted::write(&dir.join("endless.gguf"), Some(CHATML), &ENDLESS);
+    scripted::write(
+        &dir.join("long.gguf"),
+        Some(CHATML),
+        &[
+            "\n",
+            "## The **plan**\n\nThe quick brown fox jumps over the lazy dog and then ",
+            "runs away into the deep forest where nobody finds it. ",
+            "日本語の文章はここにあります。とても長いので折り返します。 ",
+            "\n\n1. **First**: open `settings.json` and change the value of `timeout` to 30 seconds\n",
+            "2. Second: *restart* the server, wait until it answers again, and then look into its log\n   - nested item that is long enough to be wrapped on a narrow terminal\n\n",
+            "```rust\nfn main() {\n    println!(\"a line of code that is longer than the terminal is wide {}\", 1 * 2);\n}\n```\n",
+            "\n> A quotation that is long enough to be wrapped, with **bold** words in it\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nDone 👍🏽 finally.",
+        ],
+    );
 }

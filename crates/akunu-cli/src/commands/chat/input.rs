@@ -1,4 +1,4 @@
-//! Sources of messages: a terminal with line editing and history, or lines from a pipe.
+//! Sources of messages: a terminal with line editing, completion and history, or lines from a pipe.
 
 use std::cell::Cell;
 use std::io::{BufRead, IsTerminal};
@@ -9,12 +9,13 @@ use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
-use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{Behavior, Config, Context, Editor, Helper};
+use rustyline::validate::Validator;
+use rustyline::{Behavior, CompletionType, Config, Context, Editor, Helper};
 
-use super::slash_commands::{NAMES, SlashCommand};
+use super::complete::complete;
+use super::slash_commands::SlashCommand;
 use crate::failure::Failure;
-use crate::output;
+use crate::{output, terminal};
 
 #[derive(Debug)]
 pub enum Turn {
@@ -37,6 +38,8 @@ enum Source {
 }
 
 const PROMPT: &str = "> ";
+/// Before further lines of a message.
+const CONTINUED: &str = "... ";
 const FENCE: &str = "\"\"\"";
 
 /// Maximum number of history entries.
@@ -51,7 +54,8 @@ impl Input {
         // If only stdout is redirected, the line editor uses the terminal, so that input is not echoed to stdout.
         let behavior = if std::io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
         let failure = |error: ReadlineError| Failure::new(format!("cannot read the terminal: {error}"));
-        let config = Config::builder().behavior(behavior).max_history_size(HISTORY).map_err(failure)?;
+        let config = Config::builder().behavior(behavior).completion_type(CompletionType::List);
+        let config = config.max_history_size(HISTORY).map_err(failure)?;
         let mut editor = Editor::with_config(config.build()).map_err(failure)?;
         editor.set_helper(Some(Line::default()));
         let history = keep_history.then(history_file).flatten();
@@ -95,13 +99,30 @@ fn from_terminal(
     history: &mut Option<PathBuf>,
 ) -> Result<Option<String>, Failure> {
     let mut warned = false;
+    let mut begun: Option<String> = None;
     loop {
-        match editor.readline(PROMPT) {
-            Ok(text) => {
+        terminal::for_lines();
+        let line = editor.readline(if begun.is_some() { CONTINUED } else { PROMPT });
+        terminal::quiet();
+        match line {
+            Ok(line) => {
+                let text = match begun.take() {
+                    Some(text) => text + "\n" + &line,
+                    None => line,
+                };
+                if is_open(&text) {
+                    begun = Some(text);
+                    continue;
+                }
                 if !text.trim().is_empty() && editor.add_history_entry(text.as_str()).unwrap_or(false) {
                     keep(editor, history);
                 }
                 return Ok(Some(text));
+            }
+            Err(ReadlineError::Eof | ReadlineError::Interrupted) if begun.is_some() => {
+                begun = None;
+                warned = false;
+                output::note("the message was dropped");
             }
             Err(ReadlineError::Eof) => return Ok(None),
             Err(ReadlineError::Interrupted) => {
@@ -197,23 +218,13 @@ impl Hinter for Line {
     }
 }
 
-impl Validator for Line {
-    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        Ok(match is_open(context.input()) {
-            true => ValidationResult::Incomplete,
-            false => ValidationResult::Valid(None),
-        })
-    }
-}
+impl Validator for Line {}
 
 impl Completer for Line {
     type Candidate = String;
 
-    /// Completes command names only.
     fn complete(&self, line: &str, end: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
-        let typed = &line[..end];
-        let fits = |name: &&&str| typed.starts_with('/') && name.starts_with(typed);
-        Ok((0, NAMES.iter().filter(fits).map(|name| format!("{name} ")).collect()))
+        Ok(complete(&line[..end]))
     }
 }
 

@@ -1,12 +1,17 @@
 //! `akunu chat`: a conversation.
 
+mod complete;
 mod files;
 mod input;
+mod lines;
+mod markdown;
 mod screen;
+mod settings;
 mod slash_commands;
 mod stats;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use akunu::chat::{Chat, ChatError, ChatTemplate, ChatTemplates};
@@ -16,15 +21,21 @@ use serde_json::{Map, Value as Json};
 
 use super::run::{SamplingArgs, Stats};
 use crate::args::{self, GeneratingArgs, ModelArg};
+use crate::environment;
 use crate::failure::Failure;
 use crate::format::FormatArgs;
 use crate::hub;
 use crate::interrupt;
 use crate::output::{self, Output};
+use crate::terminal;
 use input::{Input, Turn};
-use screen::{Screen, Style};
+use screen::{Look, Screen};
+use settings::Settings;
 use slash_commands::{HELP, SlashCommand};
 use stats::ChatReport;
+
+/// What the embedded model is called.
+const EMBEDDED: &str = "embedded";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,12 +48,23 @@ Examples:
 const TYPING: &str = "\
 A message may have several lines between \"\"\" and \"\"\", or with \\ at the end of each line except the last; one that
 begins with / is written with two. Ctrl-C ends an answer; the partial answer is kept in the conversation.
+Further lines of a message are marked with \"...\"; Ctrl-C or Ctrl-D drops it. Pasted lines are one message. What is
+typed during an answer is shown in the next line only.
+
+/set changes the sampling settings (with the names and values of the options), max-tokens, and how answers are shown:
+reasoning, markdown and wrap are on or off. /model loads another model, named as on the command line, and continues the
+conversation; settings that were given stay, the others are the new model's suggestions. If it cannot be loaded, the
+conversation continues with the model before.
 The input history is stored in $XDG_STATE_HOME/akunu/chat-history (~/.local/state).";
 
 /// Holds a conversation
 ///
 /// Each line is a message that the model answers; its chat template defines how messages are written in the prompt.
-/// Only new tokens are processed, the rest is in the KV cache. Reasoning is dimmed on a terminal.
+/// Only new tokens are processed, the rest is in the KV cache.
+///
+/// On a terminal, words are wrapped at its width, also after it was resized, reasoning is dimmed, and Markdown (bold,
+/// italic, headings, lists, code) is shown as styles instead of marks. With NO_COLOR or TERM=dumb, the marks stay; with
+/// --plain, lines are not wrapped either. Control characters in answers are escaped. In a pipe, answers are exact.
 ///
 /// If stdin is not a terminal, each line of it is a turn. If a turn fails, the error is written to stderr, the
 /// conversation continues, and the final exit code is 1.
@@ -81,6 +103,9 @@ pub struct ChatArgs {
     /// Does not show reasoning
     #[arg(long)]
     hide_reasoning: bool,
+    /// Shows answers as the model writes them, without word wrap and Markdown
+    #[arg(long)]
+    plain: bool,
     /// Format of statistics on stderr after each answer [default: none]
     #[arg(long, value_enum)]
     stats: Option<Stats>,
@@ -109,70 +134,127 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
         return Err(akunu::Error::EmptyPrompt.into());
     }
     args.sampling.check()?;
-    let path = args.model.path().map(hub::resolve).transpose()?;
-    let model = super::open_generating(path.as_deref(), args.engine.engine.device.no_mmap)?;
-    let template = template(&args, &model, path.as_deref())?;
-    let mut messages = args.load.as_deref().map(files::load).transpose()?.unwrap_or_default();
-    let sampling = args.sampling.sampling(&model);
-    sampling.check(model.config().vocab_size)?;
-    let mut engine = super::engine(&model, &args.engine.options(), args.quiet)?;
-    let mut chat = Chat::new(&mut engine, template)?;
-    chat.set_messages(std::mem::take(&mut messages));
+    let source = Source {
+        model: args.model.path().map(Path::to_path_buf),
+        template: args.chat_template,
+        template_name: args.template_name,
+    };
+    let opened = Opened::new(source, args.engine.engine.device.no_mmap)?;
+    let messages = args.load.as_deref().map(files::load).transpose()?.unwrap_or_default();
+    let settings = Settings {
+        sampling: args.sampling,
+        max_tokens: args.max_tokens,
+        // An answer in a format is data, not Markdown.
+        look: Look::new(!args.hide_reasoning, args.plain || args.format.is_given()),
+    };
+    let options = GenerateOptions {
+        stop_strings: args.stop,
+        sampling: settings.sampling.sampling(&opened.model),
+        ..GenerateOptions::default()
+    };
+    options.sampling.check(opened.model.config().vocab_size)?;
+    let mut loaded = Loaded::new(opened, &args.engine, args.quiet)?;
+    let chat = &mut loaded.chat;
+    chat.set_messages(messages);
     if args.system.is_some() {
         chat.set_system(args.system.as_deref());
     }
     chat.variables = args.set.into_iter().collect::<Map<_, _>>();
     chat.forget_oldest = args.context_shift;
     chat.answer.format = args.format.read()?;
-    let options = GenerateOptions {
-        max_tokens: args.max_tokens,
-        stop_strings: args.stop,
-        sampling,
-        ..GenerateOptions::default()
-    };
     let mut input = Input::open(args.prompt, !args.no_history)?;
-    if input.is_terminal() && !args.quiet {
-        output::note(&format!("{}: /help lists commands, Ctrl-D ends", model.name()));
-    }
+    let is_terminal = input.is_terminal();
     // While the program waits for a line, Ctrl-C must not end the process, so keep a handler installed.
-    let _listening = input.is_terminal().then(interrupt::listen);
-    let stats = args.stats.unwrap_or(Stats::None);
-    let style = Style::new(args.hide_reasoning);
-    let mut conversation = Conversation {
-        engine,
-        chat,
+    let _listening = is_terminal.then(interrupt::listen);
+    let _terminal = is_terminal.then(terminal::Guard::new);
+    if is_terminal {
+        terminal::quiet();
+    }
+    if is_terminal && !args.quiet {
+        output::note(&format!("{}: /help lists commands, Ctrl-D ends", loaded.engine.model().name()));
+    }
+    let conversation = Conversation {
+        engine_args: args.engine,
         options,
-        style,
-        stats,
+        settings,
+        stats: args.stats.unwrap_or(Stats::None),
         quiet: args.quiet,
         last: None,
         out,
-        interactive: input.is_terminal(),
+        interactive: is_terminal,
     };
-    conversation.run(&mut input)
+    conversation.run(loaded, &mut input)
 }
 
-fn template(args: &ChatArgs, model: &Model, path: Option<&Path>) -> Result<ChatTemplate, Failure> {
-    let templates = match &args.chat_template {
-        Some(file) => ChatTemplates::from_file(file).and_then(|found| match found.is_empty() {
-            true => Err(ChatError::File {
-                path: file.display().to_string(),
-                message: "it has no field \"chat_template\"".into(),
+/// Where a model and its template come from.
+#[derive(Clone, Debug)]
+struct Source {
+    /// `None`: the embedded model.
+    model: Option<PathBuf>,
+    template: Option<PathBuf>,
+    template_name: Option<String>,
+}
+
+impl Source {
+    /// A model by its name in the conversation, with its own template.
+    fn named(name: &str) -> Source {
+        let path = environment::at_home(name);
+        let is_embedded = name == EMBEDDED && !path.exists();
+        Source { model: (!is_embedded).then_some(path), template: None, template_name: None }
+    }
+
+    fn template(&self, model: &Model, path: Option<&Path>) -> Result<ChatTemplate, Failure> {
+        let templates = match &self.template {
+            Some(file) => ChatTemplates::from_file(file).and_then(|found| match found.is_empty() {
+                true => Err(ChatError::File {
+                    path: file.display().to_string(),
+                    message: "it has no field \"chat_template\"".into(),
+                }),
+                false => Ok(found),
             }),
-            false => Ok(found),
-        }),
-        None => ChatTemplates::find(model.metadata(), path),
-    };
-    let tokenizer = model.tokenizer()?;
-    Ok(templates.and_then(|found| found.template(args.template_name.as_deref(), &**tokenizer))?)
+            None => ChatTemplates::find(model.metadata(), path),
+        };
+        let tokenizer = model.tokenizer()?;
+        Ok(templates.and_then(|found| found.template(self.template_name.as_deref(), &**tokenizer))?)
+    }
 }
 
-/// A running conversation.
-struct Conversation<'a> {
+/// A model that can be conversed with, before it takes memory.
+struct Opened {
+    source: Source,
+    model: Arc<Model>,
+    template: ChatTemplate,
+}
+
+impl Opened {
+    fn new(source: Source, no_mmap: bool) -> Result<Opened, Failure> {
+        let path = source.model.as_deref().map(hub::resolve).transpose()?;
+        let model = super::open_generating(path.as_deref(), no_mmap)?;
+        let template = source.template(&model, path.as_deref())?;
+        Ok(Opened { model, template, source })
+    }
+}
+
+/// A model on its device, and the conversation in its cache.
+struct Loaded {
+    source: Source,
     engine: Engine,
     chat: Chat,
+}
+
+impl Loaded {
+    fn new(opened: Opened, args: &GeneratingArgs, quiet: bool) -> Result<Loaded, Failure> {
+        let mut engine = super::engine(&opened.model, &args.options(), quiet)?;
+        let chat = Chat::new(&mut engine, opened.template)?;
+        Ok(Loaded { source: opened.source, engine, chat })
+    }
+}
+
+/// A running conversation, apart from its model.
+struct Conversation<'a> {
+    engine_args: GeneratingArgs,
     options: GenerateOptions,
-    style: Style,
+    settings: Settings,
     stats: Stats,
     quiet: bool,
     last: Option<ChatReport>,
@@ -182,47 +264,104 @@ struct Conversation<'a> {
 }
 
 impl Conversation<'_> {
-    fn run(&mut self, input: &mut Input) -> Result<(), Failure> {
-        let mut failed = None;
+    fn run(mut self, mut loaded: Loaded, input: &mut Input) -> Result<(), Failure> {
+        let mut failed = false;
         loop {
             let done = match input.next()? {
                 Turn::End => break,
                 Turn::SlashCommand(SlashCommand::Exit) => break,
-                Turn::SlashCommand(command) => self.execute(&command),
-                Turn::Message(text) => self.answer(Some(&text)),
+                Turn::SlashCommand(SlashCommand::Model(name)) => {
+                    let (now, done) = self.switch(loaded, &name)?;
+                    loaded = now;
+                    done
+                }
+                Turn::SlashCommand(command) => self.execute(&mut loaded, &command),
+                Turn::Message(text) => self.answer(&mut loaded, Some(&text)),
                 Turn::Invalid(failure) => Err(failure),
             };
-            match done {
-                Err(failure @ Failure::Failed(_)) => {
-                    failure.report();
-                    failed = Some(failure);
+            match done.map_err(Failure::not_usage) {
+                Err(failure @ (Failure::Failed(_) | Failure::NoVocabulary { .. })) => {
+                    failure.without_vocabulary(None).report();
+                    failed = true;
                 }
                 Err(failure) => return Err(failure),
                 Ok(()) => {}
             }
         }
-        match failed {
-            Some(_) if !self.interactive => Err(Failure::Reported),
-            _ => Ok(()),
+        match failed && !self.interactive {
+            true => Err(Failure::Reported),
+            false => Ok(()),
         }
     }
 
+    /// Continues the conversation with another model. If that fails, it continues with the one before; an error of the
+    /// outer result means that this failed too.
+    fn switch(&mut self, before: Loaded, name: &str) -> Result<(Loaded, Result<(), Failure>), Failure> {
+        let no_mmap = self.engine_args.engine.device.no_mmap;
+        let opened = Opened::new(Source::named(name), no_mmap).and_then(|opened| {
+            // The settings' suggestions are another model's now.
+            let sampling = self.settings.sampling.sampling(&opened.model);
+            sampling.check(opened.model.config().vocab_size)?;
+            Ok((opened, sampling))
+        });
+        let (opened, sampling) = match opened {
+            Ok(opened) => opened,
+            Err(Failure::Interrupted) if self.interactive => {
+                interrupt::reset();
+                return Ok((before, Ok(())));
+            }
+            Err(failure) => return Ok((before, Err(failure))),
+        };
+        let Loaded { source, engine, chat } = before;
+        let (mut messages, variables, answer) =
+            (chat.messages().to_vec(), chat.variables.clone(), chat.answer.clone());
+        let forget_oldest = chat.forget_oldest;
+        // Both at once might not fit.
+        drop((engine, chat));
+        let mut done = Ok(());
+        let mut loaded = match Loaded::new(opened, &self.engine_args, self.quiet) {
+            Ok(loaded) => {
+                self.options.sampling = sampling;
+                self.last = None;
+                loaded
+            }
+            Err(failure) => {
+                done = Err(failure.hint("the conversation continues with the model before"));
+                Loaded::new(Opened::new(source, no_mmap)?, &self.engine_args, true)?
+            }
+        };
+        let count = count(&messages);
+        let is_empty = messages.is_empty();
+        loaded.chat.set_messages(std::mem::take(&mut messages));
+        (loaded.chat.variables, loaded.chat.answer, loaded.chat.forget_oldest) =
+            (variables, answer, forget_oldest);
+        if done.is_ok() {
+            let name = loaded.engine.model().name();
+            self.note(&match is_empty {
+                true => format!("the model is {name} now"),
+                false => format!("the model is {name} now; it goes on with {count}, /clear begins anew"),
+            });
+        }
+        Ok((loaded, done))
+    }
+
     /// Answers a message, or the last one again.
-    fn answer(&mut self, text: Option<&str>) -> Result<(), Failure> {
+    fn answer(&mut self, loaded: &mut Loaded, text: Option<&str>) -> Result<(), Failure> {
         let mut options = self.options.clone();
+        options.max_tokens = self.settings.max_tokens;
         let listening = interrupt::listen();
         let cancel = listening.flag();
         cancel.store(false, Ordering::SeqCst);
         options.cancel = Some(cancel.clone());
-        let mut screen = Screen::new(self.out, self.style);
+        let mut screen = Screen::new(self.out, self.settings.look);
         let mut on_event = |event: akunu::chat::Event<'_>| screen.event(event);
         let turn = match text {
-            Some(text) => self.chat.ask(&mut self.engine, text, &options, &mut on_event),
+            Some(text) => loaded.chat.ask(&mut loaded.engine, text, &options, &mut on_event),
             None => {
                 // With the same seed the answer would be the same.
                 self.options.sampling.seed = self.options.sampling.seed.wrapping_add(1);
                 options.sampling.seed = self.options.sampling.seed;
-                self.chat.regenerate(&mut self.engine, &options, &mut on_event)
+                loaded.chat.regenerate(&mut loaded.engine, &options, &mut on_event)
             }
         };
         drop(listening);
@@ -233,59 +372,45 @@ impl Conversation<'_> {
         }
         let turn = turn.map_err(full)?;
         let report =
-            ChatReport::new(&self.engine, &turn, options.sampling.seed, options.sampling.temperature);
+            ChatReport::new(&loaded.engine, &turn, options.sampling.seed, options.sampling.temperature);
         report.print(self.stats);
         self.last = Some(report);
         if turn.finish == FinishReason::Cancelled && !self.interactive {
             return Err(Failure::Interrupted);
         }
         if !self.quiet {
-            self.print_notes(&turn);
+            print_notes(&turn, loaded.engine.context());
         }
         Ok(())
     }
 
-    /// Notes about an answer that did not end normally.
-    fn print_notes(&self, turn: &akunu::chat::Turn) {
-        if turn.forgotten > 0 {
-            output::note(&format!(
-                "note: the context is full: the {} oldest messages were dropped",
-                turn.forgotten
-            ));
-        }
-        match turn.finish {
-            FinishReason::ContextFull => output::note(&format!(
-                "note: the answer ends here: all {} tokens of the context are used. /reset starts a new conversation, \
-                 -c sets a larger context, --context-shift drops the oldest messages",
-                self.engine.context()
-            )),
-            FinishReason::Cancelled if !turn.kept => {
-                output::note("note: interrupted before the answer began: the message was removed");
-            }
-            FinishReason::Cancelled => {
-                output::note("note: interrupted: the partial answer is kept, /regen answers again");
-            }
-            FinishReason::MaxTokens => output::note("note: the answer was truncated at -n tokens"),
-            _ => {}
-        }
-    }
-
-    fn execute(&mut self, command: &SlashCommand) -> Result<(), Failure> {
+    fn execute(&mut self, loaded: &mut Loaded, command: &SlashCommand) -> Result<(), Failure> {
+        let chat = &mut loaded.chat;
         match command {
-            SlashCommand::Exit => {}
+            SlashCommand::Exit | SlashCommand::Model(_) => {}
             SlashCommand::Help => output::note(HELP),
-            SlashCommand::Reset => {
-                self.chat.reset();
-                self.note("the conversation was reset");
+            SlashCommand::Clear => {
+                chat.reset();
+                self.note("the conversation was cleared");
             }
-            SlashCommand::ShowSystem => match self.chat.system() {
+            SlashCommand::ShowSystem => match chat.system() {
                 Some(text) => output::note(text),
                 None => output::note("there is no system message"),
             },
-            SlashCommand::System(text) => self.chat.set_system(text.as_deref()),
+            SlashCommand::System(text) => chat.set_system(text.as_deref()),
+            SlashCommand::ShowSettings(name) => {
+                output::note(&self.settings.shown(name.as_deref(), &self.options.sampling)?);
+            }
+            SlashCommand::Set(name, value) => {
+                let model = loaded.engine.model();
+                self.settings.set(name, value, model)?;
+                self.options.sampling = self.settings.sampling.sampling(model);
+                self.note(&self.settings.shown(Some(name), &self.options.sampling)?);
+            }
+            SlashCommand::ShowModel => self.show_model(loaded),
             SlashCommand::Save(path) => {
-                files::save(path, self.chat.messages())?;
-                self.note(&format!("{} saved to {}", count(self.chat.messages()), path.display()));
+                files::save(path, chat.messages())?;
+                self.note(&format!("{} saved to {}", count(chat.messages()), path.display()));
             }
             SlashCommand::Load(path) => {
                 let messages = files::load(path)?;
@@ -293,31 +418,71 @@ impl Conversation<'_> {
                 if messages.last().is_some_and(|last| last["role"] == "user") {
                     self.note("the last message has no answer yet: use /regen");
                 }
-                self.chat.set_messages(messages);
+                chat.set_messages(messages);
             }
             SlashCommand::Stats => match &self.last {
                 Some(report) => report.print_text(),
                 None => output::note("there is no answer yet"),
             },
-            SlashCommand::History => self.history(),
-            SlashCommand::Regenerate => self.answer(None)?,
+            SlashCommand::History => history(chat),
+            SlashCommand::Regenerate => self.answer(loaded, None)?,
         }
         Ok(())
     }
 
-    fn history(&self) {
-        for message in self.chat.messages() {
-            let role = message["role"].as_str().unwrap_or_default();
-            match message["content"].as_str() {
-                Some(text) => output::note(&format!("{role}: {text}")),
-                None => output::note(&format!("{role}: {}", message["content"])),
-            }
-        }
+    fn show_model(&self, loaded: &Loaded) {
+        let place = loaded
+            .source
+            .model
+            .as_ref()
+            .map_or_else(|| EMBEDDED.to_string(), |path| path.display().to_string());
+        output::note(&format!(
+            "{} ({place}) on {}, with a context of {} tokens",
+            loaded.engine.model().name(),
+            loaded.engine.device().capabilities().name,
+            loaded.engine.context()
+        ));
+        output::note("/model NAME continues the conversation with another one");
     }
 
     fn note(&self, text: &str) {
         if !self.quiet {
             output::note(text);
+        }
+    }
+}
+
+/// Notes about an answer that did not end normally.
+fn print_notes(turn: &akunu::chat::Turn, context: usize) {
+    if turn.forgotten > 0 {
+        output::note(&format!(
+            "note: the context is full: the {} oldest messages were dropped",
+            turn.forgotten
+        ));
+    }
+    match turn.finish {
+        FinishReason::ContextFull => output::note(&format!(
+            "note: the answer ends here: all {} tokens of the context are used. /clear starts a new conversation, \
+             -c sets a larger context, --context-shift drops the oldest messages",
+            context
+        )),
+        FinishReason::Cancelled if !turn.kept => {
+            output::note("note: interrupted before the answer began: the message was removed");
+        }
+        FinishReason::Cancelled => {
+            output::note("note: interrupted: the partial answer is kept, /regen answers again");
+        }
+        FinishReason::MaxTokens => output::note("note: the answer was truncated at -n tokens"),
+        _ => {}
+    }
+}
+
+fn history(chat: &Chat) {
+    for message in chat.messages() {
+        let role = message["role"].as_str().unwrap_or_default();
+        match message["content"].as_str() {
+            Some(text) => output::note(&format!("{role}: {text}")),
+            None => output::note(&format!("{role}: {}", message["content"])),
         }
     }
 }
@@ -333,7 +498,7 @@ fn full(error: akunu::Error) -> Failure {
             "the conversation has {prompt} tokens, but the context only {context}; the message was not sent"
         ))
         .hint(format!(
-            "/reset starts a new conversation, -c {} sets a larger context, --context-shift drops the oldest messages",
+            "/clear starts a new conversation, -c {} sets a larger context, --context-shift drops the oldest messages",
             2 * prompt
         )),
         other => other.into(),

@@ -1,31 +1,32 @@
-//! Prints answers as they arrive; reasoning is dimmed on terminals that support it.
+//! Prints answers as they arrive: as they are into a pipe, and wrapped and with styles on a terminal.
 
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
 
 use akunu::chat::{Event, Kind, Part};
 
+use super::lines::Style;
+use super::markdown::Markdown;
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Cleaner, Output};
 use crate::progress::Progress;
 
-const DIM: &str = "\x1b[2m";
-const PLAIN: &str = "\x1b[22m";
-
-/// Output style of answers.
+/// How answers are shown.
 #[derive(Clone, Copy, Debug)]
-pub struct Style {
-    pub dims: bool,
-    pub hides_reasoning: bool,
-    /// Whether an empty line follows each answer.
-    pub spaced: bool,
+pub struct Look {
+    is_terminal: bool,
+    /// Whether the terminal may have colours and other styles.
+    styles: bool,
+    pub reasoning: bool,
+    pub wrap: bool,
+    pub markdown: bool,
 }
 
-impl Style {
-    pub fn new(hides_reasoning: bool) -> Style {
-        let terminal = std::io::stdout().is_terminal();
-        let dims = terminal && crate::environment::allows_dimming();
-        Style { dims, hides_reasoning, spaced: terminal }
+impl Look {
+    pub fn new(reasoning: bool, plain: bool) -> Look {
+        let is_terminal = std::io::stdout().is_terminal();
+        let styles = is_terminal && crate::environment::allows_colours();
+        Look { is_terminal, styles, reasoning, wrap: !plain, markdown: !plain }
     }
 }
 
@@ -33,9 +34,10 @@ impl Style {
 #[derive(Debug)]
 pub struct Screen<'a> {
     out: &'a mut Output,
-    style: Style,
+    look: Look,
+    text: Markdown,
+    cleaner: Cleaner,
     progress: Option<Progress>,
-    dimmed: bool,
     /// Only whitespace was received so far, with reasoning hidden.
     blank: bool,
     at_line_start: bool,
@@ -43,13 +45,14 @@ pub struct Screen<'a> {
 }
 
 impl Screen<'_> {
-    pub fn new(out: &mut Output, style: Style) -> Screen<'_> {
+    pub fn new(out: &mut Output, look: Look) -> Screen<'_> {
         Screen {
             out,
-            style,
+            look,
+            text: Markdown::new(look.styles && look.markdown),
+            cleaner: Cleaner::default(),
             progress: None,
-            dimmed: false,
-            blank: style.hides_reasoning,
+            blank: !look.reasoning,
             at_line_start: true,
             failure: None,
         }
@@ -77,7 +80,7 @@ impl Screen<'_> {
     fn part(&mut self, part: Part<'_>) -> Result<(), Failure> {
         self.progress = None;
         let is_answer = part.kind == Kind::Answer;
-        if self.style.hides_reasoning && !is_answer {
+        if !self.look.reasoning && !is_answer {
             return Ok(());
         }
         let text = if self.blank { part.text.trim_start() } else { part.text };
@@ -85,18 +88,29 @@ impl Screen<'_> {
             return Ok(());
         }
         self.blank = false;
-        self.dim(!is_answer)?;
         self.at_line_start = text.ends_with('\n');
-        self.out.text(text)?;
-        self.out.flush()
+        if !self.look.is_terminal {
+            self.out.text(text)?;
+            return self.out.flush();
+        }
+        let columns = terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| width.0.into());
+        self.text.set_columns(columns.filter(|_| self.look.wrap));
+        let text = self.cleaner.clean(text);
+        match is_answer {
+            true => self.text.push(&text),
+            false if self.look.styles => self.text.plain(&text, Style::DIM),
+            false => self.text.plain(&text, Style::PLAIN),
+        }
+        self.write()
     }
 
-    fn dim(&mut self, dimmed: bool) -> Result<(), Failure> {
-        if !self.style.dims || self.dimmed == dimmed {
+    fn write(&mut self) -> Result<(), Failure> {
+        let ready = self.text.take();
+        if ready.is_empty() {
             return Ok(());
         }
-        self.dimmed = dimmed;
-        self.out.text(if dimmed { DIM } else { PLAIN })
+        self.out.text(&ready)?;
+        self.out.flush()
     }
 
     pub fn has_printed(&self) -> bool {
@@ -109,11 +123,12 @@ impl Screen<'_> {
         if let Some(failure) = self.failure {
             return Err(failure);
         }
-        self.dim(false)?;
+        let rest = self.text.end();
+        self.out.text(&rest)?;
         if !self.at_line_start {
             self.out.text("\n")?;
         }
-        if self.style.spaced {
+        if self.look.is_terminal {
             self.out.text("\n")?;
         }
         self.out.flush()
