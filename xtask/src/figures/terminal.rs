@@ -1,0 +1,159 @@
+//! Runs commands and draws what they print, as it appeared: an SVG whose text becomes visible over time.
+
+use std::fmt::Write;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use super::escaped;
+
+const COMMANDS: [&[&str]; 3] = [
+    &["run", "Once upon a time", "--seed", "3"],
+    &["chat", "-q", "--seed", "8", "-p", "Tell me a story about a fox"],
+    &["plan", "-c", "2048"],
+];
+
+const COLUMNS: usize = 88;
+/// Size of a character, in pixels.
+const CHARACTER: (f64, f64) = (8.4, 20.0);
+const MARGIN: f64 = 16.0;
+/// Seconds before a command, and before its output.
+const PAUSES: (f64, f64) = (1.2, 0.6);
+/// Maximum seconds between two pieces of output.
+const LONGEST_GAP: f64 = 0.25;
+
+/// Text that appears at once.
+#[derive(Debug)]
+struct Piece {
+    at: f64,
+    row: usize,
+    column: usize,
+    text: String,
+    class: &'static str,
+}
+
+#[derive(Debug, Default)]
+struct Screen {
+    now: f64,
+    row: usize,
+    column: usize,
+    pieces: Vec<Piece>,
+}
+
+impl Screen {
+    fn write(&mut self, text: &str, class: &'static str) {
+        for (number, line) in text.split('\n').enumerate() {
+            if number > 0 {
+                (self.row, self.column) = (self.row + 1, 0);
+            }
+            let mut rest = line;
+            while !rest.is_empty() {
+                if self.column + rest.chars().count() > COLUMNS && self.column > 0 {
+                    // A word goes to the next row as a whole, if it has room there.
+                    (self.row, self.column) = (self.row + 1, 0);
+                    rest = rest.trim_start();
+                }
+                let fits = rest.char_indices().nth(COLUMNS - self.column).map_or(rest.len(), |(at, _)| at);
+                let (text, later) = rest.split_at(fits);
+                let (at, row, column) = (self.now, self.row, self.column);
+                self.pieces.push(Piece { at, row, column, text: text.to_string(), class });
+                self.column += text.chars().count();
+                rest = later;
+            }
+        }
+    }
+
+    fn svg(&self) -> Result<String> {
+        let (width, height) = CHARACTER;
+        let size = (2.0 * MARGIN + COLUMNS as f64 * width, 2.0 * MARGIN + (self.row + 1) as f64 * height);
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0} {:.0}\" role=\"img\" \
+             aria-label=\"A terminal in which akunu runs\">\n<style>\n\
+             text {{ font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace; \
+             white-space: pre; animation: appear 1ms backwards; }}\n\
+             .typed {{ fill: #f0f6fc; font-weight: bold; }}\n.out {{ fill: #c9d1d9; }}\n.note {{ fill: #8b949e; }}\n\
+             @keyframes appear {{ from {{ opacity: 0; }} }}\n\
+             @media (prefers-reduced-motion) {{ text {{ animation: none; }} }}\n</style>\n\
+             <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#0d1117\"/>\n",
+            size.0, size.1
+        );
+        for piece in &self.pieces {
+            let (x, y) = (MARGIN + piece.column as f64 * width, MARGIN + (piece.row as f64 + 0.75) * height);
+            let length = piece.text.chars().count() as f64 * width;
+            writeln!(
+                svg,
+                "<text x=\"{x:.1}\" y=\"{y:.0}\" textLength=\"{length:.1}\" lengthAdjust=\"spacingAndGlyphs\" \
+                 class=\"{}\" style=\"animation-delay: {:.2}s\">{}</text>",
+                piece.class,
+                piece.at,
+                escaped(&piece.text)
+            )?;
+        }
+        svg.push_str("</svg>\n");
+        Ok(svg)
+    }
+}
+
+pub(super) fn record(akunu: &Path) -> Result<String> {
+    let mut screen = Screen::default();
+    for (number, args) in COMMANDS.iter().enumerate() {
+        if number > 0 {
+            screen.write("\n", "out");
+        }
+        screen.now += PAUSES.0;
+        screen.write("$ ", "note");
+        screen.write(&format!("akunu {}\n", shown(args)), "typed");
+        screen.now += PAUSES.1;
+        run(akunu, args, &mut screen)?;
+    }
+    screen.svg()
+}
+
+/// Arguments as they are typed in a shell.
+fn shown(args: &[&str]) -> String {
+    let quoted = |arg: &&str| if arg.contains(' ') { format!("\"{arg}\"") } else { arg.to_string() };
+    args.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+fn run(akunu: &Path, args: &[&str], screen: &mut Screen) -> Result<()> {
+    let mut command = Command::new(akunu);
+    command.args(args).env("COLUMNS", COLUMNS.to_string()).stdin(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (sender, pieces) = channel();
+    forward(child.stdout.take().context("no stdout")?, "out", sender.clone());
+    forward(child.stderr.take().context("no stderr")?, "note", sender);
+    let mut before = Instant::now();
+    for (text, class) in pieces {
+        screen.now += before.elapsed().as_secs_f64().min(LONGEST_GAP);
+        before = Instant::now();
+        screen.write(&text, class);
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("akunu {args:?} failed: {status}");
+    }
+    Ok(())
+}
+
+/// Sends what a stream contains, in whole characters.
+fn forward(mut stream: impl Read + Send + 'static, class: &'static str, sender: Sender<(String, &'static str)>) {
+    thread::spawn(move || {
+        let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            bytes.extend_from_slice(&buffer[..count]);
+            let whole = match std::str::from_utf8(&bytes) {
+                Ok(text) => text.len(),
+                Err(error) => error.valid_up_to(),
+            };
+            let text: Vec<u8> = bytes.drain(..whole).collect();
+            if sender.send((String::from_utf8_lossy(&text).into_owned(), class)).is_err() {
+                return;
+            }
+        }
+    });
+}
