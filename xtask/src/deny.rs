@@ -4,7 +4,6 @@
 //! target folder, and compared with the hashes in `xtask/cargo-deny.txt`.
 
 use std::fs;
-use std::process::Command;
 
 use anyhow::{Result, bail};
 

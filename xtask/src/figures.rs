@@ -6,7 +6,7 @@ mod models;
 mod terminal;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -21,10 +21,10 @@ const MODELS: &str = "docs/measurements/data/models.json";
 pub(crate) fn figures(args: &[String]) -> Result<()> {
     match args.first().map(String::as_str) {
         None => {}
-        Some("terminal") => fs::write(root().join(TERMINAL), terminal::record(&built_akunu()?)?)?,
+        Some("terminal") => fs::write(root().join(TERMINAL), terminal::record(&akunu()?)?)?,
         Some("models") => {
             let old = fs::read_to_string(root().join(MODELS))?;
-            fs::write(root().join(MODELS), models::measured(&old, &built_akunu()?)?)?;
+            fs::write(root().join(MODELS), models::measured(&old, &akunu()?)?)?;
         }
         Some(other) => bail!("there are no figures {other}: terminal, models, or nothing"),
     }
@@ -32,6 +32,11 @@ pub(crate) fn figures(args: &[String]) -> Result<()> {
         fs::write(root().join(name), text)?;
     }
     Ok(())
+}
+
+/// The program that `AKUNU` names, or one that is built.
+fn akunu() -> Result<PathBuf> {
+    std::env::var_os("AKUNU").map_or_else(built_akunu, |program| Ok(program.into()))
 }
 
 /// The files that follow from the data.

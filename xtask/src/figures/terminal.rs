@@ -46,31 +46,40 @@ struct Screen {
 }
 
 impl Screen {
-    fn write(&mut self, text: &str, class: &'static str) {
-        for (number, line) in text.split('\n').enumerate() {
-            if number > 0 {
+    /// Texts with the times at which they came. Their words are not divided between rows.
+    fn write(&mut self, texts: &[(f64, String, &'static str)]) {
+        let characters = texts.iter().enumerate().flat_map(|(index, (_, text, _))| text.chars().map(move |c| (c, index)));
+        let characters: Vec<(char, usize)> = characters.collect();
+        let mut last = None;
+        for (place, &(c, index)) in characters.iter().enumerate() {
+            let begins_word = place == 0 || characters[place - 1].0 == ' ';
+            let rest = characters[place..].iter().take_while(|(c, _)| !c.is_whitespace()).count();
+            if self.column > 0 && (self.column == COLUMNS || (begins_word && self.column + rest > COLUMNS)) {
                 (self.row, self.column) = (self.row + 1, 0);
             }
-            let mut rest = line;
-            while !rest.is_empty() {
-                if self.column + rest.chars().count() > COLUMNS && self.column > 0 {
-                    // A word goes to the next row as a whole, if it has room there.
-                    (self.row, self.column) = (self.row + 1, 0);
-                    rest = rest.trim_start();
-                }
-                let fits = rest.char_indices().nth(COLUMNS - self.column).map_or(rest.len(), |(at, _)| at);
-                let (text, later) = rest.split_at(fits);
-                let (at, row, column) = (self.now, self.row, self.column);
-                self.pieces.push(Piece { at, row, column, text: text.to_string(), class });
-                self.column += text.chars().count();
-                rest = later;
+            if c == ' ' && self.column == 0 && place > 0 && characters[place - 1].0 != '\n' {
+                continue;
             }
+            if c == '\n' {
+                (self.row, self.column) = (self.row + 1, 0);
+                continue;
+            }
+            match self.pieces.last_mut().filter(|piece| last == Some(index) && piece.row == self.row) {
+                Some(piece) => piece.text.push(c),
+                None => {
+                    let (at, _, class) = texts[index];
+                    let (row, column) = (self.row, self.column);
+                    self.pieces.push(Piece { at, row, column, text: c.into(), class });
+                }
+            }
+            last = Some(index);
+            self.column += 1;
         }
     }
 
     fn svg(&self) -> Result<String> {
         let (width, height) = CHARACTER;
-        let size = (2.0 * MARGIN + COLUMNS as f64 * width, 2.0 * MARGIN + (self.row + 1) as f64 * height);
+        let size = (2.0 * MARGIN + COLUMNS as f64 * width, 2.0 * MARGIN + self.row as f64 * height);
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0} {:.0}\" role=\"img\" \
              aria-label=\"A terminal in which akunu runs\">\n<style>\n\
@@ -102,14 +111,12 @@ impl Screen {
 pub(super) fn record(akunu: &Path) -> Result<String> {
     let mut screen = Screen::default();
     for (number, args) in COMMANDS.iter().enumerate() {
-        if number > 0 {
-            screen.write("\n", "out");
-        }
-        screen.now += PAUSES.0;
-        screen.write("$ ", "note");
-        screen.write(&format!("akunu {}\n", shown(args)), "typed");
-        screen.now += PAUSES.1;
-        run(akunu, args, &mut screen)?;
+        let typed = screen.now + PAUSES.0;
+        let before = if number > 0 { "\n$ " } else { "$ " };
+        let mut texts = vec![(typed, before.into(), "note"), (typed, format!("akunu {}\n", shown(args)), "typed")];
+        texts.extend(run(akunu, args, typed + PAUSES.1)?);
+        screen.now = texts.iter().fold(0.0, |last, text| text.0.max(last));
+        screen.write(&texts);
     }
     screen.svg()
 }
@@ -120,24 +127,25 @@ fn shown(args: &[&str]) -> String {
     args.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-fn run(akunu: &Path, args: &[&str], screen: &mut Screen) -> Result<()> {
+/// What a command prints, and when.
+fn run(akunu: &Path, args: &[&str], begin: f64) -> Result<Vec<(f64, String, &'static str)>> {
     let mut command = Command::new(akunu);
     command.args(args).env("COLUMNS", COLUMNS.to_string()).stdin(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (sender, pieces) = channel();
     forward(child.stdout.take().context("no stdout")?, "out", sender.clone());
     forward(child.stderr.take().context("no stderr")?, "note", sender);
-    let mut before = Instant::now();
+    let (mut now, mut before, mut texts) = (begin, Instant::now(), Vec::new());
     for (text, class) in pieces {
-        screen.now += before.elapsed().as_secs_f64().min(LONGEST_GAP);
+        now += before.elapsed().as_secs_f64().min(LONGEST_GAP);
         before = Instant::now();
-        screen.write(&text, class);
+        texts.push((now, text, class));
     }
     let status = child.wait()?;
     if !status.success() {
         bail!("akunu {args:?} failed: {status}");
     }
-    Ok(())
+    Ok(texts)
 }
 
 /// Sends what a stream contains, in whole characters.
