@@ -19,7 +19,7 @@ server = subprocess.Popen([sys.argv[1], "serve", "--port", "0"], stderr=subproce
 browser = Browser(os.environ.get("CHROMIUM", "chromium"), os.environ.get("CHROMEDRIVER", "chromedriver"))
 try:
     address = next(line.split()[-1] for line in server.stderr if "http://" in line)
-    browser.size(900, 560)
+    browser.size(900, 700)
     browser.open(address)
     browser.wait("the list of models", "document.querySelectorAll('#model option').length > 0")
     for number, question in enumerate(QUESTIONS, 1):

@@ -137,7 +137,9 @@ fn with_links(root: &Path, name: &str, page: &str, is_page: &dyn Fn(&str) -> boo
             let path = resolved(name, file);
             changed += "](";
             if is_code || file.is_empty() || file.contains("://") || is_page(&path) {
-                changed += piece;
+                // The site has a README.md as index.html.
+                let index = is_page(&path) && file.ends_with("README.md");
+                changed += &if index { piece.replacen("README.md", "index.md", 1) } else { piece.to_string() };
                 continue;
             }
             if !root.join(&path).exists() {

@@ -138,14 +138,15 @@ mod running {
             }
             symlink(root.join("xtask/clients/words.json"), at(name).join("tokenizer.json")).unwrap();
         }
-        let name = r#"{"type": "string", "maxLength": 20}"#;
-        let person = format!(r#"{{"type": "object", "properties": {{"name": {name}}}, "required": ["name"]}}"#);
+        let quickstart = fs::read_to_string(root.join("docs/quickstart.md")).unwrap();
+        let (blocks, _) = parts("docs/quickstart.md", &quickstart);
+        let person = &blocks.iter().find(|block| block.info == "json").unwrap().text;
         for (name, text) in [
             ("prompt.txt", "Once upon a time"),
             ("story.txt", "Once upon a time, there was a little fox. The fox found a small seed.\n"),
             ("texts.txt", "a fox\na house\n"),
             ("articles.txt", "Cats sleep most of the day.\nOslo is cold.\n"),
-            ("person.json", &person),
+            ("person.json", person),
             ("list.gbnf", "root ::= item \", \" item \", \" item\nitem ::= [a-z]+\n"),
         ] {
             fs::write(at(name), text).unwrap();
