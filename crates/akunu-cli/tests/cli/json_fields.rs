@@ -56,7 +56,9 @@ fn found(value: &Value, place: &str, fields: &mut BTreeSet<String>) {
         Value::Array(list) if list.iter().any(Value::is_object) => {
             list.iter().for_each(|value| found(value, &format!("{place}[]"), fields));
         }
-        _ => drop(fields.insert(place.to_string())),
+        _ => {
+            fields.insert(place.to_string());
+        }
     }
 }
 
@@ -131,8 +133,8 @@ fn outputs() -> Vec<(&'static str, Value)> {
 
 fn served() -> Option<(&'static str, Value)> {
     let (mut child, address) = serve(&[]);
-    let load = ["-n", "2", "-s", "1", "-p", "2", "-o", "2", "--json"];
-    let report = json(&[&["bench-serve", &format!("http://{address}")], &load[..]].concat());
+    let url = format!("http://{address}");
+    let report = json(&["bench-serve", &url, "-n", "2", "-s", "1", "-p", "2", "-o", "2", "--json"]);
     child.kill().unwrap();
     child.wait().unwrap();
     Some(("akunu bench-serve", report))
@@ -170,7 +172,7 @@ fn fields_of_json_are_those_of_the_pages() {
     for (command, fields) in &pages {
         let unseen = |field: &str| {
             UNSEEN.iter().any(|(of, name, _)| {
-                of == command && (*name == field || (name.ends_with('.') && field.starts_with(name)))
+                of == command && (*name == field || (name.ends_with('.') && field.starts_with(*name)))
             })
         };
         let output = seen.get(command.as_str());
