@@ -139,7 +139,8 @@ fn with_links(root: &Path, name: &str, page: &str, is_page: &dyn Fn(&str) -> boo
             if is_code || file.is_empty() || file.contains("://") || is_page(&path) {
                 // The site has a README.md as index.html.
                 let index = is_page(&path) && file.ends_with("README.md");
-                changed += &if index { piece.replacen("README.md", "index.md", 1) } else { piece.to_string() };
+                changed +=
+                    &if index { piece.replacen("README.md", "index.md", 1) } else { piece.to_string() };
                 continue;
             }
             if !root.join(&path).exists() {
@@ -159,7 +160,8 @@ mod tests {
 
     #[test]
     fn links_that_leave_the_site_lead_to_the_repository() -> Result<()> {
-        let page = "see [a](b.md#c), [d](../xtask/), [e](https://example.org) and [f](#g)\n```\n[x](y)\n```\n";
+        let page =
+            "see [a](b.md#c), [d](../xtask/), [e](https://example.org) and [f](#g)\n```\n[x](y)\n```\n";
         let changed = with_links(&root(), "docs/page.md", page, &|name| name == "docs/b.md")?;
         let link = format!("[d]({REPOSITORY}/xtask/)");
         assert_eq!(changed, page.replace("[d](../xtask/)", &link));

@@ -206,7 +206,12 @@ fn built_program(name: &str, fetches: bool) -> Result<Option<Command>> {
     if !program.exists() && fetches {
         let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"];
         let mut pip = Command::new("python3");
-        pip.args(install).args(["--require-hashes", "--requirement", &format!("xtask/{name}.txt"), "--target"]);
+        pip.args(install).args([
+            "--require-hashes",
+            "--requirement",
+            &format!("xtask/{name}.txt"),
+            "--target",
+        ]);
         run(pip.arg(&folder))?;
     }
     Ok(program.exists().then(|| Command::new(program)))

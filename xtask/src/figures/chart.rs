@@ -58,14 +58,16 @@ const TABLE_MODELS: [(&str, &str); 4] = [
 ];
 
 fn find(speeds: &[Speed], place: [&str; 5]) -> Option<f64> {
-    let is_it = |s: &&Speed| [&s.machine, &s.model, &s.dtype, &s.test, &s.engine].map(String::as_str) == place;
+    let is_it =
+        |s: &&Speed| [&s.machine, &s.model, &s.dtype, &s.test, &s.engine].map(String::as_str) == place;
     speeds.iter().find(is_it).map(|speed| speed.tok_s)
 }
 
 pub(super) fn table(speeds: &[Speed]) -> Result<String> {
-    let mut table = "| machine | model | generated tok/s | llama.cpp | ik_llama.cpp | prompt tok/s | llama.cpp \
+    let mut table =
+        "| machine | model | generated tok/s | llama.cpp | ik_llama.cpp | prompt tok/s | llama.cpp \
                      | ik_llama.cpp |\n|---|---|---|---|---|---|---|---|\n"
-        .to_string();
+            .to_string();
     for (machine, name, generation) in TABLE {
         for (model, dtype) in TABLE_MODELS {
             write!(table, "| {name} | {model} {dtype} |")?;
@@ -117,7 +119,8 @@ pub(super) fn svg(speeds: &[Speed]) -> Result<String> {
         let y = TOP + number as f64 * GROUP + 1.5 * BAR + 4.0;
         writeln!(svg, "<text x=\"{:.0}\" y=\"{y:.0}\" class=\"end\">{model} {dtype}</text>", LABELS - 10.0)?;
     }
-    let panels = [("generation, tokens a second", "tg64"), ("prompt of 512 tokens, tokens a second", "pp512")];
+    let panels =
+        [("generation, tokens a second", "tg64"), ("prompt of 512 tokens, tokens a second", "pp512")];
     for (column, (title, test)) in panels.into_iter().enumerate() {
         panel(&mut svg, speeds, LABELS + column as f64 * PANEL, (title, machine, test), models)?;
     }
@@ -143,7 +146,10 @@ fn panel(
     // Room for the numbers at the ends of bars.
     let scale = (PANEL - 50.0) / most;
     writeln!(svg, "<text x=\"{left:.0}\" y=\"52\" class=\"title\">{title}</text>")?;
-    writeln!(svg, "<text x=\"{left:.0}\" y=\"67\" class=\"value\">length of bars: relative to llama.cpp</text>")?;
+    writeln!(
+        svg,
+        "<text x=\"{left:.0}\" y=\"67\" class=\"value\">length of bars: relative to llama.cpp</text>"
+    )?;
     for (number_of, (model, dtype)) in models.iter().enumerate() {
         let unit = speed(model, dtype, "llama.cpp")?;
         for (place, (engine, colour)) in ENGINES.into_iter().enumerate() {

@@ -41,7 +41,8 @@ pub(super) fn table(models: &[Model], has_names: bool) -> String {
             other => format!("akunu {other} hf:{hub}"),
         };
         let [file, memory] = [file, memory].map(|&bytes| size(bytes));
-        let name = if has_names { format!(" [{hub}](https://huggingface.co/{hub}) |") } else { String::new() };
+        let name =
+            if has_names { format!(" [{hub}](https://huggingface.co/{hub}) |") } else { String::new() };
         table += &format!("| {model} | {dtype} | {file} | {memory} | {good_for} | `{command}` |{name}\n");
     }
     table

@@ -48,7 +48,8 @@ struct Screen {
 impl Screen {
     /// Texts with the times at which they came. Their words are not divided between rows.
     fn write(&mut self, texts: &[(f64, String, &'static str)]) {
-        let characters = texts.iter().enumerate().flat_map(|(index, (_, text, _))| text.chars().map(move |c| (c, index)));
+        let characters =
+            texts.iter().enumerate().flat_map(|(index, (_, text, _))| text.chars().map(move |c| (c, index)));
         let characters: Vec<(char, usize)> = characters.collect();
         let mut last = None;
         for (place, &(c, index)) in characters.iter().enumerate() {
@@ -111,9 +112,10 @@ impl Screen {
 pub(super) fn record(akunu: &Path) -> Result<String> {
     let mut screen = Screen::default();
     for (number, args) in COMMANDS.iter().enumerate() {
-        let typed = screen.now + PAUSES.0;
+        let typed = screen.now + if number > 0 { PAUSES.0 } else { 0.0 };
         let before = if number > 0 { "\n$ " } else { "$ " };
-        let mut texts = vec![(typed, before.into(), "note"), (typed, format!("akunu {}\n", shown(args)), "typed")];
+        let mut texts =
+            vec![(typed, before.into(), "note"), (typed, format!("akunu {}\n", shown(args)), "typed")];
         texts.extend(run(akunu, args, typed + PAUSES.1)?);
         screen.now = texts.iter().fold(0.0, |last, text| text.0.max(last));
         screen.write(&texts);
@@ -149,7 +151,11 @@ fn run(akunu: &Path, args: &[&str], begin: f64) -> Result<Vec<(f64, String, &'st
 }
 
 /// Sends what a stream contains, in whole characters.
-fn forward(mut stream: impl Read + Send + 'static, class: &'static str, sender: Sender<(String, &'static str)>) {
+fn forward(
+    mut stream: impl Read + Send + 'static,
+    class: &'static str,
+    sender: Sender<(String, &'static str)>,
+) {
     thread::spawn(move || {
         let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
         while let Ok(count @ 1..) = stream.read(&mut buffer) {

@@ -82,12 +82,15 @@ fn options_of_all_commands_exist() {
     for block in blocks() {
         let script = match block.info.as_str() {
             "sh" | "sh no-run" => block.text.clone(),
+            // A unit of systemd.
+            "ini" => block.text.replace("ExecStart=", ""),
             "sh mac" if cfg!(target_os = "macos") => block.text.clone(),
             "sh mac" => continue,
-            "console" => block.text.lines().filter_map(|line| line.strip_prefix("$ ")).fold(
-                String::new(),
-                |all, line| all + line + "\n",
-            ),
+            "console" => block
+                .text
+                .lines()
+                .filter_map(|line| line.strip_prefix("$ "))
+                .fold(String::new(), |all, line| all + line + "\n"),
             _ => {
                 let named = |line: &str| akunu_arguments(&commands(line).concat()).is_some();
                 let line = block.text.lines().find(|line| named(line.trim_start_matches("$ ")));
@@ -157,7 +160,8 @@ mod running {
     fn shell(script: &str, folder: &Path) -> (Option<i32>, String) {
         let programs = Path::new(env!("CARGO_BIN_EXE_akunu")).parent().unwrap().to_path_buf();
         let others = std::env::var_os("PATH").unwrap();
-        let path = std::env::join_paths([programs].into_iter().chain(std::env::split_paths(&others))).unwrap();
+        let path =
+            std::env::join_paths([programs].into_iter().chain(std::env::split_paths(&others))).unwrap();
         let mut command = Command::new("sh");
         command.args(["-ec", &format!("exec 2>&1\n{script}")]).current_dir(folder).stdin(Stdio::null());
         command.env("PATH", path).env_remove("COLUMNS").env("HF_HUB_CACHE", folder.join("cache"));
@@ -171,7 +175,11 @@ mod running {
         let queue: Mutex<VecDeque<Block>> = Mutex::new(blocks().into_iter().filter(runs).collect());
         assert!(queue.lock().unwrap().len() > 10);
         let next = || queue.lock().unwrap().pop_front();
-        let work = || while let Some(block) = next() { check(&block) };
+        let work = || {
+            while let Some(block) = next() {
+                check(&block)
+            }
+        };
         let threads = thread::available_parallelism().map_or(2, usize::from);
         thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     }
@@ -288,7 +296,8 @@ fn every_page_is_in_the_index() {
     let pages = pages();
     let index = pages.iter().find(|(name, _)| name == "docs/README.md").unwrap();
     for (name, _) in &pages {
-        let Some(page) = name.strip_prefix("docs/").filter(|page| !page.contains('/') && *page != "README.md")
+        let Some(page) =
+            name.strip_prefix("docs/").filter(|page| !page.contains('/') && *page != "README.md")
         else {
             continue;
         };
@@ -350,7 +359,8 @@ mod shell {
     pub fn akunu_arguments(command: &[String]) -> Option<&[String]> {
         let is_variable = |word: &String| {
             word.split_once('=').is_some_and(|(name, _)| {
-                !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c == '_' || c.is_ascii_digit())
+                !name.is_empty()
+                    && name.chars().all(|c| c.is_ascii_uppercase() || c == '_' || c.is_ascii_digit())
             })
         };
         let start = command.iter().position(|word| !is_variable(word))?;

@@ -101,8 +101,8 @@ fn outputs() -> Vec<(&'static str, Value)> {
     let story = folder.path().join("story.txt");
     fs::write(&story, "Once upon a time, there was a little fox.").unwrap();
     let [small, story] = [path(&small), path(&story)];
-    let [encoder, prompts, reranker] =
-        ["bert-mean", "embedding-gemma", "bert-cross-encoder"].map(|name| file("testdata/encoders").join(name));
+    let [encoder, prompts, reranker] = ["bert-mean", "embedding-gemma", "bert-cross-encoder"]
+        .map(|name| file("testdata/encoders").join(name));
     let [encoder, prompts, reranker] = [path(&encoder), path(&prompts), path(&reranker)];
     let mut all = vec![
         ("akunu inspect", json(&["inspect", "--json", "--tensors", "--metadata"])),
@@ -120,8 +120,27 @@ fn outputs() -> Vec<(&'static str, Value)> {
         ("akunu table", json(&["table", "--json"])),
         ("akunu verify", json(&["verify", small, "--tokens", "2", "--json"])),
         ("akunu profile", json(&["profile", small, "-r", "1", "--device", "cpu", "--json"])),
-        ("akunu bench", json(&["bench", small, "-p", "2", "-n", "2", "-r", "1", "--device", "cpu", "--json"])),
-        ("akunu bench", json(&["bench", small, "-p", "0", "-n", "2", "-r", "1", "--ceilings", "--device", "cpu", "--json"])),
+        (
+            "akunu bench",
+            json(&["bench", small, "-p", "2", "-n", "2", "-r", "1", "--device", "cpu", "--json"]),
+        ),
+        (
+            "akunu bench",
+            json(&[
+                "bench",
+                small,
+                "-p",
+                "0",
+                "-n",
+                "2",
+                "-r",
+                "1",
+                "--ceilings",
+                "--device",
+                "cpu",
+                "--json",
+            ]),
+        ),
         ("akunu bench", json(&["bench", encoder, "-b", "1", "-l", "4", "-r", "1", "--json"])),
         ("akunu run", stats(&["run", "Once", "-n", "2", "--stats", "json"])),
         ("akunu chat", stats(&["chat", "-p", "Hello", "-n", "2", "--stats", "json"])),
