@@ -83,7 +83,7 @@ fn options_of_all_commands_exist() {
         let script = match block.info.as_str() {
             "sh" | "sh no-run" => block.text.clone(),
             // A unit of systemd.
-            "ini" => block.text.replace("ExecStart=", ""),
+            "ini" => block.text.replace("ExecStart=", "ExecStart\n"),
             "sh mac" if cfg!(target_os = "macos") => block.text.clone(),
             "sh mac" => continue,
             "console" => block
@@ -368,7 +368,7 @@ mod shell {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         match words[..] {
             ["akunu", ..] => Some(&command[1..]),
-            [program, ..] if program.ends_with("/akunu") => Some(&command[1..]),
+            [program, ..] if program.ends_with("/akunu") && !program.contains('=') => Some(&command[1..]),
             ["cargo", "run", "--", ..] => Some(&command[3..]),
             ["cargo", "run", "--release", "--", ..] => Some(&command[4..]),
             _ => None,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use akunu_format::Value as Metadata;
+use akunu_format::{Metadata, Value as Fact};
 use akunu_hub_testing::FakeHub;
 use serde_json::Value;
 
@@ -87,17 +87,20 @@ fn is_empty_parent(documented: &str, found: &str) -> bool {
     documented.strip_prefix(found).is_some_and(|rest| rest.starts_with('.') || rest.starts_with("[]"))
 }
 
-/// JSON on the last line of stderr.
+/// The object in a line of stderr, beside notes.
 fn stats(arguments: &[&str]) -> Value {
     let done = run(arguments);
     assert_eq!(done.code, 0, "{}", done.stderr);
-    serde_json::from_str(done.stderr.lines().last().unwrap()).unwrap()
+    serde_json::from_str(done.stderr.lines().find(|line| line.starts_with('{')).unwrap()).unwrap()
 }
 
 fn outputs() -> Vec<(&'static str, Value)> {
     let folder = tempfile::tempdir().unwrap();
     let small = folder.path().join("small.gguf");
-    write_small_model(&small, |m| m.insert("general.sampling.temp", Metadata::F32(0.5)), None);
+    let suggestion = |metadata: &mut Metadata| {
+        metadata.insert("general.sampling.temp", Fact::F32(0.5));
+    };
+    write_small_model(&small, suggestion, None);
     let story = folder.path().join("story.txt");
     fs::write(&story, "Once upon a time, there was a little fox.").unwrap();
     let [small, story] = [path(&small), path(&story)];
