@@ -4,11 +4,9 @@ use std::fmt::Write;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{Sender, channel};
-use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use super::escaped;
 
@@ -129,45 +127,30 @@ fn shown(args: &[&str]) -> String {
     args.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// What a command prints, and when.
+/// What a command prints, and when. Both streams go through one pipe, which keeps their order.
 fn run(akunu: &Path, args: &[&str], begin: f64) -> Result<Vec<(f64, String, &'static str)>> {
+    let (mut reader, writer) = std::io::pipe()?;
     let mut command = Command::new(akunu);
     command.args(args).env("COLUMNS", COLUMNS.to_string()).stdin(Stdio::null());
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let (sender, pieces) = channel();
-    forward(child.stdout.take().context("no stdout")?, "out", sender.clone());
-    forward(child.stderr.take().context("no stderr")?, "note", sender);
+    let mut child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
+    // It holds the ends of the pipe that are written to.
+    drop(command);
     let (mut now, mut before, mut texts) = (begin, Instant::now(), Vec::new());
-    for (text, class) in pieces {
+    let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
+    while let count @ 1.. = reader.read(&mut buffer)? {
         now += before.elapsed().as_secs_f64().min(LONGEST_GAP);
         before = Instant::now();
-        texts.push((now, text, class));
+        bytes.extend_from_slice(&buffer[..count]);
+        let whole = match std::str::from_utf8(&bytes) {
+            Ok(text) => text.len(),
+            Err(error) => error.valid_up_to(),
+        };
+        let text: Vec<u8> = bytes.drain(..whole).collect();
+        texts.push((now, String::from_utf8_lossy(&text).into_owned(), "out"));
     }
     let status = child.wait()?;
     if !status.success() {
         bail!("akunu {args:?} failed: {status}");
     }
     Ok(texts)
-}
-
-/// Sends what a stream contains, in whole characters.
-fn forward(
-    mut stream: impl Read + Send + 'static,
-    class: &'static str,
-    sender: Sender<(String, &'static str)>,
-) {
-    thread::spawn(move || {
-        let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
-        while let Ok(count @ 1..) = stream.read(&mut buffer) {
-            bytes.extend_from_slice(&buffer[..count]);
-            let whole = match std::str::from_utf8(&bytes) {
-                Ok(text) => text.len(),
-                Err(error) => error.valid_up_to(),
-            };
-            let text: Vec<u8> = bytes.drain(..whole).collect();
-            if sender.send((String::from_utf8_lossy(&text).into_owned(), class)).is_err() {
-                return;
-            }
-        }
-    });
 }
