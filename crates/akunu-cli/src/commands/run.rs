@@ -199,6 +199,7 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
         stop_strings: stop,
         stop_ids: stop_ids.map(|Ids(ids)| ids).unwrap_or_default(),
         visible_ids: Vec::new(),
+        logprobs: None,
         ignore_eos,
         constraint,
         overflow: context_shift.map_or(Overflow::Stop, |keep| Overflow::Shift { keep }),

@@ -49,8 +49,10 @@ static SAMPLING: [Setting; 10] = [
     },
 ];
 
+type Field = fn(&mut Look) -> &mut bool;
+
 /// Settings of how answers are shown, which are on or off.
-static LOOKS: [(&str, fn(&mut Look) -> &mut bool); 3] = [
+static LOOKS: [(&str, Field); 3] = [
     ("reasoning", |look| &mut look.reasoning),
     ("markdown", |look| &mut look.markdown),
     ("wrap", |look| &mut look.wrap),
