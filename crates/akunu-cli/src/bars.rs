@@ -74,11 +74,16 @@ impl MemoryBar {
 }
 
 /// Cells of each part, in proportion to its size, and at least one for a part that is not empty; `cells` is at least the
-/// number of parts.
+/// number of parts. Parts that fill the whole fill all cells.
 fn cells_of(parts: &[u64], whole: u64, cells: usize) -> Vec<usize> {
-    let scaled = |bytes: u64| (bytes as f64 / whole as f64 * cells as f64).round() as usize;
-    let mut counts: Vec<usize> =
-        parts.iter().map(|&bytes| scaled(bytes).max(usize::from(bytes > 0))).collect();
+    let place = |bytes: u64| (bytes as f64 / whole as f64 * cells as f64).round() as usize;
+    let mut before = 0;
+    let count = |&bytes: &u64| {
+        let start = place(before);
+        before += bytes;
+        (place(before) - start).max(usize::from(bytes > 0))
+    };
+    let mut counts: Vec<usize> = parts.iter().map(count).collect();
     while counts.iter().sum::<usize>() > cells
         && let Some(largest) = counts.iter_mut().max()
     {
@@ -102,6 +107,7 @@ mod tests {
         assert_eq!(cells_of(&[50, 25, 1, 0], 100, 20), [10, 5, 1, 0]);
         assert_eq!(cells_of(&[u64::MAX - 2, 1, 1], u64::MAX, 10), [8, 1, 1]);
         assert_eq!(cells_of(&[1, 1, 1, 1], 4, 4), [1, 1, 1, 1]);
+        assert_eq!(cells_of(&[1, 1, 1], 3, 10).iter().sum::<usize>(), 10);
         let text = bar([8 << 30, 4 << 30, 1 << 30, 0], Some(16 << 30)).render(Style::ASCII, Some(18));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "[########====+...]");

@@ -74,6 +74,11 @@ impl Grid {
         self.rows.push(cells.iter().map(|cell| printable(cell)).collect());
     }
 
+    /// The width of the table; `None` if it would be unreadable, so that each row becomes a block.
+    pub fn width(&self, terminal: Option<usize>) -> Option<usize> {
+        self.widths(terminal).map(|widths| total(&widths))
+    }
+
     /// The table with its titles, with a newline after each line; `width`: columns of the terminal.
     pub fn render(&self, width: Option<usize>) -> String {
         let Some(widths) = self.widths(width) else { return self.as_blocks(width.unwrap_or(usize::MAX)) };
@@ -217,6 +222,7 @@ mod tests {
         let text = grid().render(Some(20));
         assert!(text.contains("layer.…utput"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 20), "{text}");
+        assert_eq!([None, Some(20), Some(10)].map(|width| grid().width(width)), [Some(33), Some(20), None]);
     }
 
     #[test]

@@ -125,8 +125,9 @@ fn log_softmaxes(model: &str, ids: &[u64]) -> Vec<Vec<f64>> {
     let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
     let found = json(&["logits", model, "--ids", &ids.join(","), "--all", "--json"]);
     let rows = found["logits"].as_array().unwrap().iter().take(ids.len() - 1);
-    let floats =
-        |row: &serde_json::Value| row.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
+    // The shortest decimals that are the f32 of the model.
+    let float = |value: &serde_json::Value| f64::from(value.as_f64().unwrap() as f32);
+    let floats = |row: &serde_json::Value| row.as_array().unwrap().iter().map(float).collect();
     let log_softmax = |logits: Vec<f64>| {
         let sum: f64 = logits.iter().map(|logit| logit.exp()).sum();
         logits.iter().map(|logit| logit - sum.ln()).collect()

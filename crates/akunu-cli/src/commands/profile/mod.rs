@@ -220,8 +220,11 @@ const LEAST_BAR: usize = 6;
 /// With bars of the shares, if there is space for them.
 fn listing(lines: &[Line], style: Style, width: Option<usize>) -> Grid {
     let plain = columns(lines, None);
-    let used = plain.render(width).lines().map(|line| line.chars().count()).max().unwrap_or(0);
-    let cells = width.map_or(BAR, |width| width.saturating_sub(used + 2).min(BAR));
+    let cells = match (width, plain.width(width)) {
+        (None, _) => BAR,
+        (Some(terminal), Some(used)) => terminal.saturating_sub(used + 2).min(BAR),
+        (Some(_), None) => 0,
+    };
     match cells {
         LEAST_BAR.. => columns(lines, Some((style, cells))),
         _ => plain,
