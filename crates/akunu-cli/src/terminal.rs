@@ -26,9 +26,11 @@ pub use system::{for_lines, quiet, restore};
 mod system {
     use std::future::poll_fn;
     use std::io::{IsTerminal, stdin, stdout};
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Mutex, MutexGuard, Once, PoisonError};
     use std::task::Poll;
 
+    use rustix::process::Signal;
     use rustix::termios::{InputModes, LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
     use tokio::signal::unix::{SignalKind, signal};
 
@@ -39,6 +41,8 @@ mod system {
 
     /// The mode to restore.
     static MODE: Mutex<Option<Termios>> = Mutex::new(None);
+    /// The line editor has the terminal.
+    static IS_READING: AtomicBool = AtomicBool::new(false);
 
     fn mode() -> MutexGuard<'static, Option<Termios>> {
         MODE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -53,12 +57,13 @@ mod system {
                 restore();
                 report(panic);
             }));
-            std::thread::spawn(end_on_signals);
+            std::thread::spawn(follow_signals);
         });
     }
 
     /// Typed characters are kept for the next line that is read. Pasted text stays recognisable as such.
     pub fn quiet() {
+        IS_READING.store(false, Ordering::SeqCst);
         let Some(mut quiet) = mode().clone() else { return };
         quiet.local_modes.remove(LocalModes::ECHO);
         if environment::has_line_editor() {
@@ -71,6 +76,7 @@ mod system {
 
     /// Before a line is read: a terminal without the line editor has to echo it.
     pub fn for_lines() {
+        IS_READING.store(true, Ordering::SeqCst);
         if !environment::has_line_editor() {
             set_mode();
         }
@@ -95,27 +101,28 @@ mod system {
         }
     }
 
-    /// Ends the program as these signals would, with the terminal restored.
-    fn end_on_signals() {
-        let kinds = [SignalKind::hangup(), SignalKind::quit(), SignalKind::terminate()];
+    /// Ends the program as signals would, with the terminal restored. A program that goes on after it was stopped finds
+    /// the terminal as the shell left it.
+    fn follow_signals() {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
-        let received = runtime.block_on(async {
-            let mut signals = Vec::new();
-            for kind in kinds {
-                signals.push((kind, signal(kind).ok()?));
+        let goes_on = SignalKind::from_raw(Signal::CONT.as_raw());
+        let kinds = [SignalKind::hangup(), SignalKind::quit(), SignalKind::terminate(), goes_on];
+        let _guard = runtime.enter();
+        let Ok(mut signals) = kinds.map(signal).into_iter().collect::<Result<Vec<_>, _>>() else { return };
+        loop {
+            let received = runtime.block_on(poll_fn(|context| {
+                let place = signals.iter_mut().position(|signal| signal.poll_recv(context).is_ready());
+                place.map_or(Poll::Pending, Poll::Ready)
+            }));
+            let kind = kinds[received];
+            if kind != goes_on {
+                restore();
+                akunu_file::remove_unfinished();
+                std::process::exit(128 + kind.as_raw_value());
             }
-            poll_fn(|context| {
-                let mut kinds = signals.iter_mut();
-                let ready =
-                    kinds.find_map(|(kind, signal)| signal.poll_recv(context).is_ready().then_some(*kind));
-                ready.map_or(Poll::Pending, |kind| Poll::Ready(Some(kind)))
-            })
-            .await
-        });
-        if let Some(kind) = received {
-            restore();
-            akunu_file::remove_unfinished();
-            std::process::exit(128 + kind.as_raw_value());
+            if !IS_READING.load(Ordering::SeqCst) {
+                quiet();
+            }
         }
     }
 }

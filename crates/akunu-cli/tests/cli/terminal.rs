@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use akunu_fixtures::scripted::{self, CHATML};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{LocalModes, OptionalActions, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
 
 use crate::chat::{ENDLESS, GREETING};
 use crate::common::{akunu, finish, path, with_stdin};
@@ -402,6 +402,16 @@ fn what_is_typed_during_an_answer_is_shown_in_the_next_line_only() {
     for _ in 0..20 {
         let shown = terminal.expect("tick tock");
         assert!(!shown.contains("/histo"), "{shown}");
+    }
+    // A shell that stopped and continued the program has set its own mode.
+    let mut mode = tcgetattr(&terminal.keys).unwrap();
+    mode.local_modes.insert(LocalModes::ECHO | LocalModes::ICANON);
+    tcsetattr(&terminal.keys, OptionalActions::Now, &mode).unwrap();
+    crate::signals::signal(&terminal.child, "CONT");
+    let start = Instant::now();
+    while terminal.echoes_lines() != (false, false) {
+        assert!(start.elapsed() < PATIENCE, "it echoes");
+        std::thread::sleep(Duration::from_millis(5));
     }
     terminal.interrupt();
     terminal.expect("note: interrupted");
