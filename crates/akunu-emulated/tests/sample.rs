@@ -12,7 +12,7 @@ use akunu_plan::ops::{self, SampleParams};
 use akunu_plan::random::Draws;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::sample::{
-    Records, Settings, WINDOW, inverse_temperature, mask_words, record_words, share, top_p,
+    Records, Settings, WINDOW, fraction, inverse_temperature, mask_words, part_of, record_words, share,
 };
 use akunu_plan::{
     BufferId, Device, DispatchCommand, DispatchTable, Entries, Kernel, Row, RowBounds, Submission, TableIo,
@@ -130,11 +130,14 @@ fn normal(rng: &mut Rng, scale: f32) -> f32 {
 
 fn wish(rng: &mut Rng, vocab: usize) -> Wish {
     let mut pick = |n: usize| (rng.next_u64() % n as u64) as usize;
+    // Those of these settings cost the emulator a search of the whole vocabulary.
+    let shaped = pick(6) == 0;
     let temperature = [0.0, 0.02, 0.7, 1.0, 1.0, 3.0, 1e-30, 1e30][pick(8)];
     let settings = Settings {
         inverse_temperature: inverse_temperature(temperature),
         top_k: [0, 0, 1, 2, 5, 40, 1000, 1 << 20][pick(8)],
-        top_p: [u32::MAX, u32::MAX, top_p(0.0), top_p(0.3), top_p(0.9), top_p(0.999), 1, 0][pick(8)],
+        top_p: [u32::MAX, u32::MAX, fraction(0.0), fraction(0.3), fraction(0.9), fraction(0.999), 1, 0]
+            [pick(8)],
         min_p: [f32::NEG_INFINITY, f32::NEG_INFINITY, -0.5, -3.0, 0.0, -20.0][pick(6)],
         repeat_penalty: [1.0, 1.3, 0.5][pick(3)],
         frequency_penalty: [0.0, 0.4, -0.3][pick(3)],
@@ -143,6 +146,19 @@ fn wish(rng: &mut Rng, vocab: usize) -> Wish {
         seed: [pick(1 << 32) as u32, pick(1 << 32) as u32],
         draw: [[0, 0], [17, 0], [u32::MAX - 1, 3]][pick(3)],
         ..Settings::default()
+    };
+    let settings = match shaped {
+        false => settings,
+        true => Settings {
+            coolest: [0.0, 0.3, 2.0][pick(3)],
+            span: [0.0, 0.0, 1.5, 1e30][pick(4)],
+            exponent: [1.0, 0.0, 2.7][pick(3)],
+            top_n_sigma: [0.0, 0.0, 0.5, 1.0, 2.5][pick(5)],
+            typical_p: [u32::MAX, u32::MAX, fraction(0.9), fraction(0.2), 0][pick(5)],
+            xtc_threshold: [0, fraction(0.001), fraction(0.1), fraction(0.4)][pick(4)],
+            xtc_probability: [0, 0, u32::MAX, fraction(0.5)][pick(4)],
+            ..settings
+        },
     };
     let mut biases: Vec<(u32, f32)> = (0..[0, 0, 3, 200][pick(4)])
         .map(|_| (pick(vocab) as u32, [f32::NEG_INFINITY, -2.5, 4.0, 0.1][pick(4)]))
@@ -245,7 +261,7 @@ fn tokens_that_are_all_stairs_are_walked() {
         for (top_k, top_p_of, min_p) in
             [(3, 1.0, f32::NEG_INFINITY), (0, 0.2, f32::NEG_INFINITY), (0, 1.0, -0.1), (1, 1.0, -9.0)]
         {
-            let settings = Settings { top_k, top_p: top_p(top_p_of), min_p, ..settings };
+            let settings = Settings { top_k, top_p: fraction(top_p_of), min_p, ..settings };
             let wish = Wish { settings, ..Wish::default() };
             Case { vocab, logits: vec![logits.clone()], wishes: vec![wish] }.check();
         }
@@ -273,7 +289,7 @@ fn sums_of_top_p_are_exact() {
         let sum =
             |least: f32| -> u64 { scaled.iter().filter(|x| **x > least).map(|x| share(*x - best)).sum() };
         let (total, better) = (sum(f32::MIN), sum(scaled[winner as usize]));
-        let keeps = |top_p: u32| better < Settings { top_p, ..settings }.enough(total);
+        let keeps = |top_p: u32| better < part_of(total, top_p);
         let least =
             (0..32).rev().fold(u32::MAX, |p, bit| if keeps(p - (1 << bit)) { p - (1 << bit) } else { p });
         if least == u32::MAX || least == 0 {

@@ -40,7 +40,7 @@ pub struct Workers {
 impl Default for Workers {
     fn default() -> Workers {
         Workers {
-            compiling: Pool::new("akunu-compile", COMPILING_THREADS),
+            compiling: Pool::new("akunu-compile", COMPILING_THREADS).giving_way(),
             masks: Pool::new("akunu-masks", mask_threads()),
             clients: Arc::default(),
         }

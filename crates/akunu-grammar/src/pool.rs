@@ -17,6 +17,8 @@ const STACK_BYTES: usize = 64 << 20;
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     name: &'static str,
+    /// Whether its threads let others go first.
+    gives_way: bool,
 }
 
 impl std::fmt::Debug for Shared {
@@ -73,7 +75,13 @@ impl Pool {
             arrived: AtomicU64::new(0),
             lingers: AtomicBool::new(false),
         };
-        Pool { shared: Arc::new(shared), name }
+        Pool { shared: Arc::new(shared), name, gives_way: false }
+    }
+
+    /// Its threads let the others of the process go first.
+    pub(crate) fn giving_way(mut self) -> Pool {
+        self.gives_way = true;
+        self
     }
 
     /// From now on, one thread looks for the next job for some time after its last one, since waking it takes as long as a mask.
@@ -118,9 +126,15 @@ impl Pool {
     }
 
     fn start_thread(&self) -> std::io::Result<()> {
-        let shared = self.shared.clone();
+        let (shared, gives_way) = (self.shared.clone(), self.gives_way);
         let builder = std::thread::Builder::new().name(self.name.into()).stack_size(STACK_BYTES);
-        builder.spawn(move || shared.run()).map(|_| ())
+        let run = move || {
+            if gives_way {
+                akunu_pool::give_way();
+            }
+            shared.run();
+        };
+        builder.spawn(run).map(|_| ())
     }
 
     /// Removes a job that has not started; false: it has.

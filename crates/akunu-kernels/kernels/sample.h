@@ -1,5 +1,5 @@
-// Samples a token for each row that requested logits, as akunu_plan::sample defines it, in two launches and without a
-// sort.
+// Samples a token for each row that requested logits, as akunu_plan::sample defines it, in three launches and without a
+// sort. The first, sample_shape, does nothing for most settings.
 //
 // A token that another one beats both in score (logit plus Gumbel noise) and in key (the logit, which top-k, top-p and
 // min-p rank by) is never picked: the limits keep all tokens from some key on, and of these the highest score wins.
@@ -19,6 +19,8 @@ struct Record {
     // `known` is the length of `recent`; penalties look at the last `window` of it.
     u32 known, window;
     u32 draw_low, draw_high;
+    // The inverse temperature, and the bounds of the scaled logits that are kept.
+    f32 scale, least, most;
 };
 
 struct Stair {
@@ -34,7 +36,13 @@ struct Rank {
     u32 better, unused;
 };
 
-// The layout of scratch memory per row: Merged, then PARTS × Part, then PARTS × RANKS × Rank.
+// What sample_shape finds for a row: the inverse temperature, and the bounds of the scaled logits that are kept.
+struct Shape {
+    f32 scale, least, most;
+    u32 unused;
+};
+
+// The layout of scratch memory per row: Shape, Merged, then PARTS × Part, then PARTS × RANKS × Rank.
 struct Merged {
     u32 count, best_key;
     Stair stairs[MERGED];
@@ -45,12 +53,12 @@ struct Part {
     Stair stairs[STAIRS];
 };
 
-static_assert(sizeof(Stair) == 12 && sizeof(Rank) == 16 && sizeof(Merged) == 8 + MERGED * 12 && sizeof(Part) == 8 + STAIRS * 12,
+static_assert(sizeof(Stair) == 12 && sizeof(Rank) == 16 && sizeof(Shape) == 16 && sizeof(Merged) == 8 + MERGED * 12 && sizeof(Part) == 8 + STAIRS * 12,
               "as launch/sample.rs has them");
 
 // The last rank is the total weight of all tokens.
 #define RANKS (MERGED + 1)
-#define ROW_BYTES (sizeof(Merged) + PARTS * (sizeof(Part) + RANKS * sizeof(Rank)))
+#define ROW_BYTES (sizeof(Shape) + sizeof(Merged) + PARTS * (sizeof(Part) + RANKS * sizeof(Rank)))
 #define CHUNK (EACH * THREADS)
 // The size of a mask in 32-bit words.
 #define MASK_WORDS ((VOCAB + 31) / 32)
@@ -65,12 +73,23 @@ static_assert(sizeof(Stair) == 12 && sizeof(Rank) == 16 && sizeof(Merged) == 8 +
 #define SUM_SPACE (RANK_SPACE + SIMDS * RANKS * 16)
 #define COUNT_SPACE (SUM_SPACE + RANKS * 16)
 #define BIAS_SPACE (COUNT_SPACE + CHUNK * 4)
+#define SURVEY_SPACE RANK_SPACE
 
-INLINE DEVICE u8* row_of(DEVICE u8* scratch, u32 row) { return scratch + COUNTER_BYTES + (u64)row * ROW_BYTES; }
-INLINE DEVICE Part* parts_of(DEVICE u8* scratch, u32 row) { return (DEVICE Part*)(row_of(scratch, row) + sizeof(Merged)); }
+INLINE DEVICE Shape* shape_of(DEVICE u8* scratch, u32 row) {
+    return (DEVICE Shape*)(scratch + COUNTER_BYTES + (u64)row * ROW_BYTES);
+}
+INLINE DEVICE Merged* merged_of(DEVICE u8* scratch, u32 row) { return (DEVICE Merged*)(shape_of(scratch, row) + 1); }
+INLINE DEVICE Part* parts_of(DEVICE u8* scratch, u32 row) { return (DEVICE Part*)(merged_of(scratch, row) + 1); }
 INLINE DEVICE Rank* ranks_of(DEVICE u8* scratch, u32 row) { return (DEVICE Rank*)(parts_of(scratch, row) + PARTS); }
 
 INLINE u32 least_of(u32 a, u32 b) { return a < b ? a : b; }
+
+INLINE bool is_greedy(Settings s) { return s.inverse_temperature == 0.0f; }
+
+INLINE bool is_shaped(Settings s) {
+    const bool narrows = s.typical_p < 0xffffffffu || s.xtc_probability > 0;
+    return !is_greedy(s) && (s.span > 0.0f || s.top_n_sigma > 0.0f || narrows);
+}
 
 INLINE Record record_of(Bindings in, u32 row, u32 step) {
     const DEVICE Settings* settings = (const DEVICE Settings*)in.sampling;
@@ -86,13 +105,25 @@ INLINE Record record_of(Bindings in, u32 row, u32 step) {
     record.window = least_of(least_of(record.settings.window, WINDOW), record.known);
     record.draw_low = record.settings.draw[0] + step;
     record.draw_high = record.settings.draw[1] + (record.draw_low < step ? 1 : 0);
+    record.scale = is_greedy(record.settings) ? 1.0f : record.settings.inverse_temperature;
+    record.least = as_f32(0xff800000u);
+    record.most = as_f32(0x7f800000u);
     return record;
 }
 
-INLINE bool is_greedy(Settings s) { return s.inverse_temperature == 0.0f; }
+// The same with what sample_shape found at this step.
+INLINE Record shaped(DEVICE u8* scratch, u32 row, Record record) {
+    if (!is_shaped(record.settings)) return record;
+    const Shape shape = published(shape_of(scratch, row));
+    record.scale = shape.scale;
+    record.least = shape.least;
+    record.most = shape.most;
+    return record;
+}
 
+// Whether the first of the stairs may be excluded. sample_shape replaces limits by bounds.
 INLINE bool is_limited(Settings s) {
-    return !is_greedy(s) && (s.top_k > 0 || s.top_p < 0xffffffffu || s.min_p > as_f32(0xff800000u));
+    return !is_greedy(s) && !is_shaped(s) && (s.top_k > 0 || s.top_p < 0xffffffffu || s.min_p > as_f32(0xff800000u));
 }
 
 INLINE f32 penalised(Settings s, f32 logit, u32 count) {
@@ -100,8 +131,8 @@ INLINE f32 penalised(Settings s, f32 logit, u32 count) {
     return plus(logit, -plus(times((f32)count, s.frequency_penalty), s.presence_penalty));
 }
 
-INLINE f32 scaled(Settings s, f32 logit) {
-    const f32 x = is_greedy(s) ? logit : times(logit, s.inverse_temperature);
+INLINE f32 scaled(f32 scale, f32 logit) {
+    const f32 x = times(logit, scale);
     if ((as_u32(x) & 0x7fffffffu) > 0x7f800000u) return as_f32(0xff800000u);
     return x > as_f32(0x7f7fffffu) ? as_f32(0x7f7fffffu) : x;
 }
@@ -190,7 +221,8 @@ INLINE bool scale_part(Bindings in, u32 row, Record record, u32 part, THREAD_PTR
             if (counts[place] > 0) logit = penalised(record.settings, logit, counts[place]);
         }
         const bool may_follow = record.settings.masked != 1 || (record.mask[id / 32] >> id % 32 & 1) == 1;
-        if (may_follow) x[i] = scaled(record.settings, logit);
+        const f32 value = scaled(record.scale, logit);
+        if (may_follow && value >= record.least && value <= record.most) x[i] = value;
     }
     return finite;
 }
@@ -242,7 +274,7 @@ INLINE u32 descend(const THREAD_PTR Stair* own, u32 least, u32 most, DEVICE Stai
 INLINE void merge(DEVICE u8* scratch, u32 row, Place at) {
     TG_ARRAY(u32, space, SPACE);
     const DEVICE Part* parts = parts_of(scratch, row);
-    DEVICE Merged* merged = (DEVICE Merged*)row_of(scratch, row);
+    DEVICE Merged* merged = merged_of(scratch, row);
     // If a part had more stairs than it kept, the dropped ones score below its last; stairs below that bound are
     // unreliable.
     u32 best_key = 0, least = 1;
@@ -268,11 +300,12 @@ BODY(sample_stairs) {
     const u32 live = live_rows(pass, true), row = at.group_y, part = at.group_x;
     // The noise depends only on the token's id, so it is computed before the wait, while logits are still being
     // written.
-    const Record record = record_of(in, row < live ? row : 0, pass->step);
+    Record record = record_of(in, row < live ? row : 0, pass->step);
     const Draws draws = draws_of(record, part, at);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (row >= live) return;
+    record = shaped(scratch, row, record);
     f32 x[EACH];
     Stair own[EACH];
     const bool finite = scale_part(in, row, record, part, x, at);
@@ -293,7 +326,7 @@ BODY(sample_stairs) {
 
 // For one part: the number and weight of tokens above each stair's key, and the total weight.
 INLINE void rank_part(DEVICE u8* scratch, u32 row, u32 part, const THREAD_PTR f32* x, Place at) {
-    const DEVICE Merged* merged = (const DEVICE Merged*)row_of(scratch, row);
+    const DEVICE Merged* merged = merged_of(scratch, row);
     const u32 count = merged->count;
     const f32 best = unordered(merged->best_key);
     u32 keys[EACH], weights[EACH];
@@ -386,7 +419,7 @@ INLINE u32 search_row(Bindings in, u32 row, Record record, u32 bar, u32 best_key
 
 // The first stair that the limits keep, once all parts have been ranked.
 INLINE u32 first_kept(Bindings in, DEVICE u8* scratch, u32 row, Record record, Place at) {
-    const DEVICE Merged* merged = (const DEVICE Merged*)row_of(scratch, row);
+    const DEVICE Merged* merged = merged_of(scratch, row);
     const u32 count = merged->count, best_key = merged->best_key;
     // One stair per lane.
     Stair stair = {0, 0, 0};
@@ -410,7 +443,7 @@ BODY(sample_pick) {
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (row >= live) return;
-    const DEVICE Merged* merged = (const DEVICE Merged*)row_of(scratch, row);
+    const DEVICE Merged* merged = merged_of(scratch, row);
     const u32 count = merged->count;
     const Stair first = merged->stairs[0];
     // The token with the highest logit passes every limit, and without limits the first stair wins.

@@ -61,8 +61,16 @@ struct Settings {
     u32 draw[2];
     u32 masked;
     u32 place;
+    f32 coolest;
+    f32 span;
+    f32 exponent;
+    f32 top_n_sigma;
+    u32 typical_p;
+    u32 xtc_threshold;
+    u32 xtc_probability;
+    u32 unused;
 };
-LAYOUT(Settings, 64);
+LAYOUT(Settings, 96);
 PLACE(Settings, inverse_temperature, 0);
 PLACE(Settings, top_k, 4);
 PLACE(Settings, top_p, 8);
@@ -77,6 +85,14 @@ PLACE(Settings, seed, 40);
 PLACE(Settings, draw, 48);
 PLACE(Settings, masked, 56);
 PLACE(Settings, place, 60);
+PLACE(Settings, coolest, 64);
+PLACE(Settings, span, 68);
+PLACE(Settings, exponent, 72);
+PLACE(Settings, top_n_sigma, 76);
+PLACE(Settings, typical_p, 80);
+PLACE(Settings, xtc_threshold, 84);
+PLACE(Settings, xtc_probability, 88);
+PLACE(Settings, unused, 92);
 
 struct EmbedParams {
     u32 cols;

@@ -7,12 +7,18 @@
 //!
 //! - top-k: fewer than k tokens are better,
 //! - top-p: the weights of the better tokens sum to less than p of the total, in integers ([`crate::random::weight`]),
-//! - min-p: `x − best ≥ ln(min p)`;
+//! - min-p: `x − best ≥ ln(min p)`,
+//! - top-n-sigma: its logit is at most n standard deviations of all logits below the best;
 //!
-//! the best tokens are always kept. Equal tokens are kept or excluded together. Of the kept tokens the one with the
-//! largest `x + gumbel` is selected ([`crate::random`]), the lowest id among equals.
+//! the best tokens are always kept. Equal tokens are kept or excluded together. Two limits are defined on the tokens that
+//! these keep, and exclude the most probable ones, too ([`narrow`]): first typical-p, then XTC. Of the kept tokens the one
+//! with the largest `x + gumbel` is selected ([`crate::random`]), the lowest id among equals.
 //!
-//! Operations are single f32 operations, rounded to nearest even, never contracted.
+//! Operations are single f32 operations, rounded to nearest even, never contracted. Sums over tokens are integers.
+
+mod shape;
+
+pub use shape::{narrow, scale_by_entropy, sigma_floor};
 
 use bytemuck::{Pod, Zeroable};
 
@@ -108,12 +114,32 @@ pub struct Settings {
     pub masked: u32,
     /// Where the row's other words begin, in 32-bit words from the start of the records.
     pub place: u32,
+    /// Dynamic temperature: the temperature where one token is certain, how much is added to it where all are equally
+    /// probable (0: off), and the exponent of the relative entropy between them.
+    pub coolest: f32,
+    pub span: f32,
+    pub exponent: f32,
+    /// 0 means all.
+    pub top_n_sigma: f32,
+    /// As a fraction of 2³²; `u32::MAX` means all.
+    pub typical_p: u32,
+    /// The least probability of a top choice for XTC, as a fraction of 2³².
+    pub xtc_threshold: u32,
+    /// How often XTC excludes top choices, as a fraction of 2³²; 0 means never, `u32::MAX` always.
+    pub xtc_probability: u32,
+    pub unused: u32,
 }
 
 impl Default for Settings {
     /// Greedy.
     fn default() -> Settings {
-        Settings { top_p: u32::MAX, min_p: f32::NEG_INFINITY, repeat_penalty: 1.0, ..Settings::zeroed() }
+        Settings {
+            top_p: u32::MAX,
+            min_p: f32::NEG_INFINITY,
+            repeat_penalty: 1.0,
+            typical_p: u32::MAX,
+            ..Settings::zeroed()
+        }
     }
 }
 
@@ -126,8 +152,8 @@ pub fn inverse_temperature(temperature: f32) -> f32 {
     if temperature == 0.0 { 0.0 } else { (1.0 / temperature).clamp(least, most) }
 }
 
-/// [`Settings::top_p`] for a probability.
-pub fn top_p(p: f32) -> u32 {
+/// A probability as a fraction of 2³²; `u32::MAX` stands for 1.
+pub fn fraction(p: f32) -> u32 {
     if p < 1.0 { (f64::from(p) * 4_294_967_296.0) as u32 } else { u32::MAX }
 }
 
@@ -136,9 +162,15 @@ impl Settings {
         self.inverse_temperature == 0.0
     }
 
-    /// Whether any limit may exclude a token.
+    /// Whether any of top-k, top-p and min-p may exclude a token.
     pub fn is_limited(&self) -> bool {
         !self.is_greedy() && (self.top_k > 0 || self.top_p < u32::MAX || self.min_p > f32::NEG_INFINITY)
+    }
+
+    /// Whether the temperature or a bound depends on all logits in ways that a device has to look at beforehand.
+    pub fn is_shaped(&self) -> bool {
+        let narrows = self.typical_p < u32::MAX || self.xtc_probability > 0;
+        !self.is_greedy() && (self.span > 0.0 || self.top_n_sigma > 0.0 || narrows)
     }
 
     /// The penalised logit, after its bias, of a token that occurs `count` times in the window, at least once.
@@ -150,26 +182,28 @@ impl Settings {
 
     /// A finite number, or −∞, which is never selected.
     pub fn scaled(&self, logit: f32) -> f32 {
-        let x = if self.is_greedy() { logit } else { logit * self.inverse_temperature };
-        match x.is_nan() {
-            true => f32::NEG_INFINITY,
-            false => x.min(f32::MAX),
-        }
-    }
-
-    /// The weight of better tokens from which on a token is excluded by top-p, for the sum `total` of all weights.
-    pub fn enough(&self, total: u64) -> u64 {
-        let p = u64::from(self.top_p);
-        ((total >> 32) * p + (((total & 0xffff_ffff) * p) >> 32)).max(1)
+        scaled(logit, if self.is_greedy() { 1.0 } else { self.inverse_temperature })
     }
 
     /// Whether all limits keep a token that is `below` the best (0 or less), where `better` tokens are better and have
     /// the weight `weight` of `total`.
     pub fn keeps(&self, below: f32, better: u32, weight: u64, total: u64) -> bool {
         (self.top_k == 0 || better < self.top_k)
-            && (self.top_p == u32::MAX || weight < self.enough(total))
+            && (self.top_p == u32::MAX || weight < part_of(total, self.top_p))
             && below >= self.min_p
     }
+}
+
+/// A logit times the inverse temperature: a finite number, or −∞, which is never selected.
+pub fn scaled(logit: f32, inverse_temperature: f32) -> f32 {
+    let x = logit * inverse_temperature;
+    if x.is_nan() { f32::NEG_INFINITY } else { x.min(f32::MAX) }
+}
+
+/// A fraction of 2³² of a sum of weights, at least 1.
+pub fn part_of(total: u64, fraction: u32) -> u64 {
+    let p = u64::from(fraction);
+    ((total >> 32) * p + (((total & 0xffff_ffff) * p) >> 32)).max(1)
 }
 
 /// A token's weight in the sums of top-p, `below` the best (0 or less).
@@ -177,4 +211,4 @@ pub fn share(below: f32) -> u64 {
     weight(below).into()
 }
 
-const _: () = assert!(size_of::<Settings>() == 64);
+const _: () = assert!(size_of::<Settings>() == 96);

@@ -18,9 +18,13 @@
 mod cache_padded;
 #[cfg(not(loom))]
 mod pool;
+#[cfg(not(loom))]
+mod priority;
 mod stages;
 mod work_queue;
 
 #[cfg(not(loom))]
 pub use pool::{Panicked, Pool, Work};
+#[cfg(not(loom))]
+pub use priority::give_way;
 pub use work_queue::{WorkQueue, partition};

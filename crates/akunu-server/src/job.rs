@@ -20,6 +20,7 @@ use tokio::time::Sleep;
 use crate::models::Lease;
 use crate::refusal::{Reason, Refusal};
 use crate::response_format::RequestedFormat;
+use crate::samplers::Samplers;
 
 /// A request to generate text.
 #[derive(Clone, Debug, Default)]
@@ -84,6 +85,7 @@ pub struct SamplingOverrides {
     /// The window of the penalties, in tokens; `None`: the whole context.
     pub repeat_last_n: Option<usize>,
     pub logit_bias: Vec<(u32, f32)>,
+    pub samplers: Samplers,
     /// `None`: random. Choice `i` of a prompt uses `seed + i`.
     pub seed: Option<u64>,
 }

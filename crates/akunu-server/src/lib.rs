@@ -51,6 +51,7 @@ mod protocol;
 mod refusal;
 mod rerank;
 mod response_format;
+mod samplers;
 mod server;
 mod start;
 pub mod stream;

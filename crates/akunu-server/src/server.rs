@@ -96,13 +96,13 @@ const SPARE_READ: Duration = Duration::from_secs(5);
 impl Server {
     /// Binds the address and starts serving.
     pub fn start(options: Options) -> Result<Server, ServeError> {
-        let runtime = |threads: usize, blocking: usize| {
+        let runtime = |threads: usize, blocking: usize, on_start: fn()| {
             let mut builder = Builder::new_multi_thread();
-            builder.worker_threads(threads).max_blocking_threads(blocking);
+            builder.worker_threads(threads).max_blocking_threads(blocking).on_thread_start(on_start);
             builder.thread_name("akunu-server").enable_all().build().map_err(ServeError::Threads)
         };
-        let long_requests = runtime(LONG_THREADS, LONG_BLOCKING_THREADS)?;
-        let runtime = runtime(THREADS, BLOCKING_THREADS)?;
+        let long_requests = runtime(LONG_THREADS, LONG_BLOCKING_THREADS, akunu_pool::give_way)?;
+        let runtime = runtime(THREADS, BLOCKING_THREADS, || ())?;
         let address = format!("{}:{}", options.host, options.port);
         let failed = |error| ServeError::Listen { address: address.clone(), error };
         let binding = TcpListener::bind((options.host.as_str(), options.port));

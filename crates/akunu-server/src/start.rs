@@ -269,7 +269,7 @@ fn sampling(overrides: &SamplingOverrides, loaded: &Loaded) -> Sampling {
     let suggested = Sampling::suggested(&loaded.model().config().sampling, &neutral);
     let has_penalties = overrides.frequency_penalty.or(overrides.presence_penalty).is_some();
     let window = if has_penalties { loaded.context() } else { suggested.repeat_last_n };
-    Sampling {
+    let sampling = Sampling {
         temperature: overrides.temperature.unwrap_or(suggested.temperature),
         top_k: overrides.top_k.unwrap_or(suggested.top_k),
         top_p: overrides.top_p.unwrap_or(suggested.top_p),
@@ -279,8 +279,9 @@ fn sampling(overrides: &SamplingOverrides, loaded: &Loaded) -> Sampling {
         presence_penalty: overrides.presence_penalty.unwrap_or(0.0),
         repeat_last_n: overrides.repeat_last_n.unwrap_or(window),
         logit_bias: overrides.logit_bias.clone(),
-        seed: 0,
-    }
+        ..suggested
+    };
+    overrides.samplers.over(sampling, loaded.model())
 }
 
 /// Handles the events of one choice on the engine's thread, and sends the outputs to the request's task.

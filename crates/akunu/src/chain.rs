@@ -35,6 +35,7 @@ impl Engine {
             }
         };
         let steps = match kind {
+            Some(_) if sampler.as_ref().is_some_and(|sampler| sampler.is_stepwise()) => 1,
             Some(_) => self.chain_steps(session, steps)?,
             None => 1,
         };

@@ -69,7 +69,7 @@ pub use pass::Feed;
 pub use pick::Choice;
 pub use profile::{LabelTiming, ProfileOptions};
 pub use prompt::check_prompt;
-pub use sampling::{Sampler, Sampling};
+pub use sampling::{Breakers, Sampler, Sampling};
 pub use score::Perplexity;
 pub use session::Session;
 pub use verify::{verify, verify_texts};

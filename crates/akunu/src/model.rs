@@ -1,7 +1,7 @@
 //! An opened model file: weights, configuration and vocabulary.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use akunu_arch::{GgufModel, ModelConfig, WeightProvider};
 use akunu_format::{Loading, Metadata, Region};
@@ -10,6 +10,7 @@ use akunu_tokenizer::{EncodeOptions, TokenKind, Tokenizer};
 
 use crate::Error;
 use crate::engine::Note;
+use crate::sampling::Breakers;
 
 /// Bytes with the alignment of a mapped file, because kernels load whole vectors of weights.
 #[repr(align(64))]
@@ -28,6 +29,7 @@ pub struct Model {
     tokenizer: Result<Arc<dyn Tokenizer>, String>,
     /// Vocabularies of grammars, by the control tokens that are text. Created for the first constrained answers.
     vocabularies: Mutex<Vec<(Vec<u32>, Arc<Vocabulary>)>>,
+    default_breakers: OnceLock<Breakers>,
     eos_ids: Vec<u32>,
     /// The name in listings: the file's name, `embedded`, or the one set by [`Model::named`].
     name: String,
@@ -93,7 +95,14 @@ impl Model {
         eos_ids.retain(|&id| (id as usize) < vocab);
         eos_ids.sort_unstable();
         eos_ids.dedup();
-        Model { weights, tokenizer, vocabularies: Mutex::default(), eos_ids, name: name.to_string() }
+        Model {
+            weights,
+            tokenizer,
+            vocabularies: Mutex::default(),
+            default_breakers: OnceLock::new(),
+            eos_ids,
+            name: name.to_string(),
+        }
     }
 
     /// Sets the name in listings.
@@ -152,6 +161,21 @@ impl Model {
         kept.truncate(KEPT_VOCABULARIES - 1);
         kept.insert(0, (marks.to_vec(), vocabulary.clone()));
         Ok(vocabulary)
+    }
+
+    /// The tokens whose text has one of these in it, and control tokens: what DRY's repetitions do not reach across.
+    pub fn breakers<T: AsRef<[u8]>>(&self, texts: &[T]) -> Breakers {
+        let Ok(tokenizer) = self.tokenizer() else { return Breakers::default() };
+        let contains =
+            |bytes: &[u8], text: &[u8]| text.is_empty() || bytes.windows(text.len()).any(|part| part == text);
+        let has_one = |bytes: &[u8]| texts.iter().any(|text| contains(bytes, text.as_ref()));
+        let is_breaker = |id| tokenizer.is_control(id) || tokenizer.token_bytes(id).is_some_and(has_one);
+        Breakers::new((0..tokenizer.vocab_size() as u32).map(is_breaker))
+    }
+
+    /// [`Model::breakers`] for line breaks, colons, quotation marks and asterisks.
+    pub fn default_breakers(&self) -> &Breakers {
+        self.default_breakers.get_or_init(|| self.breakers(&["\n", ":", "\"", "*"]))
     }
 
     /// Ids that end a text, from the configuration and the vocabulary; ascending.

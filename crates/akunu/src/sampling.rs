@@ -6,12 +6,19 @@
 use std::time::Instant;
 
 use akunu_arch::SuggestedSampling;
-use akunu_plan::sample::{self, Records, Settings, share};
+use akunu_plan::sample::{self, Records, Settings, fraction, part_of, share};
 
 use crate::Error;
 use crate::constraint::Cursor;
 use crate::memory::reserved;
 use crate::random::{Draws, GUMBEL_MAX, ln};
+
+mod mirostat;
+mod repetition;
+
+use mirostat::Mirostat;
+pub use repetition::Breakers;
+use repetition::Repetition;
 
 /// The default is greedy.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +42,35 @@ pub struct Sampling {
     pub repeat_last_n: usize,
     /// Added to the logits of these ids; −∞ excludes a token.
     pub logit_bias: Vec<(u32, f32)>,
+    /// Keep tokens whose logit is at most this many standard deviations of all logits below the highest; 0: all.
+    pub top_n_sigma: f32,
+    /// Of the tokens that the limits above keep, keep those whose surprise is nearest to the mean surprise, until their
+    /// probabilities sum to this; 1: all.
+    pub typical_p: f32,
+    /// How often, from 0 to 1, all top choices but the least probable one are excluded ("exclude top choices"); 0: off.
+    pub xtc_probability: f32,
+    /// The least probability of a top choice, among the tokens that all other limits keep.
+    pub xtc_threshold: f32,
+    /// Dynamic temperature: from `temperature` less this, where one token is certain, to `temperature` and this, where all are
+    /// equally probable; 0: off.
+    pub dynatemp_range: f32,
+    /// The power of the entropy, relative to its maximum, by which the dynamic temperature rises.
+    pub dynatemp_exponent: f32,
+    /// DRY ("don't repeat yourself"): what is subtracted from the logit of a token that would extend a repetition of
+    /// `dry_allowed_length` tokens; 0: off.
+    pub dry_multiplier: f32,
+    /// Multiplies that for each further token of the repetition.
+    pub dry_base: f32,
+    pub dry_allowed_length: usize,
+    /// How many tokens are searched for repetitions, including the prompt.
+    pub dry_last_n: usize,
+    /// Tokens that repetitions do not reach across. `None`: for generated text those of [`crate::Model::default_breakers`], else
+    /// none.
+    pub dry_breakers: Option<Breakers>,
+    /// Mirostat 2: the mean surprise of the tokens in bits, which a limit of each token's surprise is adjusted to; 0: off.
+    pub mirostat_tau: f32,
+    /// How fast it is adjusted.
+    pub mirostat_eta: f32,
     /// The same seed gives the same tokens on every run, thread count and chunking.
     pub seed: u64,
 }
@@ -51,6 +87,19 @@ impl Default for Sampling {
             presence_penalty: 0.0,
             repeat_last_n: 64,
             logit_bias: Vec::new(),
+            top_n_sigma: 0.0,
+            typical_p: 1.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.1,
+            dynatemp_range: 0.0,
+            dynatemp_exponent: 1.0,
+            dry_multiplier: 0.0,
+            dry_base: 1.75,
+            dry_allowed_length: 2,
+            dry_last_n: usize::MAX,
+            dry_breakers: None,
+            mirostat_tau: 0.0,
+            mirostat_eta: 0.1,
             seed: 0,
         }
     }
@@ -74,7 +123,10 @@ impl Sampling {
 
     /// Whether the settings select the most probable token of the raw logits.
     pub fn is_plain_greedy(&self) -> bool {
-        self.temperature == 0.0 && self.logit_bias.is_empty() && !self.has_penalties()
+        self.temperature == 0.0
+            && self.logit_bias.is_empty()
+            && !self.has_penalties()
+            && self.dry_multiplier == 0.0
     }
 
     fn has_penalties(&self) -> bool {
@@ -86,23 +138,75 @@ impl Sampling {
     pub fn check(&self, vocab: usize) -> Result<(), Error> {
         let refuse =
             |name, value: f32, expected| Err(Error::Setting { name, value: value.to_string(), expected });
-        if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
-            return refuse("temperature", self.temperature, "0 (greedy) or a positive number");
-        }
-        if !(0.0..=1.0).contains(&self.top_p) {
-            return refuse("top-p", self.top_p, "a number from 0 to 1");
-        }
-        if !(0.0..=1.0).contains(&self.min_p) {
-            return refuse("min-p", self.min_p, "a number from 0 to 1");
-        }
-        if !(self.repeat_penalty > 0.0 && self.repeat_penalty.is_finite()) {
-            return refuse("repeat penalty", self.repeat_penalty, "a positive number (1 is off)");
-        }
-        if !self.frequency_penalty.is_finite() {
-            return refuse("frequency penalty", self.frequency_penalty, "a number (0 is off)");
-        }
-        if !self.presence_penalty.is_finite() {
-            return refuse("presence penalty", self.presence_penalty, "a number (0 is off)");
+        const NOT_NEGATIVE: &str = "0 or a positive number";
+        const PART: &str = "a number from 0 to 1";
+        let is_not_negative = |value: f32| value >= 0.0 && value.is_finite();
+        let is_part = |value: f32| (0.0..=1.0).contains(&value);
+        let checks = [
+            (
+                "temperature",
+                self.temperature,
+                is_not_negative(self.temperature),
+                "0 (greedy) or a positive number",
+            ),
+            ("top-p", self.top_p, is_part(self.top_p), PART),
+            ("min-p", self.min_p, is_part(self.min_p), PART),
+            (
+                "repeat penalty",
+                self.repeat_penalty,
+                self.repeat_penalty > 0.0 && self.repeat_penalty.is_finite(),
+                "a positive number (1 is off)",
+            ),
+            (
+                "frequency penalty",
+                self.frequency_penalty,
+                self.frequency_penalty.is_finite(),
+                "a number (0 is off)",
+            ),
+            (
+                "presence penalty",
+                self.presence_penalty,
+                self.presence_penalty.is_finite(),
+                "a number (0 is off)",
+            ),
+            (
+                "top-n-sigma",
+                self.top_n_sigma,
+                is_not_negative(self.top_n_sigma),
+                "0 (off) or a positive number",
+            ),
+            ("typical-p", self.typical_p, is_part(self.typical_p), PART),
+            ("XTC probability", self.xtc_probability, is_part(self.xtc_probability), PART),
+            ("XTC threshold", self.xtc_threshold, is_part(self.xtc_threshold), PART),
+            (
+                "dynamic temperature range",
+                self.dynatemp_range,
+                is_not_negative(self.dynatemp_range),
+                NOT_NEGATIVE,
+            ),
+            (
+                "dynamic temperature exponent",
+                self.dynatemp_exponent,
+                is_not_negative(self.dynatemp_exponent),
+                NOT_NEGATIVE,
+            ),
+            (
+                "DRY multiplier",
+                self.dry_multiplier,
+                is_not_negative(self.dry_multiplier),
+                "0 (off) or a positive number",
+            ),
+            ("DRY base", self.dry_base, self.dry_base >= 1.0 && self.dry_base.is_finite(), "1 or more"),
+            (
+                "mirostat tau",
+                self.mirostat_tau,
+                is_not_negative(self.mirostat_tau),
+                "0 (off) or a positive number",
+            ),
+            ("mirostat eta", self.mirostat_eta, is_not_negative(self.mirostat_eta), NOT_NEGATIVE),
+        ];
+        if let Some((name, value, _, expected)) = checks.into_iter().find(|(_, _, holds, _)| !holds) {
+            return refuse(name, value, expected);
         }
         for (index, &(id, bias)) in self.logit_bias.iter().enumerate() {
             if id as usize >= vocab {
@@ -134,6 +238,10 @@ pub struct Sampler {
     ordered: Vec<f32>,
     /// Occurrences by id; zero between calls.
     counts: Vec<u32>,
+    repetition: Option<Repetition>,
+    /// `biases`, with what is subtracted for repetitions.
+    edited: Vec<(u32, f32)>,
+    mirostat: Option<Mirostat>,
     /// The length of the history for which a device has the settings.
     recorded: Option<usize>,
     vocab: usize,
@@ -158,15 +266,23 @@ impl Sampler {
         let settings = Settings {
             inverse_temperature: sample::inverse_temperature(sampling.temperature),
             top_k: u32::try_from(sampling.top_k).unwrap_or(0),
-            top_p: sample::top_p(sampling.top_p),
+            top_p: fraction(sampling.top_p),
             min_p: if min_p > 0.0 { ln(min_p.max(f32::MIN_POSITIVE)) } else { f32::NEG_INFINITY },
             repeat_penalty: sampling.repeat_penalty,
             frequency_penalty: sampling.frequency_penalty,
             presence_penalty: sampling.presence_penalty,
             window: u32::try_from(window).unwrap_or(u32::MAX),
             seed: halves(sampling.seed),
+            coolest: (sampling.temperature - sampling.dynatemp_range).max(0.0),
+            span: dynamic_span(sampling),
+            exponent: sampling.dynatemp_exponent,
+            top_n_sigma: sampling.top_n_sigma,
+            typical_p: fraction(sampling.typical_p),
+            xtc_threshold: fraction(sampling.xtc_threshold),
+            xtc_probability: fraction(sampling.xtc_probability),
             ..Settings::default()
         };
+        let needs_order = settings.is_limited() || settings.is_shaped();
         let counted = if window > 0 { vocab } else { 0 };
         let mut counts = reserved(WORKING_MEMORY, counted)?;
         counts.resize(counted, 0);
@@ -175,13 +291,22 @@ impl Sampler {
             window,
             seed: sampling.seed,
             scaled: reserved(WORKING_MEMORY, vocab)?,
-            ordered: reserved(WORKING_MEMORY, if settings.is_limited() { vocab } else { 0 })?,
+            ordered: reserved(WORKING_MEMORY, if needs_order { vocab } else { 0 })?,
             counts,
+            repetition: (sampling.dry_multiplier > 0.0).then(|| Repetition::new(sampling)),
+            edited: Vec::new(),
+            mirostat: (sampling.mirostat_tau > 0.0 && !settings.is_greedy())
+                .then(|| Mirostat::new(sampling.mirostat_tau, sampling.mirostat_eta)),
             recorded: None,
             vocab,
             biases,
             cursor: None,
         })
+    }
+
+    /// Whether each token's settings depend on the tokens before, so that a device cannot sample several in a row.
+    pub(crate) fn is_stepwise(&self) -> bool {
+        self.repetition.is_some()
     }
 
     pub(crate) fn held_to(self, cursor: Option<Cursor>) -> Sampler {
@@ -219,7 +344,8 @@ impl Sampler {
     /// settings are not supported, or there is no mask. Waits for the mask of a grammar if it is not known yet.
     pub(crate) fn record(&mut self, history: &[u32], to: &mut Records) -> bool {
         self.recorded = None;
-        if self.window > sample::WINDOW || self.biases.len() > sample::BIASES {
+        self.edit(history);
+        if self.window > sample::WINDOW || self.edited.len() > sample::BIASES || self.mirostat.is_some() {
             return false;
         }
         let mask = match self.cursor.as_mut().map(|cursor| cursor.allowed(history, self.vocab)) {
@@ -231,7 +357,7 @@ impl Sampler {
         let draw = history.len() as u64;
         let settings = Settings { draw: [draw as u32, (draw >> 32) as u32], ..self.settings };
         let recent = &history[history.len().saturating_sub(self.window)..];
-        to.push(&settings, mask, &self.biases, recent);
+        to.push(&settings, mask, &self.edited, recent);
         self.recorded = Some(history.len());
         true
     }
@@ -247,27 +373,77 @@ impl Sampler {
         if logits.iter().any(|l| !l.is_finite()) {
             return Err(Error::NotFinite { position: history.len().saturating_sub(1) });
         }
+        self.edit(history);
         self.scaled.clear();
         self.scaled.extend_from_slice(logits);
-        for &(id, bias) in &self.biases {
+        for &(id, bias) in &self.edited {
             self.scaled[id as usize] += bias;
         }
         if let Some(cursor) = &mut self.cursor {
             cursor.rule_out(history, &mut self.scaled)?;
         }
         self.penalise(history);
-        let settings = self.settings;
-        self.scaled.iter_mut().for_each(|logit| *logit = settings.scaled(*logit));
+        let (scale, floor) = self.scale();
+        self.scaled.iter_mut().for_each(|logit| *logit = sample::scaled(*logit, scale));
         let best = self.scaled.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         if best == f32::NEG_INFINITY {
             return Err(Error::NothingToPick);
         }
-        if settings.is_greedy() {
+        if self.settings.is_greedy() {
             let first = self.scaled.iter().position(|x| *x == best);
             return Ok(first.map_or(0, |id| id as u32));
         }
-        let least = self.least(best);
-        Ok(self.draw(best, least, history.len() as u64))
+        let kept = self.kept(best, floor, history.len());
+        let picked = self.draw(best, &kept, history.len() as u64);
+        if let Some(mirostat) = &mut self.mirostat {
+            let is_kept = |x: &&f32| kept.keeps(**x, best);
+            let total = self.scaled.iter().filter(is_kept).map(|x| share(*x - best)).sum();
+            mirostat.observe(self.scaled[picked as usize] - best, total);
+        }
+        Ok(picked)
+    }
+
+    /// The biases of the token after `history`.
+    fn edit(&mut self, history: &[u32]) {
+        self.edited.clear();
+        self.edited.extend_from_slice(&self.biases);
+        if let Some(repetition) = &mut self.repetition {
+            repetition.add_to(history, &mut self.edited);
+        }
+    }
+
+    /// The inverse temperature, and the least scaled logit within top-n-sigma.
+    fn scale(&self) -> (f32, f32) {
+        let settings = &self.settings;
+        if settings.is_greedy() {
+            return (1.0, f32::NEG_INFINITY);
+        }
+        let scale = match settings.span > 0.0 {
+            true => sample::scale_by_entropy(settings, &self.scaled),
+            false => settings.inverse_temperature,
+        };
+        (scale, sample::sigma_floor(settings, &self.scaled, scale))
+    }
+
+    /// What all limits keep.
+    fn kept(&mut self, best: f32, floor: f32, position: usize) -> Kept {
+        let mut kept = Kept {
+            least: self.least(best).max(floor),
+            most: f32::INFINITY,
+            least_below: self.settings.min_p,
+        };
+        if let Some(mirostat) = &mut self.mirostat {
+            let total = self.scaled.iter().map(|x| share(x - best)).sum();
+            kept.least_below = kept.least_below.max(mirostat.least_below(position, total));
+        }
+        if self.settings.is_shaped() {
+            let values = self.scaled.iter().copied().filter(|x| kept.keeps(*x, best));
+            self.ordered.clear();
+            self.ordered.extend(values);
+            let (least, most) = sample::narrow(&self.settings, &mut self.ordered, best, position as u64);
+            (kept.least, kept.most) = (kept.least.max(least), most);
+        }
+        kept
     }
 
     fn penalise(&mut self, history: &[u32]) {
@@ -305,7 +481,7 @@ impl Sampler {
         }
         if top_p < u32::MAX {
             let total = self.scaled.iter().map(|x| share(x - best)).sum();
-            least = least.max(self.least_of_top_p(best, self.settings.enough(total), sorted));
+            least = least.max(self.least_of_top_p(best, part_of(total, top_p), sorted));
         }
         least
     }
@@ -330,12 +506,12 @@ impl Sampler {
         self.ordered[kept - 1]
     }
 
-    fn draw(&self, best: f32, least: f32, position: u64) -> u32 {
+    fn draw(&self, best: f32, kept: &Kept, position: u64) -> u32 {
         let mut draws = Draws::new(self.seed, position);
         let (mut most, mut winner) = (f32::NEG_INFINITY, 0);
         for (&x, id) in self.scaled.iter().zip(0..) {
-            // In the second case no draw can exceed the maximum so far. Rounding is monotone, so skipping is exact.
-            if x < least || x + GUMBEL_MAX < most || x - best < self.settings.min_p {
+            // In the first case no draw can exceed the maximum so far. Rounding is monotone, so skipping is exact.
+            if x + GUMBEL_MAX < most || !kept.keeps(x, best) {
                 continue;
             }
             let score = x + draws.gumbel(id);
@@ -345,6 +521,27 @@ impl Sampler {
         }
         winner
     }
+}
+
+/// What the limits keep, by the scaled logits.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    least: f32,
+    most: f32,
+    /// The least difference to the best: 0 or less.
+    least_below: f32,
+}
+
+impl Kept {
+    fn keeps(&self, x: f32, best: f32) -> bool {
+        x >= self.least && x <= self.most && x - best >= self.least_below
+    }
+}
+
+/// How much warmer the dynamic temperature is where all tokens are equally probable than where one is certain.
+fn dynamic_span(sampling: &Sampling) -> f32 {
+    let &Sampling { temperature, dynatemp_range: range, .. } = sampling;
+    if range > 0.0 { temperature + range - (temperature - range).max(0.0) } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -368,13 +565,13 @@ mod tests {
             let history: Vec<u32> = (0..length).map(|i| i % 10).collect();
             records.clear(2, 1);
             assert!(sampler.record(&history, &mut records) && sampler.is_recorded(&history));
-            let (head, rest) = records.words().split_at(32);
-            let settings: Settings = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&head[..16]));
+            let (head, rest) = records.words().split_at(48);
+            let settings: Settings = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&head[..24]));
             assert_eq!((settings.inverse_temperature, settings.top_p), (2.0, 1 << 30));
             assert_eq!((settings.seed, settings.draw), ([7, 1], [length, 0]));
             assert_eq!((settings.biases, settings.recent), (2, length.min(3)));
             assert_eq!(rest[..4], [0, (-1.0f32).to_bits(), 2, 1.5f32.to_bits()]);
-            assert_eq!((settings.masked, settings.place), (0, 32));
+            assert_eq!((settings.masked, settings.place), (0, 48));
             let recent = &history[history.len().saturating_sub(3)..];
             assert_eq!(rest[4..], [recent, &[0]].concat());
         }

@@ -28,12 +28,31 @@ fn naive(sampling: &Sampling, logits: &[f32], history: &[u32]) -> Option<u32> {
     if sampling.temperature == 0.0 {
         return Some(sorted[0].1);
     }
-    sorted.iter_mut().for_each(|c| c.0 *= 1.0 / sampling.temperature);
+    let possible: Vec<f64> =
+        sorted.iter().filter(|c| c.0 > f32::NEG_INFINITY).map(|c| f64::from(c.0)).collect();
+    let temperature = match sampling.dynatemp_range > 0.0 {
+        true => naive_temperature(sampling, &possible),
+        false => f64::from(sampling.temperature),
+    };
+    let mean = possible.iter().sum::<f64>() / possible.len() as f64;
+    let variance = possible.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / possible.len() as f64;
+    let sigma_floor = f64::from(sorted[0].0) - f64::from(sampling.top_n_sigma) * variance.sqrt();
+    let unscaled: Vec<f32> = sorted.iter().map(|c| c.0).collect();
+    sorted.iter_mut().for_each(|c| c.0 *= (1.0 / temperature) as f32);
     let best = sorted[0].0;
     let weight = |c: &(f32, u32)| f64::from(c.0 - best).exp();
     let total: f64 = sorted.iter().map(weight).sum();
     let (mut kept, mut better, mut reached) = (vec![], 0, 0.0);
-    for equals in sorted.chunk_by(|a, b| a.0 == b.0) {
+    for (equals, logit) in sorted.chunk_by(|a, b| a.0 == b.0).zip(unscaled.chunk_by(|a, b| a == b)) {
+        let logit = f64::from(logit[0]);
+        if sampling.top_n_sigma > 0.0 && better > 0 {
+            if (logit - sigma_floor).abs() < 0.01 {
+                return None;
+            }
+            if logit < sigma_floor {
+                break;
+            }
+        }
         let enough = f64::from(sampling.top_p) * total;
         if sampling.top_p < 1.0 && (reached / enough - 1.0).abs() < 1e-5 {
             return None;
@@ -47,6 +66,22 @@ fn naive(sampling: &Sampling, logits: &[f32], history: &[u32]) -> Option<u32> {
         better += equals.len();
         reached += equals.iter().map(weight).sum::<f64>();
     }
+    if sampling.typical_p < 1.0 {
+        naive_typical(&mut kept, f64::from(sampling.typical_p))?;
+    }
+    if sampling.xtc_probability == 1.0 {
+        let total: f64 = kept.iter().map(weight).sum();
+        let enough = f64::from(sampling.xtc_threshold) * total;
+        if kept.iter().any(|c| (weight(c) / enough - 1.0).abs() < 1e-5) {
+            return None;
+        }
+        let choices: Vec<f32> =
+            kept.iter().filter(|c| weight(c) >= enough && weight(c) > 1e-9).map(|c| c.0).collect();
+        if choices.len() > 1 {
+            let least = choices.into_iter().fold(f32::INFINITY, f32::min);
+            kept.retain(|c| c.0 <= least);
+        }
+    }
     let mut draws = Draws::new(sampling.seed, history.len() as u64);
     let mut best = (f32::NEG_INFINITY, u32::MAX);
     kept.sort_by_key(|c| c.1);
@@ -57,6 +92,45 @@ fn naive(sampling: &Sampling, logits: &[f32], history: &[u32]) -> Option<u32> {
         }
     }
     Some(best.1)
+}
+
+/// By the entropy of the logits, relative to its maximum.
+fn naive_temperature(sampling: &Sampling, logits: &[f64]) -> f64 {
+    let total: f64 = logits.iter().map(|l| (l - logits[0]).exp()).sum();
+    let probabilities = logits.iter().map(|l| (l - logits[0]).exp() / total);
+    let entropy: f64 = probabilities.map(|p| if p > 0.0 { -p * p.ln() } else { 0.0 }).sum();
+    let relative = if logits.len() > 1 { entropy / (logits.len() as f64).ln() } else { 0.0 };
+    let (temperature, range) = (f64::from(sampling.temperature), f64::from(sampling.dynatemp_range));
+    let coolest = (temperature - range).max(0.0);
+    coolest + (temperature + range - coolest) * relative.powf(f64::from(sampling.dynatemp_exponent))
+}
+
+/// Keeps the tokens whose surprise is nearest to the entropy. `None`: rounding decides.
+fn naive_typical(kept: &mut Vec<(f32, u32)>, part: f64) -> Option<()> {
+    let best = f64::from(kept[0].0);
+    let total: f64 = kept.iter().map(|c| (f64::from(c.0) - best).exp()).sum();
+    let probability = |c: &(f32, u32)| (f64::from(c.0) - best).exp() / total;
+    let surprise = |p: f64| if p > 0.0 { -p.ln() } else { f64::INFINITY };
+    let entropy: f64 =
+        kept.iter().map(probability).map(|p| if p > 0.0 { p * surprise(p) } else { 0.0 }).sum();
+    let shift = |c: &(f32, u32)| (surprise(probability(c)) - entropy).abs();
+    kept.sort_by(|a, b| shift(a).total_cmp(&shift(b)));
+    let (mut reached, mut count) = (0.0, 0);
+    while count < kept.len() && (count == 0 || reached < part) {
+        reached += probability(&kept[count]);
+        count += 1;
+        if (reached - part).abs() < 1e-5 {
+            return None;
+        }
+    }
+    // Sums of surprise are rounded to a part in 4,096.
+    let reach = shift(&kept[count - 1]);
+    if kept[count..].iter().any(|c| shift(c) - reach < 1e-3 && c.0 != kept[count - 1].0) {
+        return None;
+    }
+    let equal = kept[count..].iter().take_while(|c| c.0 == kept[count - 1].0).count();
+    kept.truncate(count + equal);
+    Some(())
 }
 
 fn sampling() -> impl Strategy<Value = Sampling> {
@@ -85,6 +159,29 @@ fn sampling() -> impl Strategy<Value = Sampling> {
         repeat_last_n: penalties.3,
         logit_bias,
         seed,
+        ..Sampling::default()
+    })
+}
+
+/// Dynamic temperature and the limits by the shape of the distribution, together with the others.
+fn shaped() -> impl Strategy<Value = Sampling> {
+    let shape = (
+        prop_oneof![Just(0.0f32), 0.1f32..3.0],
+        prop_oneof![Just(1.0f32), 0.05f32..1.0],
+        prop_oneof![Just(0.0f32), Just(1.0f32)],
+        0.0f32..0.5,
+        prop_oneof![Just(0.0f32), 0.1f32..2.0],
+        prop_oneof![Just(1.0f32), 0.3f32..3.0],
+    );
+    (sampling(), shape).prop_map(|(sampling, shape)| Sampling {
+        temperature: sampling.temperature.max(0.05),
+        top_n_sigma: shape.0,
+        typical_p: shape.1,
+        xtc_probability: shape.2,
+        xtc_threshold: shape.3,
+        dynatemp_range: shape.4,
+        dynatemp_exponent: shape.5,
+        ..sampling
     })
 }
 
@@ -110,6 +207,13 @@ proptest! {
         prop_assert_eq!(sampler.pick(&logits, &history).unwrap(), expected);
         // Again, because a call must leave no state.
         prop_assert_eq!(sampler.pick(&logits, &history).unwrap(), expected);
+    }
+
+    #[test]
+    fn shaped_distributions_are_picked_from_as_defined(sampling in shaped(), logits in logits()) {
+        let mut sampler = Sampler::new(&sampling, VOCAB).unwrap();
+        let Some(expected) = naive(&sampling, &logits, &[1, 2, 1]) else { return Ok(()) };
+        prop_assert_eq!(sampler.pick(&logits, &[1, 2, 1]).unwrap(), expected);
     }
 
     /// A large vocabulary, of which top-p sorts only a part.

@@ -170,6 +170,7 @@ impl SamplingArgs {
             repeat_last_n: self.repeat_last_n.unwrap_or(suggested.repeat_last_n),
             logit_bias: self.logit_bias.clone(),
             seed: self.seed.unwrap_or_else(random_seed),
+            ..suggested
         }
     }
 }

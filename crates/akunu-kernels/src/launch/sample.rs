@@ -11,21 +11,26 @@ use super::{COUNTER_BYTES, Launch, MissingKernel, SCRATCH_BYTES, Shape};
 static CHAIN: Source = source!("chain.h");
 static RANDOM: Source = source!("random.h");
 static SAMPLE: Source = source!("sample.h");
+static SAMPLE_SHAPE: Source = source!("sample_shape.h");
 
 const THREADS: u32 = 256;
 /// Tokens per thread; a part of the vocabulary is one threadgroup's.
 const EACH: u32 = 8;
+/// The same where one threadgroup goes through the whole vocabulary.
+const SHAPE_THREADS: u32 = 512;
+const SHAPE_EACH: u32 = 4;
 /// Stairs that are kept per part, and per row after merging.
 const STAIRS: u32 = 16;
 const MERGED: u32 = 32;
-/// Sizes of Stair, Part, Merged and Rank in sample.h.
+/// Sizes of Shape, Stair, Part, Shape with Merged, and Rank in sample.h.
+const SHAPE: u32 = 16;
 const STAIR: u32 = 12;
 const PART: u32 = 8 + STAIRS * STAIR;
-const WHOLE: u32 = 8 + MERGED * STAIR;
+const WHOLE: u32 = SHAPE + 8 + MERGED * STAIR;
 const RANKS: u32 = (MERGED + 1) * 16;
 
 impl Shape<'_> {
-    /// sample_stairs finds the candidates, sample_pick selects one.
+    /// sample_shape finds bounds that need all logits, sample_stairs the candidates, and sample_pick selects one.
     pub(super) fn sample(&self) -> Result<Vec<Launch>, MissingKernel> {
         let p: SampleParams = self.command.params();
         let parts = p.vocab.div_ceil(EACH * THREADS);
@@ -35,17 +40,24 @@ impl Shape<'_> {
             let rows = self.logit_rows;
             return Err(self.missing(format!("{rows} rows of {} logits take too much memory", p.vocab)));
         }
-        let shared = 16 + 64 * STAIR + (THREADS / 32 + 1) * RANKS + 2 * EACH * THREADS * 4;
-        let launch = |entry: &'static str, suffix: &str| {
+        let launch = |entry: &'static str, suffix: &str, sources, each: u32, groups: u32, threads: u32| {
+            let parts = p.vocab.div_ceil(each * threads);
             let name = format!("{suffix}_{}_{}", p.vocab, self.logit_rows);
-            self.launch(entry, vec![&CHAIN, &RANDOM, &SAMPLE], &name)
-                .variant([("EACH", EACH), ("STAIRS", STAIRS), ("MERGED", MERGED)])
-                .variant([("HELD", (parts * STAIRS).div_ceil(THREADS))])
+            let shared = 16 + 64 * STAIR + (threads / 32 + 1) * RANKS + 2 * each * threads * 4;
+            self.launch(entry, sources, &name)
+                .variant([("EACH", each), ("STAIRS", STAIRS), ("MERGED", MERGED)])
+                .variant([("HELD", (parts * STAIRS).div_ceil(threads))])
                 .constants([("VOCAB", p.vocab), ("PARTS", parts), ("LOGIT_CAPACITY", self.logit_rows)])
                 .constants([("WINDOW", WINDOW as u32), ("BIASES", BIASES as u32)])
                 .shared(shared)
-                .over([parts, self.logit_rows, 1], THREADS)
+                .over([groups, self.logit_rows, 1], threads)
         };
-        Ok(vec![launch("sample_stairs", "_stairs"), launch("sample_pick", "_pick")])
+        let sources = || vec![&CHAIN, &RANDOM, &SAMPLE];
+        let with_shape = vec![&CHAIN, &RANDOM, &SAMPLE, &SAMPLE_SHAPE];
+        Ok(vec![
+            launch("sample_shape", "_shape", with_shape, SHAPE_EACH, 1, SHAPE_THREADS),
+            launch("sample_stairs", "_stairs", sources(), EACH, parts, THREADS),
+            launch("sample_pick", "_pick", sources(), EACH, parts, THREADS),
+        ])
     }
 }

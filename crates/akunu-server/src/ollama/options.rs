@@ -7,6 +7,7 @@ use crate::fields::Fields;
 use crate::job::Job;
 use crate::refusal::Refusal;
 use crate::response_format::RequestedFormat;
+use crate::samplers::Samplers;
 
 /// Fields that are not supported and would change the answer.
 pub(super) const UNSUPPORTED_IN_GENERATE: &[(&str, &str)] = &[
@@ -16,9 +17,9 @@ pub(super) const UNSUPPORTED_IN_GENERATE: &[(&str, &str)] = &[
     ("images", "only text content is"),
 ];
 
-/// Options of samplers that are not supported, with the value that disables each. Options of Ollama's runner (`num_ctx`, `num_gpu` and
-/// so on) are set when this server starts, and are ignored.
-const OTHER_SAMPLERS: [(&str, f64); 3] = [("mirostat", 0.0), ("tfs_z", 1.0), ("typical_p", 1.0)];
+/// A sampler that is not supported, with the value that disables it. Options of Ollama's runner (`num_ctx`, `num_gpu` and so on) are
+/// set when this server starts, and are ignored.
+const TAIL_FREE: (&str, f64) = ("tfs_z", 1.0);
 
 pub(super) fn refuse_given(fields: &Fields<'_>, names: &[(&str, &str)]) -> Result<(), Refusal> {
     for &(name, advice) in names {
@@ -50,10 +51,9 @@ pub(super) fn format(fields: &Fields<'_>) -> Result<Option<RequestedFormat>, Ref
 pub(super) fn read(fields: &Fields<'_>, job: &mut Job) -> Result<(), Refusal> {
     let Some(options) = fields.object("options")? else { return Ok(()) };
     let options = Fields::within(options, "options.");
-    for (name, off) in OTHER_SAMPLERS {
-        if options.get(name).is_some_and(|value| value.as_f64() != Some(off)) {
-            return Err(options.refuse(name, format!("{off}: this sampler is not supported")));
-        }
+    let (name, off) = TAIL_FREE;
+    if options.get(name).is_some_and(|value| value.as_f64() != Some(off)) {
+        return Err(options.refuse(name, format!("{off}: this sampler is not supported")));
     }
     job.max_tokens = max_tokens(&options, "num_predict")?;
     job.stop = options.stops("stop", "a string or a list of strings")?;
@@ -70,6 +70,7 @@ pub(super) fn read(fields: &Fields<'_>, job: &mut Job) -> Result<(), Refusal> {
         Some(-1) => Some(usize::MAX),
         _ => options.count("repeat_last_n", 0..=usize::MAX)?,
     };
+    overrides.samplers = Samplers::read(&options)?;
     overrides.seed = match options.get("seed").and_then(Json::as_i64) {
         // Random.
         Some(-1) => None,

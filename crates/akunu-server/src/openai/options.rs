@@ -6,6 +6,7 @@ use crate::fields::Fields;
 use crate::job::{Job, Prompt, SamplingOverrides};
 use crate::refusal::Refusal;
 use crate::response_format;
+use crate::samplers::Samplers;
 
 /// Whether and how to stream.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,6 +64,7 @@ fn overrides(fields: &Fields<'_>) -> Result<SamplingOverrides, Refusal> {
         presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?,
         repeat_last_n: fields.count("repeat_last_n", 0..=usize::MAX)?,
         logit_bias: logit_bias(fields)?,
+        samplers: Samplers::read(fields)?,
         seed: fields.seed("seed")?,
     })
 }

@@ -111,7 +111,9 @@ fn options_work_as_in_ollama() {
     for (more, words) in [
         (json!({ "options": { "temperature": "hot" } }), "options.temperature"),
         (json!({ "options": { "num_predict": -3 } }), "options.num_predict"),
-        (json!({ "options": { "mirostat": 2 } }), "options.mirostat"),
+        (json!({ "options": { "mirostat": 1 } }), "options.mirostat"),
+        (json!({ "options": { "tfs_z": 0.9 } }), "options.tfs_z"),
+        (json!({ "options": { "typical_p": 2 } }), "options.typical_p"),
         (json!({ "options": { "stop": [""] } }), "options.stop"),
         (json!({ "format": "yaml" }), "format"),
         (

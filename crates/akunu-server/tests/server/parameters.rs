@@ -71,6 +71,14 @@ fn errors_name_the_invalid_parameter() {
         (TEXT, json!({ "stream_options": { "include_usage": true } }), "stream_options"),
         (TEXT, json!({ "seed": 1.5 }), "seed"),
         (TEXT, json!({ "priority": 0.5 }), "priority"),
+        (TEXT, json!({ "typical_p": 1.5 }), "typical_p"),
+        (TEXT, json!({ "mirostat": 1 }), "mirostat"),
+        (TEXT, json!({ "mirostat": 2, "mirostat_tau": 0 }), "mirostat_tau"),
+        (TEXT, json!({ "dry_base": 0.5 }), "dry_base"),
+        (TEXT, json!({ "dry_penalty_last_n": -2 }), "dry_penalty_last_n"),
+        (TEXT, json!({ "dry_sequence_breakers": ["a", ""] }), "dry_sequence_breakers"),
+        (TEXT, json!({ "dry_sequence_breakers": vec!["a"; 17] }), "dry_sequence_breakers"),
+        (TEXT, json!({ "dry_sequence_breakers": ["a".repeat(65)] }), "dry_sequence_breakers"),
     ] {
         let answer = server.post(path, &with(path, &fields));
         let error = &answer.json()["error"];
@@ -109,6 +117,46 @@ fn the_same_seed_gives_the_same_answer_and_choices_have_seeds_of_their_own() {
     assert_eq!(texts, [text(&first), text(&second)]);
     assert_eq!(both["usage"]["prompt_tokens"], first["usage"]["prompt_tokens"]);
     assert_eq!(both["usage"]["completion_tokens"], 40);
+}
+
+#[test]
+fn samplers_change_the_text_and_off_is_off() {
+    let server = serve();
+    let base = json!({ "temperature": 1.2, "seed": 5, "max_tokens": 30 });
+    let asked = |more: Json| {
+        let mut fields = base.clone();
+        fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        text(&ask(&server, TEXT, fields)).to_string()
+    };
+    let plain = asked(json!({}));
+    let off = json!({
+        "top_n_sigma": -1, "typical_p": 1, "xtc_probability": 0, "xtc_threshold": 0.3, "dynatemp_range": 0,
+        "dry_multiplier": 0, "dry_base": 3, "dry_sequence_breakers": ["a"], "mirostat": 0, "mirostat_tau": 1,
+    });
+    assert_eq!(asked(off), plain);
+    for more in [
+        json!({ "top_n_sigma": 0.5 }),
+        json!({ "typical_p": 0.3 }),
+        json!({ "xtc_probability": 1, "xtc_threshold": 0.01 }),
+        json!({ "dynatemp_range": 1.2, "dynatemp_exponent": 3 }),
+        json!({ "mirostat": 2, "mirostat_tau": 0.5 }),
+    ] {
+        let other = asked(more.clone());
+        assert_ne!(other, plain, "{more}");
+        assert_eq!(asked(more), other);
+    }
+    // A token that is favoured, but would extend a repetition, unless a breaker is in between.
+    let ids = server.ok("/tokenize", &json!({ "content": " found" }))["tokens"].clone();
+    let mut repeats = json!({
+        "prompt": "One day. The fox found a dog. The fox", "max_tokens": 1, "logit_bias": { ids[0].to_string(): 60 },
+        "dry_multiplier": 100,
+    });
+    let lowered = text(&ask(&server, TEXT, repeats.clone())).to_string();
+    repeats["dry_sequence_breakers"] = json!([" fox"]);
+    let allowed = text(&ask(&server, TEXT, repeats.clone())).to_string();
+    repeats["dry_multiplier"] = 0.into();
+    assert_eq!(text(&ask(&server, TEXT, repeats)), allowed);
+    assert_ne!(lowered, allowed);
 }
 
 #[test]
