@@ -212,6 +212,7 @@ pub(crate) fn sampling_of(settings: &SamplingSettings, logit_bias: Vec<(u32, f32
         repeat_last_n: settings.repeat_last_n as usize,
         seed: settings.seed,
         logit_bias,
+        // The struct has none of the other samplers.
         ..Sampling::default()
     }
 }
