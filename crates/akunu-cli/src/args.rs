@@ -61,8 +61,17 @@ pub enum Command {
     Rm(commands::rm::RmArgs),
     Synth(commands::synth::SynthArgs),
     Doctor(commands::doctor::DoctorArgs),
+    Completions(commands::completions::CompletionsArgs),
     /// Prints the version
     Version,
+    /// Prints candidates for a word of the command line, for the scripts of `completions`
+    #[command(name = "__complete", hide = true)]
+    Complete(commands::completions::CompleteArgs),
+    /// Writes a manual page for each command into a folder
+    #[command(name = "__man", hide = true)]
+    Man {
+        folder: PathBuf,
+    },
     /// Prints this reference as Markdown, to generate docs/cli.md
     #[command(name = "__markdown", hide = true)]
     Markdown,

@@ -88,12 +88,20 @@ fn host() -> Result<String> {
 
 /// Builds the program and the C library, and returns the folder with them.
 fn build(triple: &str) -> Result<PathBuf> {
-    let packages = ["--profile", "dist", "--locked", "-p", "akunu-cli", "-p", "akunu-capi"];
+    let arguments = |package| ["--profile", "dist", "--locked", "--package", package];
+    let built = target().join(triple).join("dist");
     if OS == "linux" {
-        return glibc::build(triple, &packages);
+        glibc::build(triple, &arguments("akunu-cli"), &built.join("akunu"))?;
+    } else {
+        run(cargo(&["build", "--target", triple]).args(arguments("akunu-cli")))?;
     }
-    run(cargo(&["build", "--target", triple]).args(packages))?;
-    Ok(target().join(triple).join("dist"))
+    // With the system's own linker: Zig's does not know how to hide the symbols of other packages.
+    run(cargo(&["build", "--target", triple]).args(arguments("akunu-capi")))?;
+    if OS == "linux" {
+        let needed = glibc::newest(&built.join("libakunu_capi.so"))?;
+        say!("libakunu needs glibc {needed}, because this machine's own linker has made it");
+    }
+    Ok(built)
 }
 
 /// Copies a file into a folder.

@@ -4,11 +4,13 @@ pub mod bench;
 pub mod bench_serve;
 mod ceilings;
 pub mod chat;
+pub mod completions;
 pub mod detokenize;
 pub mod doctor;
 pub mod embed;
 pub mod inspect;
 pub mod logits;
+mod man;
 mod markdown;
 pub mod models;
 pub mod perplexity;
@@ -65,7 +67,10 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Rm(args) => rm::run(&args, &mut out),
         Command::Synth(args) => synth::run(&args, &mut out),
         Command::Doctor(args) => doctor::run(&args, &mut out),
+        Command::Completions(args) => completions::run(&args, &mut out),
         Command::Version => out.line(concat!("akunu ", env!("CARGO_PKG_VERSION"))),
+        Command::Complete(args) => completions::complete(&args, &mut out),
+        Command::Man { folder } => man::run(&folder),
         Command::Markdown => markdown::run(&mut out),
     };
     done.map_err(|failure| failure.without_vocabulary(advice))?;

@@ -32,6 +32,7 @@ fn help_of_every_command() {
         "rm",
         "synth",
         "doctor",
+        "completions",
         "version",
     ];
     let overview = told(&["--help"]);
@@ -73,7 +74,7 @@ fn an_unknown_option_or_command_exits_2() {
 #[test]
 fn the_reference_page_has_a_section_for_each_command() {
     let page = told(&["__markdown"]);
-    assert_eq!(page.matches("\n## akunu ").count(), 23);
+    assert_eq!(page.matches("\n## akunu ").count(), 24);
     assert!(!page.contains("__markdown --"), "{page}");
     assert!(page.lines().all(|line| !line.ends_with(' ')));
 }

@@ -6,6 +6,7 @@ mod bench;
 mod bench_serve;
 mod chat;
 mod common;
+mod completions;
 mod contents;
 mod control_characters;
 mod docs;
