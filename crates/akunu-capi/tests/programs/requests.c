@@ -132,7 +132,11 @@ static akunu_request *endless(akunu_model *model) {
     akunu_generate_options options = {.size = sizeof options, .ignore_end = 1, .keep = 4};
     akunu_request *request = NULL;
     options.overflow = AKUNU_OVERFLOW_SHIFT;
-    OK(akunu_submit(model, ids[0], counts[0], &options, NULL, &request));
+    akunu_status status;
+    /* Requests that have ended leave the queue with the next step of the batch. */
+    do status = akunu_submit(model, ids[0], counts[0], &options, NULL, &request);
+    while (status == AKUNU_STATUS_QUEUE_FULL);
+    OK(status);
     return request;
 }
 
