@@ -41,7 +41,7 @@ pub(crate) fn swift(args: &[String]) -> Result<()> {
         if !brings {
             bail!(
                 "there is no Swift compiler: install one, or run `cargo xtask swift --bring` as root on Linux, which \
-                 installs Debian's under {} (2 GB)",
+                 installs Debian's under {} (3 GB)",
                 root_folder.display()
             );
         }

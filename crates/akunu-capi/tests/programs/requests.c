@@ -169,7 +169,9 @@ static void endings(void) {
     while (!is_over);
     OK(akunu_request_stats(running, &stats));
     CHECK(stats.finish == AKUNU_FINISH_CANCELLED && stats.generated_tokens > 0);
-    /* The place is free again. */
+    /* The place is free again, once the step is over. */
+    do OK(akunu_batch_counts(small, &waits, &runs));
+    while (waits + runs > 0);
     none = endless(small);
     OK(akunu_next_piece(none, AKUNU_FOREVER, &piece, &is_over));
     CHECK(piece != NULL);
