@@ -134,12 +134,7 @@ fn a_terminal_with_zsh_completes_what_is_typed() {
     fs::rename(dir.path().join("script"), dir.path().join("functions/_akunu")).unwrap();
     let mut command = shell(dir.path(), &["zsh", "-f", "-i"]);
     command.env("PS1", "ready> ");
-    types(
-        command,
-        "ready> ",
-        "fpath=($PWD/functions $fpath); autoload -U compinit; compinit -u -D\r",
-        &TYPED,
-    );
+    types(command, "ready> ", "fpath=($PWD/functions $fpath); autoload -U compinit; compinit -u -D\r");
 }
 
 #[test]
