@@ -14,10 +14,10 @@ pub fn run(folder: &Path) -> Result<(), Failure> {
     cli.build();
     let commands =
         cli.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help");
-    let pages = std::iter::once(&cli).chain(commands).map(|command| (page_name(command), page(command)));
+    let mut pages = std::iter::once(&cli).chain(commands).map(|command| (page_name(command), page(command)));
     let write = |(name, page): (String, String)| std::fs::write(folder.join(format!("{name}.1")), page);
     std::fs::create_dir_all(folder)
-        .and_then(|()| pages.map(write).collect())
+        .and_then(|()| pages.try_for_each(write))
         .map_err(|error| Failure::new(format!("cannot write to {}: {error}", folder.display())))
 }
 
