@@ -35,7 +35,8 @@ fn page(command: &Command) -> String {
     page.line(&format!("{name} - {about}"));
     page.section("SYNOPSIS");
     let usage = command.clone().render_usage().to_string();
-    page.lines(usage.strip_prefix("Usage: ").unwrap_or(&usage));
+    let usage: Vec<&str> = usage.trim_start_matches("Usage: ").lines().map(str::trim).collect();
+    page.lines(&usage.join("\n"));
     page.section("DESCRIPTION");
     page.paragraphs(command.get_long_about().or(command.get_about()), "PP");
     page.arguments("ARGUMENTS", command.get_positionals());

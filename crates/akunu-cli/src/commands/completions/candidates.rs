@@ -67,10 +67,13 @@ impl<'a> Place<'a> {
         Some(place)
     }
 
+    /// The positional argument that stands here. The last one may have several values.
     fn argument(&self) -> Option<&'a Arg> {
-        let mut positionals = self.command.get_positionals();
-        let last = self.command.get_positionals().last();
-        positionals.nth(self.arguments).or_else(|| last.filter(|argument| may_repeat(argument)))
+        let positionals: Vec<&Arg> = self.command.get_positionals().collect();
+        let last = positionals.len().checked_sub(1)?;
+        let argument = positionals[self.arguments.min(last)];
+        let values = argument.get_num_args().map_or(1, |range| range.max_values());
+        (self.arguments < last.saturating_add(values)).then_some(argument)
     }
 }
 
@@ -97,10 +100,6 @@ fn long<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
 
 fn takes_value(option: &Arg) -> bool {
     option.get_action().takes_values()
-}
-
-fn may_repeat(argument: &Arg) -> bool {
-    argument.get_num_args().is_some_and(|range| range.max_values() > 1)
 }
 
 /// Whether an argument can only be a model of the hub.
