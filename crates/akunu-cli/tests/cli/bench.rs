@@ -214,6 +214,9 @@ fn doctor_ends_with_advice() {
     );
     let found: serde_json::Value = serde_json::from_str(&doctor(&["doctor", "--json"])).unwrap();
     assert_eq!(found["advice"].as_array().unwrap().len(), last.len());
+    let device =
+        found["devices"].as_array().unwrap().iter().find(|device| device["default"] == true).unwrap();
+    assert_eq!(last.iter().any(|line| line.contains("GPU memory")), device["name"] != "cpu", "{text}");
 }
 
 #[test]

@@ -58,7 +58,7 @@ struct DeviceReport {
     detail: String,
     /// Whether `--device auto` selects it.
     default: bool,
-    /// Free bytes of a device with its own memory.
+    /// Free bytes of the memory that the device uses, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     available_bytes: Option<u64>,
 }
@@ -136,13 +136,15 @@ fn device(choice: DeviceChoice, backends: &BackendOptions) -> DeviceReport {
 fn findings(report: &DoctorReport, backends: &BackendOptions) -> Findings {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let default = report.devices.iter().find(|device| device.default);
-    let device_memory = default.and_then(|device| device.available_bytes).map(|free| ("GPU memory", free));
+    let gpu_is_default = DeviceChoice::Auto.resolve(backends) != DeviceChoice::Cpu;
+    let memory = if gpu_is_default { "GPU memory" } else { "memory" };
+    let free = default.and_then(|device| device.available_bytes).or(report.memory_available);
     let (memory_limit, processor_limit) = advice::group_limits(&advice::own_groups());
     let processors =
         read("/proc/cpuinfo").map(|text| text.lines().filter(|l| l.starts_with("processor")).count());
     let settings = environment::hub().ok();
     Findings {
-        free: device_memory.or(report.memory_available.map(|free| ("memory", free))),
+        free: free.map(|free| (memory, free)),
         memory_total: report.memory_total,
         memory_limit,
         processors: processors.filter(|&count| count > 0).unwrap_or(report.cores),
@@ -155,7 +157,7 @@ fn findings(report: &DoctorReport, backends: &BackendOptions) -> Findings {
         huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled")
             .and_then(|text| advice::selected(&text)),
         nvidia: advice::has_nvidia(Path::new("/sys/bus/pci/devices")),
-        gpu_is_default: DeviceChoice::Auto.resolve(backends) != DeviceChoice::Cpu,
+        gpu_is_default,
         gpu_problem: unused_gpu(backends),
         offline: settings.as_ref().is_some_and(|settings| settings.offline),
         hub: settings.map(|settings| {

@@ -147,7 +147,7 @@ fn facts(
     ceilings: Option<&Ceilings>,
 ) -> Vec<(&'static str, String)> {
     let total: u64 = timings.iter().map(|timing| timing.ns).sum();
-    let plural = if args.passes == 1 { "" } else { "s" };
+    let plural = if args.passes == 1 { "" } else { "es" };
     let mut facts = vec![
         ("akunu", env!("CARGO_PKG_VERSION").to_string()),
         ("device", format!("{}: {}", device.name, device.detail)),
