@@ -10,7 +10,6 @@ use anyhow::{Result, bail};
 use crate::{capi, root, run, succeeds, target};
 
 const SUITE: &str = "trixie";
-const MIRROR: &str = "http://deb.debian.org/debian";
 const PACKAGES: [&str; 4] = ["swiftlang", "libc6-dev", "libstdc++-14-dev", "pkg-config"];
 
 /// Runs a command in a root, with the repository as /akunu and the folder of this task as /swift. The mounts end with
@@ -90,7 +89,7 @@ fn bring(folder: &Path, root_folder: &Path) -> Result<()> {
             bail!("{tool} is missing: `apt-get install debootstrap util-linux`");
         }
     }
-    run(Command::new("debootstrap").args(["--variant=minbase", SUITE]).arg(root_folder).arg(MIRROR))?;
+    run(Command::new("debootstrap").args(["--variant=minbase", SUITE]).arg(root_folder))?;
     let mut update = enter(folder, root_folder, "apt-get");
     run(update.arg("update"))?;
     let mut install = enter(folder, root_folder, "apt-get");
