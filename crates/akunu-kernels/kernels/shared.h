@@ -68,9 +68,8 @@ struct Settings {
     u32 typical_p;
     u32 xtc_threshold;
     u32 xtc_probability;
-    u32 unused;
 };
-LAYOUT(Settings, 96);
+LAYOUT(Settings, 92);
 PLACE(Settings, inverse_temperature, 0);
 PLACE(Settings, top_k, 4);
 PLACE(Settings, top_p, 8);
@@ -92,7 +91,6 @@ PLACE(Settings, top_n_sigma, 76);
 PLACE(Settings, typical_p, 80);
 PLACE(Settings, xtc_threshold, 84);
 PLACE(Settings, xtc_probability, 88);
-PLACE(Settings, unused, 92);
 
 struct EmbedParams {
     u32 cols;

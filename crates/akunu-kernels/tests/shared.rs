@@ -57,7 +57,7 @@ fn records() -> Vec<Layout> {
             inverse_temperature: f32, top_k: u32, top_p: u32, min_p: f32, repeat_penalty: f32, frequency_penalty: f32,
             presence_penalty: f32, window: u32, biases: u32, recent: u32, seed: [u32; 2], draw: [u32; 2], masked: u32, place: u32,
             coolest: f32, span: f32, exponent: f32, top_n_sigma: f32, typical_p: u32, xtc_threshold: u32,
-            xtc_probability: u32, unused: u32,
+            xtc_probability: u32,
         }
     }
 }

@@ -127,7 +127,6 @@ pub struct Settings {
     pub xtc_threshold: u32,
     /// How often XTC excludes top choices, as a fraction of 2³²; 0 means never, `u32::MAX` always.
     pub xtc_probability: u32,
-    pub unused: u32,
 }
 
 impl Default for Settings {
@@ -211,4 +210,4 @@ pub fn share(below: f32) -> u64 {
     weight(below).into()
 }
 
-const _: () = assert!(size_of::<Settings>() == 96);
+const _: () = assert!(size_of::<Settings>() == 92);

@@ -223,7 +223,7 @@ impl Sampling {
 /// What a sampler's memory is called in errors.
 const WORKING_MEMORY: &str = "the sampler's working memory";
 
-/// Samples tokens on the host. Allocates only when created.
+/// Samples tokens on the host. Allocates only when created, but for DRY, whose tables grow with the text.
 #[derive(Debug)]
 pub struct Sampler {
     settings: Settings,
@@ -344,8 +344,11 @@ impl Sampler {
     /// settings are not supported, or there is no mask. Waits for the mask of a grammar if it is not known yet.
     pub(crate) fn record(&mut self, history: &[u32], to: &mut Records) -> bool {
         self.recorded = None;
+        if self.window > sample::WINDOW || self.mirostat.is_some() {
+            return false;
+        }
         self.edit(history);
-        if self.window > sample::WINDOW || self.edited.len() > sample::BIASES || self.mirostat.is_some() {
+        if self.edited.len() > sample::BIASES {
             return false;
         }
         let mask = match self.cursor.as_mut().map(|cursor| cursor.allowed(history, self.vocab)) {
@@ -565,13 +568,13 @@ mod tests {
             let history: Vec<u32> = (0..length).map(|i| i % 10).collect();
             records.clear(2, 1);
             assert!(sampler.record(&history, &mut records) && sampler.is_recorded(&history));
-            let (head, rest) = records.words().split_at(48);
-            let settings: Settings = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&head[..24]));
+            let (head, rest) = records.words().split_at(46);
+            let settings: Settings = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&head[..23]));
             assert_eq!((settings.inverse_temperature, settings.top_p), (2.0, 1 << 30));
             assert_eq!((settings.seed, settings.draw), ([7, 1], [length, 0]));
             assert_eq!((settings.biases, settings.recent), (2, length.min(3)));
             assert_eq!(rest[..4], [0, (-1.0f32).to_bits(), 2, 1.5f32.to_bits()]);
-            assert_eq!((settings.masked, settings.place), (0, 48));
+            assert_eq!((settings.masked, settings.place), (0, 46));
             let recent = &history[history.len().saturating_sub(3)..];
             assert_eq!(rest[4..], [recent, &[0]].concat());
         }
