@@ -100,8 +100,9 @@ INLINE f32 scale_by_entropy(Settings s, Survey all) {
     f32 relative = all.count > 1 ? over(entropy, natural_log((f32)all.count)) : 0.0f;
     if (relative > 1.0f) relative = 1.0f;
     const f32 temperature = plus(s.coolest, times(s.span, power_of(relative, s.exponent)));
-    if (temperature == 0.0f) return 0.0f;
-    const f32 scale = over(1.0f, temperature), least = 1.0f / 1048576.0f, most = 1048576.0f;
+    const f32 least = 1.0f / 1048576.0f, most = 1048576.0f;
+    if (!(temperature >= as_f32(0x00800000u))) return most;
+    const f32 scale = over(1.0f, temperature);
     return scale < least ? least : scale > most ? most : scale;
 }
 

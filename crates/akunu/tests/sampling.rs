@@ -3,6 +3,7 @@
 
 use akunu::random::{Draws, ln};
 use akunu::{Error, Sampler, Sampling};
+use akunu_plan::sample::{Settings, scale_by_entropy};
 use proptest::prelude::*;
 
 const VOCAB: usize = 50;
@@ -30,15 +31,15 @@ fn naive(sampling: &Sampling, logits: &[f32], history: &[u32]) -> Option<u32> {
     }
     let possible: Vec<f64> =
         sorted.iter().filter(|c| c.0 > f32::NEG_INFINITY).map(|c| f64::from(c.0)).collect();
-    let temperature = match sampling.dynatemp_range > 0.0 {
-        true => naive_temperature(sampling, &possible),
-        false => f64::from(sampling.temperature),
+    let scale = match sampling.dynatemp_range > 0.0 {
+        true => dynamic_scale(sampling, &possible),
+        false => 1.0 / sampling.temperature,
     };
     let mean = possible.iter().sum::<f64>() / possible.len() as f64;
     let variance = possible.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / possible.len() as f64;
     let sigma_floor = f64::from(sorted[0].0) - f64::from(sampling.top_n_sigma) * variance.sqrt();
     let unscaled: Vec<f32> = sorted.iter().map(|c| c.0).collect();
-    sorted.iter_mut().for_each(|c| c.0 *= (1.0 / temperature) as f32);
+    sorted.iter_mut().for_each(|c| c.0 *= scale);
     let best = sorted[0].0;
     let weight = |c: &(f32, u32)| f64::from(c.0 - best).exp();
     let total: f64 = sorted.iter().map(weight).sum();
@@ -94,6 +95,23 @@ fn naive(sampling: &Sampling, logits: &[f32], history: &[u32]) -> Option<u32> {
     Some(best.1)
 }
 
+/// The inverse temperature that is defined, whose last digits decide between draws that are nearly equal, after a
+/// comparison with float64.
+fn dynamic_scale(sampling: &Sampling, logits: &[f64]) -> f32 {
+    let (temperature, range) = (sampling.temperature, sampling.dynatemp_range);
+    let coolest = (temperature - range).max(0.0);
+    let (span, exponent) = (temperature + range - coolest, sampling.dynatemp_exponent);
+    let settings = Settings { coolest, span, exponent, ..Settings::default() };
+    let values: Vec<f32> = logits.iter().map(|l| *l as f32).collect();
+    let scale = scale_by_entropy(&settings, &values);
+    let difference = 1.0 / f64::from(scale) - naive_temperature(sampling, logits);
+    assert!(
+        difference.abs() < 3e-3 * f64::from(temperature + range),
+        "{difference}: {sampling:?} {logits:?}"
+    );
+    scale
+}
+
 /// By the entropy of the logits, relative to its maximum.
 fn naive_temperature(sampling: &Sampling, logits: &[f64]) -> f64 {
     let total: f64 = logits.iter().map(|l| (l - logits[0]).exp()).sum();
@@ -123,9 +141,9 @@ fn naive_typical(kept: &mut Vec<(f32, u32)>, part: f64) -> Option<()> {
             return None;
         }
     }
-    // Sums of surprise are rounded to a part in 4,096.
+    // Sums of surprise are rounded to a part in 4,096, which may exchange neighbours at the end.
     let reach = shift(&kept[count - 1]);
-    if kept[count..].iter().any(|c| shift(c) - reach < 1e-3 && c.0 != kept[count - 1].0) {
+    if kept.iter().any(|c| (shift(c) - reach).abs() < 1e-3 && c.0 != kept[count - 1].0) {
         return None;
     }
     let equal = kept[count..].iter().take_while(|c| c.0 == kept[count - 1].0).count();

@@ -23,7 +23,9 @@ pub fn scale_by_entropy(settings: &Settings, logits: &[f32]) -> f32 {
     }
     let entropy = sums.mean_surprise() + ln(sums.weight as f32 * UNIT);
     let relative = if count > 1 { entropy / ln(count as f32) } else { 0.0 };
-    inverse_temperature(settings.coolest + settings.span * power(relative.min(1.0), settings.exponent))
+    let temperature = settings.coolest + settings.span * power(relative.min(1.0), settings.exponent);
+    // 0 is the lowest temperature here, and not greedy.
+    inverse_temperature(temperature.max(f32::MIN_POSITIVE))
 }
 
 /// The least scaled logit within [`Settings::top_n_sigma`] standard deviations of the best, for the logits before scaling
@@ -139,6 +141,13 @@ fn root(square: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_certain_token_stays_certain() {
+        let settings = Settings { span: 2.0, exponent: 1.0, ..Settings::default() };
+        assert_eq!(scale_by_entropy(&settings, &[0.0, 60.0, -1.0]), inverse_temperature(1e-30));
+        assert_eq!(scale_by_entropy(&settings, &[f32::NEG_INFINITY, 1.0]), inverse_temperature(1e-30));
+    }
 
     #[test]
     fn roots_and_powers_agree_with_the_library() {
