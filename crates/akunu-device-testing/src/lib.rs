@@ -12,6 +12,7 @@ mod data;
 mod failing;
 pub mod folded;
 mod halves;
+mod late;
 pub mod matrices;
 pub mod rows;
 pub mod sampled;
@@ -20,6 +21,7 @@ pub use case::{Case, POISON, Shape, Spec, Work};
 pub use data::{f32s, poison, q8_row, to_f32s, values, weight_rows};
 pub use failing::FailingDevice;
 pub use halves::halves;
+pub use late::LateDevice;
 
 /// Every op of all devices that works on rows, for any part of them.
 pub fn specs() -> Vec<Spec> {

@@ -15,7 +15,7 @@ use akunu::{
     Choice, Constraints, Device, DeviceChoice, Engine, EngineOptions, Error, Feed, FinishReason,
     GenerateOptions, Generated, Model, Overflow, ResponseFormat, Sampler, Sampling, Session, open_device,
 };
-use akunu_device_testing::{FailingDevice, sampled};
+use akunu_device_testing::{FailingDevice, LateDevice, sampled};
 use akunu_fixtures::scripted;
 use akunu_plan::sample::BIASES;
 use common::{generate, options, tales};
@@ -30,7 +30,8 @@ fn tested_device() -> Box<dyn Device> {
     let EngineOptions { device, threads, backends, .. } = tested_options();
     let device = open_device(device, threads, &backends).unwrap();
     assert!(device.capabilities().samples, "{} does not sample", device.capabilities().name);
-    device
+    // What nothing waits for would be done at once by the reference, and is not by a card.
+    Box::new(LateDevice::new(device))
 }
 
 /// The tested device, or the same without sampling.
