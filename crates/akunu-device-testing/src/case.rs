@@ -125,6 +125,8 @@ impl Case {
                 tokens: BufferId(2),
                 logits: BufferId(3),
                 segments: None,
+                frames: None,
+                across: None,
                 records: None,
             },
             bounds: shape.bounds,

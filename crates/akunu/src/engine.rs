@@ -134,6 +134,8 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
         prefill_rows,
         prefill_logit_rows: options.logit_rows.min(prefill_rows),
         chain: options.chain.unwrap_or(capabilities.chain).clamp(1, context),
+        windows: 1,
+        beams: 1,
         fuse: options.fuse,
     };
     Ok(akunu_plan::plan(model.weights(), capabilities, &plan_options)?)

@@ -234,6 +234,8 @@ pub fn options() -> PlanOptions {
         prefill_rows: 16,
         prefill_logit_rows: 1,
         chain: 8,
+        windows: 1,
+        beams: 1,
         fuse: true,
     }
 }
