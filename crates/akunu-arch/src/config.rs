@@ -337,7 +337,8 @@ impl ModelConfig {
                 }
             }
             if !self.hidden_size.is_multiple_of(encoder.head_count) {
-                let problem = format!("{} do not divide a hidden size of {}", encoder.head_count, self.hidden_size);
+                let problem =
+                    format!("{} do not divide a hidden size of {}", encoder.head_count, self.hidden_size);
                 return wrong("encoder head count", problem);
             }
             if encoder.layer_count > tensors.len() {

@@ -55,7 +55,8 @@ pub(crate) fn canonical(name: &str, card: &Card) -> Option<String> {
     if !matches!(kind, "weight" | "bias") {
         return None;
     }
-    let stacked = || card.fused.iter().find(|stack| stack.hf == part && of == Part::Layer).map(|stack| stack.name);
+    let stacked =
+        || card.fused.iter().find(|stack| stack.hf == part && of == Part::Layer).map(|stack| stack.name);
     let ours = find(of, part).or_else(stacked)?;
     Some(format!("{start}{layer}.{ours}.{kind}"))
 }

@@ -47,7 +47,8 @@ pub struct ModelPlan {
 impl ModelPlan {
     /// The rows of the encoder's pass over a window of audio, which slots from `window · beams` on attend to.
     pub fn window_rows(&self, window: u32) -> impl Iterator<Item = Row> + use<> {
-        let (start, count) = (window * self.window_positions, self.config.encoder.map_or(0, |e| e.positions as u32));
+        let (start, count) =
+            (window * self.window_positions, self.config.encoder.map_or(0, |e| e.positions as u32));
         (0..count).map(move |position| Row { token: 0, position, kv_len: count, start })
     }
 

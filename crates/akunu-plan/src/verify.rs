@@ -104,7 +104,9 @@ pub fn verify(
 
 /// Frames as of some sound: from −1 to 1.
 fn some_frames(count: usize) -> Vec<f32> {
-    (0..count as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
+    (0..count as u64)
+        .map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 / (1 << 23) as f32 - 1.0)
+        .collect()
 }
 
 /// Runs the texts of one pass on both devices. The plan is the device's.

@@ -19,8 +19,10 @@ fn worst(found: &[f32], wanted: &[f64]) -> f64 {
     assert_eq!(found.len(), wanted.len());
     let largest = wanted.iter().fold(0.0f64, |most, value| most.max(value.abs()));
     let differences = found.iter().zip(wanted).map(|(found, wanted)| (f64::from(*found) - wanted).abs());
-    differences.fold(0.0, |most, difference| if difference > most || difference.is_nan() { difference } else { most })
-        / largest
+    differences.fold(
+        0.0,
+        |most, difference| if difference > most || difference.is_nan() { difference } else { most },
+    ) / largest
 }
 
 /// Both windows in one pass of the encoder; each sequence in two slots, which share a window, in chunks of `chunk` rows.
@@ -52,8 +54,13 @@ fn compare(chunk: usize, folds: bool) {
             device.upload(buffer, 0, bytemuck::cast_slice(frames)).unwrap();
         }
         let asking: Vec<u32> = (0..rows.len() as u32).collect();
-        let submission =
-            Submission { entries: Entries::Rows(rows), logit_rows: &asking, steps: 1, stop: &[], cancel: None };
+        let submission = Submission {
+            entries: Entries::Rows(rows),
+            logit_rows: &asking,
+            steps: 1,
+            stop: &[],
+            cancel: None,
+        };
         device.replay(loaded.replays[kind], submission).unwrap();
         device.wait().unwrap();
         let width = if kind == PassKind::Encode { plan.config.hidden_size } else { plan.config.vocab_size };

@@ -5,8 +5,8 @@ use akunu_format::{Array, FormatError, Metadata, TensorInfo, Value, printable};
 use super::embedding::embedding_facts;
 use crate::facts::Fact;
 use crate::{
-    ACTIVATIONS, Activation, Card, EncoderFacts, ModelConfig, QueryScaling, Rope, RopeFactors, RopeScaling, Source,
-    SuggestedSampling, Window, WindowPattern,
+    ACTIVATIONS, Activation, Card, EncoderFacts, ModelConfig, QueryScaling, Rope, RopeFactors, RopeScaling,
+    Source, SuggestedSampling, Window, WindowPattern,
 };
 
 const PLACE: &str = "GGUF metadata";

@@ -8,7 +8,8 @@ use akunu_format::{FormatError, TensorInfo, printable};
 use super::rope;
 use crate::facts::Fact;
 use crate::{
-    Activation, Card, EncoderFacts, HfKind, ModelConfig, Sliding, Source, SuggestedSampling, Window, WindowPattern,
+    Activation, Card, EncoderFacts, HfKind, ModelConfig, Sliding, Source, SuggestedSampling, Window,
+    WindowPattern,
 };
 
 /// The language model's part of a configuration, read by the rules of its card.

@@ -2,8 +2,8 @@
 //! convolutions.
 
 use akunu_plan::Kernel;
-use akunu_plan::ops::{self, AcrossRowsParams, AddPositionsParams, ElementParams, POOL_PART, UnfoldParams};
 use akunu_plan::Row;
+use akunu_plan::ops::{self, AcrossRowsParams, AddPositionsParams, ElementParams, POOL_PART, UnfoldParams};
 
 use super::{OpKernel, for_lanes, load, store};
 use crate::command::{Command, Context, f32s, u32s};

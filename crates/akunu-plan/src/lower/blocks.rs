@@ -87,9 +87,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
                     }
                     self.embed(*scale)?
                 }
-                BlockKind::Frames { bands } => {
-                    self.graph.value("frames", FRAMES * bands, RowSet::All)
-                }
+                BlockKind::Frames { bands } => self.graph.value("frames", FRAMES * bands, RowSet::All),
                 BlockKind::Convolve { x, tensor, both } => {
                     self.convolve(self.state(*x), tensor, if *both { FRAMES } else { 1 })?
                 }
@@ -160,7 +158,8 @@ impl<'a, 'w> Blocks<'a, 'w> {
         }
         let out = self.graph.value("convolved_act", frames * hidden, RowSet::All);
         let activation = self.activation();
-        let activate = Action::Activate { activation, x: convolved, unfinished: None, rows: RowSet::All, out };
+        let activate =
+            Action::Activate { activation, x: convolved, unfinished: None, rows: RowSet::All, out };
         self.graph.push(format!("{tensor}.act"), activate);
         Ok(out)
     }

@@ -2,23 +2,24 @@
 
 use akunu_arch::tower::Rotation;
 
+use super::KvLayout;
 use super::forms::{Shape, ValueForms};
 use super::graph::{
     Action, Attend, Columns, Form, Graph, HeadRotation, Heads, Part, Product, TokenTypes, Unfinished, Value,
 };
-use super::KvLayout;
 use super::pass::needs_unpacking;
 use super::place::{Placed, Places};
 use super::weights::{Matrix, Norm, RopeTable};
 use crate::ops::{
-    self, AcrossRows, AcrossRowsOperands, AcrossRowsParams, Activate, ActivateOperands, Add, AddOperands, AddParams, AddPositions, AddPositionsOperands,
-    AddPositionsParams, AnglesOperands, AnglesParams, Argmax, ArgmaxOperands, ArgmaxParams, Attention,
-    AttentionOperands, AttentionParams, ElementParams, Embed, EmbedOperands, EmbedParams, F16, F32, Forms,
-    Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands, HalfMatmul, HalfMatmulOperands,
-    HeadNorm, HeadNormOperands, HeadNormParams, Input, InputForm, Matmul, MatmulOperands, MatmulParams,
-    NormAdd, NormAddOperands, NormOperands, NormParams, Op, Pool, PoolKind, PoolOperands, Q8, Qkv,
-    QkvOperands, QkvParams, Queries, RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands,
-    RowSet, Rows, U32, Unfold, UnfoldOperands, UnfoldParams, Unpack, UnpackOperands, UnpackParams, Weight,
+    self, AcrossRows, AcrossRowsOperands, AcrossRowsParams, Activate, ActivateOperands, Add, AddOperands,
+    AddParams, AddPositions, AddPositionsOperands, AddPositionsParams, AnglesOperands, AnglesParams, Argmax,
+    ArgmaxOperands, ArgmaxParams, Attention, AttentionOperands, AttentionParams, ElementParams, Embed,
+    EmbedOperands, EmbedParams, F16, F32, Forms, Glu, GluMatmul, GluMatmulOperands, GluMatmulParams,
+    GluOperands, HalfMatmul, HalfMatmulOperands, HeadNorm, HeadNormOperands, HeadNormParams, Input,
+    InputForm, Matmul, MatmulOperands, MatmulParams, NormAdd, NormAddOperands, NormOperands, NormParams, Op,
+    Pool, PoolKind, PoolOperands, Q8, Qkv, QkvOperands, QkvParams, Queries, RopeAngles, RopeKv,
+    RopeKvOperands, RopeKvParams, Round, RoundOperands, RowSet, Rows, U32, Unfold, UnfoldOperands,
+    UnfoldParams, Unpack, UnpackOperands, UnpackParams, Weight,
 };
 use crate::table::Binding;
 use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, TableIo};

@@ -32,7 +32,9 @@ impl Encoder {
         tensors: &mut Tensors<'_>,
     ) -> Result<Option<Encoder>, PlanError> {
         let of_decoder = provider.config();
-        let (Some(config), Some(facts)) = (of_decoder.of_encoder(), of_decoder.encoder) else { return Ok(None) };
+        let (Some(config), Some(facts)) = (of_decoder.of_encoder(), of_decoder.encoder) else {
+            return Ok(None);
+        };
         if facts.head_count != of_decoder.head_count || of_decoder.kv_head_count != of_decoder.head_count {
             let reason = format!(
                 "{} heads in the encoder, and {} for {} of keys in the decoder",
@@ -75,8 +77,14 @@ impl Encoder {
         let bytes = size(&[rows, graph.cols(self.frames), 4])?;
         let frames = buffers.add(format!("{name}.frames"), bytes, BufferKind::Io);
         let spec = Spec { name, rows, logit_rows: rows, steps: 1, io: None };
-        let mut table =
-            build_with(&context, (graph, output), HashMap::from([(self.frames, frames)]), &[], &spec, buffers)?;
+        let mut table = build_with(
+            &context,
+            (graph, output),
+            HashMap::from([(self.frames, frames)]),
+            &[],
+            &spec,
+            buffers,
+        )?;
         table.io.frames = Some(frames);
         Ok(table)
     }
@@ -117,7 +125,8 @@ pub(super) fn across_layout(
     let Some(encoder) = config.encoder else { return Ok(None) };
     let row = options.kv.row_bytes(config.head_dim).unwrap_or(0);
     let slot_positions = keys.positions(encoder.positions);
-    let positions = slot_positions.checked_mul(options.slots.div_ceil(options.beams)).ok_or_else(too_large)?;
+    let positions =
+        slot_positions.checked_mul(options.slots.div_ceil(options.beams)).ok_or_else(too_large)?;
     let layer_bytes = size(&[config.kv_head_count, positions, row])?;
     let bytes = layer_bytes.checked_mul(config.layer_count as u64).ok_or_else(too_large)?;
     Ok(Some(KvLayout {
