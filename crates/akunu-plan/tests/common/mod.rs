@@ -67,6 +67,7 @@ pub fn config(architecture: &str) -> ModelConfig {
         activation: None,
         bidirectional: false,
         embedding: EmbeddingFacts::default(),
+        encoder: None,
         left_out: None,
         sampling: SuggestedSampling::default(),
         eos_ids: vec![],
