@@ -37,6 +37,7 @@ pub fn specs() -> Vec<Spec> {
 pub fn cases() -> Vec<Case> {
     let mut all = asking();
     all.extend(cache::moves());
+    all.extend(rows::of_audio());
     all
 }
 

@@ -61,6 +61,8 @@ impl Case {
             io: TableIo {
                 logits: BufferId(0),
                 segments: None,
+                frames: None,
+                across: None,
                 records: None,
                 tokens: BufferId(1),
                 rows: BufferId(2),

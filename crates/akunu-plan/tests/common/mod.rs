@@ -67,6 +67,7 @@ pub fn config(architecture: &str) -> ModelConfig {
         activation: None,
         bidirectional: false,
         embedding: EmbeddingFacts::default(),
+        encoder: None,
         left_out: None,
         sampling: SuggestedSampling::default(),
         eos_ids: vec![],
@@ -234,6 +235,8 @@ pub fn options() -> PlanOptions {
         prefill_rows: 16,
         prefill_logit_rows: 1,
         chain: 8,
+        windows: 1,
+        beams: 1,
         fuse: true,
     }
 }
