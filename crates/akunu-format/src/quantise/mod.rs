@@ -2,7 +2,7 @@
 
 pub(crate) mod k;
 mod mix;
-mod search;
+pub(crate) mod search;
 pub(crate) mod tables;
 
 pub use mix::{MIXES, Mix, Proportions};
