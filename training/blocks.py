@@ -19,7 +19,8 @@ K_QUANTS = [Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K]
 TABLES = [Type.IQ4_NL, Type.IQ4_XS, Type.MXFP4]
 # Byte offsets of the f16 scales of values and of minimums in a block.
 SCALES = {Type.Q2_K: (80, 82), Type.Q3_K: (108, None), Type.Q4_K: (0, 2), Type.Q5_K: (0, 2), Type.Q6_K: (208, None),
-          Type.IQ4_NL: (0, None), Type.IQ4_XS: (0, None)}
+          Type.IQ4_NL: (0, None), Type.IQ4_XS: (0, None), Type.IQ1_S: (0, None), Type.IQ1_M: (48, None), Type.IQ2_XXS: (0, None),
+          Type.IQ2_XS: (0, None), Type.IQ2_S: (0, None), Type.IQ3_XXS: (0, None), Type.IQ3_S: (0, None)}
 LEVELS = {Type.Q2_K: 1.5, Type.Q4_K: 7.5, Type.Q5_K: 15.5}  # the middle value, which the minimums cancel
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float32", "vocab_size": 64, "hidden_size": 256,
@@ -33,6 +34,8 @@ FILES = {
                 "ffn_gate": Type.Q2_K, "ffn_up": Type.Q3_K, "ffn_down": Type.Q4_K},
     "mixed-tables": {"token_embd": Type.MXFP4, "attn_q": Type.IQ4_NL, "attn_k": Type.IQ4_XS, "attn_v": Type.MXFP4, "attn_output": Type.IQ4_XS,
                      "ffn_gate": Type.IQ4_NL, "ffn_up": Type.IQ4_NL, "ffn_down": Type.MXFP4},
+    "mixed-lattices": {"token_embd": Type.IQ3_S, "attn_q": Type.IQ2_XS, "attn_k": Type.IQ3_XXS, "attn_v": Type.IQ2_S, "attn_output": Type.IQ1_M,
+                       "ffn_gate": Type.IQ2_XXS, "ffn_up": Type.IQ1_S, "ffn_down": Type.IQ2_S},
 }
 
 
@@ -47,6 +50,12 @@ def random_blocks(kind: Type, count: int, std: float, random: np.random.Generato
     value_at, minimum_at = SCALES[kind]
 
     def set_scale(offset: int, scale: np.ndarray) -> None:
+        if kind == Type.IQ1_M:  # four bits of it in each of four words
+            bits = scale.astype(np.float16).view(np.uint16)
+            for i in range(4):
+                high = offset + 2 * i + 1
+                raw[:, high] = raw[:, high] & 15 | (bits >> (4 * i) & 15) << 4
+            return
         raw[:, offset:offset + 2] = scale.astype(np.float16)[:, None].view(np.uint8)
 
     ones = np.ones(count)

@@ -42,7 +42,8 @@ verify() {
     # More than 64 rows take the library's products.
     attempt "verify $(basename "$model") in 70 rows" ./akunu verify "$model" --device "$device" --tokens 70
   done
-  for type in F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4; do
+  for type in F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K \
+    IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_M IQ3_XXS IQ3_S IQ4_NL IQ4_XS MXFP4; do
     [ -f "made/tiny-$type.gguf" ] || ./akunu synth tiny "made/tiny-$type.gguf" -q "$type" --pure >/dev/null 2>&1
     attempt "verify tiny $type" ./akunu verify "made/tiny-$type.gguf" --device "$device"
     attempt "verify tiny $type in 20 rows" ./akunu verify "made/tiny-$type.gguf" --device "$device" --tokens 20

@@ -261,6 +261,7 @@ extern "C" int emulated_launch(const Call* call) {
     return 0;
 }
 
+#define TABLE_SPACE static const
 #define INLINE static inline
 #define EXP2 exp2f
 #define RECIPROCAL(v) (1.0f / (v))

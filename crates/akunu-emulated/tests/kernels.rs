@@ -115,9 +115,13 @@ fn matrices_are_near_the_reference_in_the_second_half_of_the_types() {
 }
 
 /// Whether other types represent this one where kernels differ only in how weights are decoded: affine codes of these
-/// bits are decoded like other types', which every test has, and the scales like affine ones of 3 and 8 bits.
+/// bits are decoded like other types', which every test has, and the scales like affine ones of 3 and 8 bits. IQ2_XS
+/// and IQ3_S stand for other lattices with and without scales of halves.
 fn has_stand_ins(dtype: DType) -> bool {
-    matches!(dtype, DType::Affine(affine) if [2, 4, 5, 6].contains(&affine.bits()))
+    match dtype {
+        DType::Affine(affine) => [2, 4, 5, 6].contains(&affine.bits()),
+        dtype => dtype.is_lattice() && !matches!(dtype, DType::IQ2XS | DType::IQ3S),
+    }
 }
 
 /// Of types that others represent, one kernel for one row and one for many.

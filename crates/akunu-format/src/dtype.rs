@@ -18,6 +18,13 @@ pub enum DType {
     Q4K,
     Q5K,
     Q6K,
+    IQ1S,
+    IQ1M,
+    IQ2XXS,
+    IQ2XS,
+    IQ2S,
+    IQ3XXS,
+    IQ3S,
     IQ4NL,
     IQ4XS,
     MXFP4,
@@ -27,7 +34,7 @@ pub enum DType {
 
 impl DType {
     /// The types of GGUF files.
-    pub const ALL: [DType; 16] = [
+    pub const ALL: [DType; 23] = [
         DType::F32,
         DType::F16,
         DType::BF16,
@@ -41,6 +48,13 @@ impl DType {
         DType::Q4K,
         DType::Q5K,
         DType::Q6K,
+        DType::IQ1S,
+        DType::IQ1M,
+        DType::IQ2XXS,
+        DType::IQ2XS,
+        DType::IQ2S,
+        DType::IQ3XXS,
+        DType::IQ3S,
         DType::IQ4NL,
         DType::IQ4XS,
         DType::MXFP4,
@@ -62,6 +76,13 @@ impl DType {
             DType::Q4K => (Some(12), "Q4_K", 256, 144),
             DType::Q5K => (Some(13), "Q5_K", 256, 176),
             DType::Q6K => (Some(14), "Q6_K", 256, 210),
+            DType::IQ1S => (Some(19), "IQ1_S", 256, 50),
+            DType::IQ1M => (Some(29), "IQ1_M", 256, 56),
+            DType::IQ2XXS => (Some(16), "IQ2_XXS", 256, 66),
+            DType::IQ2XS => (Some(17), "IQ2_XS", 256, 74),
+            DType::IQ2S => (Some(22), "IQ2_S", 256, 82),
+            DType::IQ3XXS => (Some(18), "IQ3_XXS", 256, 98),
+            DType::IQ3S => (Some(21), "IQ3_S", 256, 110),
             DType::IQ4NL => (Some(20), "IQ4_NL", 32, 18),
             DType::IQ4XS => (Some(23), "IQ4_XS", 256, 136),
             DType::MXFP4 => (Some(39), "MXFP4", 32, 17),
@@ -92,6 +113,12 @@ impl DType {
 
     pub const fn is_quantised(self) -> bool {
         self.block_len() > 1
+    }
+
+    /// The IQ1 to IQ3 types, whose codes are points of a lattice.
+    pub const fn is_lattice(self) -> bool {
+        use DType::{IQ1M, IQ1S, IQ2S, IQ2XS, IQ2XXS, IQ3S, IQ3XXS};
+        matches!(self, IQ1S | IQ1M | IQ2XXS | IQ2XS | IQ2S | IQ3XXS | IQ3S)
     }
 
     pub fn from_gguf_id(id: u32) -> Option<DType> {

@@ -7,7 +7,7 @@ use akunu_format::blocks::{dequantize_row, quantize_row};
 const BLOCKS: usize = 8;
 
 /// (dtype, positions of its half-precision numbers, hash of the values)
-const DEQUANTISED: [(DType, &[usize], u64); 13] = [
+const DEQUANTISED: [(DType, &[usize], u64); 20] = [
     (DType::Q4_0, &[0], 0xf4bc7167c84717fa),
     (DType::Q4_1, &[0, 2], 0xb6c2f4e818bcdcd0),
     (DType::Q5_0, &[0], 0x487f92d73251d21c),
@@ -18,6 +18,13 @@ const DEQUANTISED: [(DType, &[usize], u64); 13] = [
     (DType::Q4K, &[0, 2], 0x6bf0385d54b13ab3),
     (DType::Q5K, &[0, 2], 0x2ff26ff16e5fd696),
     (DType::Q6K, &[208], 0xd374dd7a8a946358),
+    (DType::IQ1S, &[0], 0x468daeede2d8c79f),
+    (DType::IQ1M, &[], 0x0351a900f0fd9f52),
+    (DType::IQ2XXS, &[0], 0x5be13cbd21da98e7),
+    (DType::IQ2XS, &[0], 0xb49cb76627f28906),
+    (DType::IQ2S, &[0], 0xe766ff988dfc87ce),
+    (DType::IQ3XXS, &[0], 0xa1d88274af705e2a),
+    (DType::IQ3S, &[0], 0xe58c20753a798f90),
     (DType::IQ4NL, &[0], 0xd7f44404d1413c0d),
     (DType::IQ4XS, &[0], 0x2183ea2276e0ccc7),
     (DType::MXFP4, &[], 0x69d28e50213e44f5),
@@ -58,6 +65,11 @@ fn every_quantised_type_dequantises_as_gguf_py_does() {
         let size = dtype.block_bytes();
         let mut bytes: Vec<u8> = numbers(BLOCKS * size).into_iter().map(|n| n as u8).collect();
         for block in 0..BLOCKS {
+            if dtype == DType::IQ1M {
+                // The nibble with the sign and the upper bits of its scale.
+                let byte = &mut bytes[block * size + 55];
+                *byte = *byte & 15 | 0x20;
+            }
             if dtype == DType::MXFP4 {
                 bytes[block * size] = EXPONENTS[block];
             }

@@ -29,7 +29,8 @@ pub(crate) enum Open {
 /// accurate, then larger ones, then smaller and less accurate ones.
 const PREFERRED: &[&str] = &[
     "Q4_K_M", "Q4_0", "Q8_0", "Q5_K_M", "Q4_K_S", "Q5_K_S", "Q6_K", "Q5_0", "Q5_1", "Q4_1", "IQ4_NL",
-    "IQ4_XS", "MXFP4", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K", "BF16", "F16", "F32",
+    "IQ4_XS", "MXFP4", "Q3_K_L", "Q3_K_M", "IQ3_M", "IQ3_S", "Q3_K_S", "IQ3_XS", "IQ3_XXS", "Q2_K", "IQ2_M",
+    "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S", "BF16", "F16", "F32",
 ];
 
 /// Files that belong to a SafeTensors model in addition to its weights.

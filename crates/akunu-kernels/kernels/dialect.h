@@ -9,6 +9,7 @@ typedef char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typede
 #define DEVICE device
 #define THREADGROUP threadgroup
 #define THREAD_PTR thread
+#define TABLE_SPACE constant
 #define INLINE static inline
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll(1)")
@@ -91,6 +92,7 @@ INLINE u32x2 read8(const THREADGROUP u8* p) { return *(const THREADGROUP u32x2*)
 #if defined(__CUDACC__)
 typedef unsigned char u8; typedef unsigned short u16; typedef unsigned int u32; typedef unsigned long long u64;
 typedef signed char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typedef uint2 u32x2; typedef float4 f32x4;
+#define TABLE_SPACE __device__ const
 #define INLINE __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")

@@ -10,6 +10,7 @@
 //   K          d and m: 2 × f16 per 256; scale and offset: stored as Q3_K's two scales, nothing subtracted
 //   Q6_K       scale of each half: i8; d: f16 per 256
 //   IQ4_XS     d: f16 per 256; scale minus 32: low 4 bits in a nibble, upper 2 bits
+//   LATTICE    as the file's blocks, each of their fields in a plane (lattices.h)
 //   AFFINE     scale and offset in separate buffers, per GROUP weights; f16, bf16 or f32 by SCALE_TYPE (0, 1, 2)
 
 #define SCALES_F16 0
@@ -21,8 +22,10 @@
 #define SCALES_Q6_K 6
 #define SCALES_IQ4_XS 7
 #define SCALES_AFFINE 8
+#define SCALES_LATTICE 9
+#define SCALES_LATTICE_HALVES 10
 
-#if SCALES == SCALES_Q2_K || SCALES == SCALES_Q3_K || SCALES == SCALES_Q6_K
+#if SCALES == SCALES_Q2_K || SCALES == SCALES_Q3_K || SCALES == SCALES_Q6_K || SCALES == SCALES_LATTICE_HALVES
 #define HALVES 2
 #else
 #define HALVES 1
@@ -45,7 +48,11 @@ struct Matrix {
 
 // A block as loaded, before any arithmetic, so that several loads can be in flight.
 struct Raw {
+#if SCALES >= SCALES_LATTICE
+    u32 points[2], signs, high;
+#else
     Codes codes;
+#endif
     u32 scale, more;
 };
 
@@ -93,6 +100,10 @@ INLINE f32 affine(u32 raw) {
 #endif
 
 // Loads block `b`, counted from the start of the planes.
+#if SCALES >= SCALES_LATTICE
+INLINE Raw load_block(Planes planes, u64 b);
+INLINE Block decode(Raw raw);
+#else
 INLINE Raw load_block(Planes planes, u64 b) {
     Raw raw;
     raw.codes = load_codes(planes.at[0], planes.at[SCALE_PLANE - 1], b);
@@ -124,8 +135,6 @@ INLINE Raw load_block(Planes planes, u64 b) {
 #endif
     return raw;
 }
-
-INLINE Raw load_raw(Matrix m, u32 row, u32 block) { return load_block(planes_of(m), (u64)row * BLOCKS + block); }
 
 #if TABLE_OF == 1 // IQ4: −127 −104 −83 −65, −49 −35 −22 −10, 1 13 25 38, 53 69 89 113
 #define TABLE 0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u
@@ -190,6 +199,9 @@ INLINE Block decode(Raw raw) {
 #endif
     return block;
 }
+#endif
+
+INLINE Raw load_raw(Matrix m, u32 row, u32 block) { return load_block(planes_of(m), (u64)row * BLOCKS + block); }
 
 #define INPUT_ROW_BYTES Q8_ROW_BYTES(INPUTS)
 

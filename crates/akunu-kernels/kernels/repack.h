@@ -3,6 +3,24 @@
 //   0 nibbles of i and i + 16 in a byte, fifth bits in a word    1 bytes    2 two bits, k-quants    3 nibbles, k-quants
 //   4 nibbles and two bits, Q6_K    5 as 0, eight times    6 a bit stream (quants only)
 
+#if SCALES >= SCALES_LATTICE
+INLINE u32 field_at(u32 plane) {
+    return plane == 0 ? FIELD_0 : plane == 1 ? FIELD_1 : plane == 2 ? FIELD_2 : plane == 3 ? FIELD_3 : FIELD_4;
+}
+
+// The fields of a file's block are distributed to planes; its eight threads take their bytes in turn.
+BODY(repack) {
+    const u64 b = (u64)at.group_x * THREADS + at.in_group, blocks = (u64)MATRIX_ROWS * BLOCKS;
+    if (b >= blocks) return;
+    const DEVICE u8* file = in.file + b / 8 * FILE_BYTES;
+    DEVICE u8* to = in.planes;
+    UNROLL for (u32 k = 0; k < PLANES; k++) {
+        const u32 bytes = plane_bytes(k);
+        for (u32 i = (u32)(b % 8); i < bytes; i += 8) to[b / 8 * bytes + i] = file[field_at(k) + i];
+        to += blocks / 8 * bytes;
+    }
+}
+#else
 INLINE u32 half_at(const DEVICE u8* p) { return p[0] | (u32)p[1] << 8; }
 
 // The code of element e of sub-block `sub` (32 elements) of the file's block.
@@ -151,3 +169,4 @@ BODY(repack) {
 #endif
     repack_scales(file, in.planes + blocks * ((LOW_WORDS + HIGH_WORDS) * 4), blocks, b, sub);
 }
+#endif

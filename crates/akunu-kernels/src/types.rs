@@ -1,5 +1,9 @@
 //! How the kernels decode each weight type: the data that specialises `quants.h`, `floats.h` and `repack.h`.
 
+use std::fmt::Write;
+use std::sync::LazyLock;
+
+use akunu_format::blocks::lattices::lattice_codes;
 use akunu_plan::DType;
 
 use crate::Source;
@@ -20,6 +24,8 @@ enum Scales {
     Q6K,
     Iq4Xs,
     Affine,
+    Lattice,
+    LatticeHalves,
 }
 
 /// The int8 value that a code stands for.
@@ -46,6 +52,8 @@ pub(crate) struct TypeSources {
     pub constants: Vec<Define>,
     /// Elements of a block.
     pub block: u32,
+    /// 4-byte words of a block's codes where `gemm_few.h` stages them.
+    pub code_words: u32,
     /// 4-byte words of the structs `Raw`, `Block` and `Input`.
     pub raw_words: u32,
     pub block_words: u32,
@@ -65,6 +73,21 @@ fn plane_defines(planes: &[u32]) -> impl Iterator<Item = Define> + '_ {
 static CODES: Source = source!("codes.h");
 static QUANTS: Source = source!("quants.h");
 static FLOATS: Source = source!("floats.h");
+static LATTICES: Source = source!("lattices.h");
+
+/// The table of points of each lattice, in the order of GGUF's type numbers from 16 on.
+static POINTS: LazyLock<[Source; 14]> = LazyLock::new(|| {
+    std::array::from_fn(|i| {
+        let codes = DType::from_gguf_id(16 + i as u32).map(lattice_codes).unwrap_or_default();
+        let mut text = format!("TABLE_SPACE u16 POINTS[{}] = {{", codes.len());
+        for (i, code) in codes.iter().enumerate() {
+            let end = if i % 16 == 15 { ",\n" } else { "," };
+            let _ = write!(text, "{code}{end}");
+        }
+        text.push_str("};\n");
+        Source { name: "points", text: text.leak() }
+    })
+});
 
 fn quants(dtype: DType) -> Option<Quants> {
     use Meaning::{Less, Table};
@@ -80,6 +103,8 @@ fn quants(dtype: DType) -> Option<Quants> {
         DType::Q4K => (4, Less(0), Scales::K),
         DType::Q5K => (5, Less(0), Scales::K),
         DType::Q6K => (6, Less(32), Scales::Q6K),
+        DType::IQ2XS | DType::IQ2S | DType::IQ1M => (8, Less(0), Scales::LatticeHalves),
+        DType::IQ1S | DType::IQ2XXS | DType::IQ3XXS | DType::IQ3S => (8, Less(0), Scales::Lattice),
         DType::IQ4NL => (4, Table(1), Scales::F16),
         DType::IQ4XS => (4, Table(1), Scales::Iq4Xs),
         DType::MXFP4 => (4, Table(2), Scales::Exponent),
@@ -108,6 +133,7 @@ fn floats(dtype: DType, cols: u32, wide: bool) -> TypeSources {
         variant: vec![("WEIGHT_TYPE", number), ("BLOCK", block)],
         constants: Vec::new(),
         block,
+        code_words: 0,
         raw_words: if block == 1 { 1 } else { 4 },
         block_words: block,
         input_words: block,
@@ -126,25 +152,49 @@ fn quantised(dtype: DType, quants: Quants) -> TypeSources {
         }
         _ => Vec::new(),
     };
-    let halves = if matches!(quants.scales, Scales::Q2K | Scales::Q3K | Scales::Q6K) { 2 } else { 1 };
+    let in_halves = [Scales::Q2K, Scales::Q3K, Scales::Q6K, Scales::LatticeHalves];
+    let halves = if in_halves.contains(&quants.scales) { 2 } else { 1 };
     let planes = planes(dtype, quants);
     let mut variant =
         vec![("BITS", quants.bits), ("ZERO", zero), ("TABLE_OF", table), ("SCALES", quants.scales as u32)];
     variant.extend(plane_defines(&planes));
+    let mut sources = vec![&CODES, &QUANTS];
+    if let Some(id) = dtype.gguf_id().filter(|_| dtype.is_lattice()) {
+        variant.push(("LATTICE", id));
+        sources.extend([&POINTS[id as usize - 16], &LATTICES]);
+    }
     TypeSources {
-        sources: vec![&CODES, &QUANTS],
+        sources,
         variant,
         constants,
         block: 32,
-        raw_words: quants.bits + 2,
+        code_words: quants.bits,
+        raw_words: if dtype.is_lattice() { 6 } else { quants.bits + 2 },
         block_words: 8 + 2 * halves,
         input_words: 9 + halves,
         planes,
     }
 }
 
-/// Bytes of eight blocks in each plane, as `codes.h` and `quants.h` lay them out.
+/// The fields of a lattice type's block: where they begin, and their bytes.
+fn fields(dtype: DType) -> &'static [(u32, u32)] {
+    match dtype {
+        DType::IQ2XXS => &[(2, 64), (0, 2)],
+        DType::IQ2XS => &[(2, 64), (66, 8), (0, 2)],
+        DType::IQ2S => &[(2, 32), (34, 32), (66, 8), (74, 8), (0, 2)],
+        DType::IQ3XXS => &[(2, 64), (66, 32), (0, 2)],
+        DType::IQ3S => &[(2, 64), (74, 32), (66, 8), (106, 4), (0, 2)],
+        DType::IQ1S => &[(2, 32), (34, 16), (0, 2)],
+        DType::IQ1M => &[(0, 32), (32, 16), (48, 8)],
+        _ => &[],
+    }
+}
+
+/// Bytes of eight blocks in each plane, as `codes.h`, `quants.h` and `lattices.h` lay them out.
 fn planes(dtype: DType, quants: Quants) -> Vec<u32> {
+    if dtype.is_lattice() {
+        return fields(dtype).iter().map(|field| field.1).collect();
+    }
     let codes: &[u32] = match quants.bits {
         2 => &[64],
         3 => &[64, 32],
@@ -167,6 +217,7 @@ fn planes(dtype: DType, quants: Quants) -> Vec<u32> {
         Scales::Q6K => &[16, 2],
         Scales::Iq4Xs => &[2, 4, 2],
         Scales::Affine => &[affine; 2],
+        Scales::Lattice | Scales::LatticeHalves => &[],
     };
     [codes, scales].concat()
 }
@@ -174,12 +225,28 @@ fn planes(dtype: DType, quants: Quants) -> Vec<u32> {
 /// What `repack.h` needs to know of a type beyond its quants; `None`: the type is not repacked.
 pub(crate) fn repack_variant(dtype: DType) -> Option<Vec<Define>> {
     let quants = quants(dtype)?;
+    if dtype.is_lattice() {
+        let mut variant = quantised(dtype, quants).variant;
+        variant.push(("FILE_BYTES", dtype.block_bytes() as u32));
+        let starts = fields(dtype).iter().map(|field| field.0).chain(std::iter::repeat(0));
+        variant.extend(["FIELD_0", "FIELD_1", "FIELD_2", "FIELD_3", "FIELD_4"].into_iter().zip(starts));
+        return Some(variant);
+    }
     if matches!(dtype, DType::Affine(affine) if affine.bits() == 8) {
         return None;
     }
     // (order of codes in the file, bytes of a file block, offsets in it: low codes, high codes, scales, first f16)
     let [order, bytes, low, high, scales, d] = match dtype {
-        DType::F32 | DType::F16 | DType::BF16 => return None,
+        DType::F32
+        | DType::F16
+        | DType::BF16
+        | DType::IQ1S
+        | DType::IQ1M
+        | DType::IQ2XXS
+        | DType::IQ2XS
+        | DType::IQ2S
+        | DType::IQ3XXS
+        | DType::IQ3S => return None,
         DType::Q4_0 | DType::IQ4NL => [0, 18, 2, 0, 0, 0],
         DType::Q4_1 => [0, 20, 4, 0, 0, 0],
         DType::Q5_0 => [0, 22, 6, 2, 0, 0],

@@ -175,6 +175,13 @@ fn notes(args: &QuantizeArgs, conversion: &Conversion<'_>) {
             types(rounded.into_iter())
         ));
     }
+    let coarse = [DType::IQ1S, DType::IQ1M, DType::IQ2XXS, DType::IQ2XS];
+    if coarse.contains(&args.mix.base) {
+        output::note(&format!(
+            "note: {} without an importance matrix makes a model much worse; llama-quantize refuses it",
+            args.mix.name
+        ));
+    }
     let block = args.mix.base.block_len();
     let odd = conversion.tensors().iter().filter(|planned| {
         let cols = planned.spec.shape.last().copied().unwrap_or(1);

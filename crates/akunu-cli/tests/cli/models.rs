@@ -124,7 +124,8 @@ fn synthetic_models_of_every_family_and_type_can_be_run() {
     let file = dir.path().join("model.gguf");
     let types = [
         "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
-        "IQ4_NL", "IQ4_XS", "MXFP4", "Q2_K_S", "Q3_K_S", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S",
+        "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_M", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "MXFP4",
+        "Q2_K_S", "Q3_K_S", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S",
     ];
     for quant in types {
         let made = run(&["synth", "tiny", path(&file), "-q", quant, "--layers", "2", "--force"]);

@@ -8,6 +8,7 @@ pub(crate) mod affine;
 pub(crate) mod floats;
 pub(crate) mod iq;
 pub(crate) mod k_quants;
+pub(crate) mod lattices;
 pub(crate) mod legacy;
 pub(crate) mod mxfp4;
 

@@ -29,6 +29,7 @@ use crate::formats::affine::Affine;
 use crate::formats::floats::{BF16W, F16W, F32W, FloatWeight};
 use crate::formats::iq::{Iq4Nl, Iq4Xs};
 use crate::formats::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
+use crate::formats::lattices::Lattice;
 use crate::formats::legacy::{Q40, Q41, Q50, Q51, Q80};
 use crate::formats::mxfp4::Mxfp4;
 use crate::tile::{PackedKernel, TileKernel};
@@ -138,6 +139,13 @@ fn of_weight<K: ByWeight>(weight: DType) -> K::Kernel {
         DType::Q4K => K::quantised::<Q4K>(),
         DType::Q5K => K::quantised::<Q5K>(),
         DType::Q6K => K::quantised::<Q6K>(),
+        DType::IQ1S => K::quantised::<Lattice<19>>(),
+        DType::IQ1M => K::quantised::<Lattice<29>>(),
+        DType::IQ2XXS => K::quantised::<Lattice<16>>(),
+        DType::IQ2XS => K::quantised::<Lattice<17>>(),
+        DType::IQ2S => K::quantised::<Lattice<22>>(),
+        DType::IQ3XXS => K::quantised::<Lattice<18>>(),
+        DType::IQ3S => K::quantised::<Lattice<21>>(),
         DType::IQ4NL => K::quantised::<Iq4Nl>(),
         DType::IQ4XS => K::quantised::<Iq4Xs>(),
         DType::MXFP4 => K::quantised::<Mxfp4>(),

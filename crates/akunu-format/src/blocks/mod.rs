@@ -15,6 +15,13 @@
 //! | Q4_K | 256 | `d` 2, `m` 2, scales and offsets 12 (8 × 6 + 6 bits), nibbles 128 |
 //! | Q5_K | 256 | `d` 2, `m` 2, scales and offsets 12, fifth bits 32, nibbles 128 |
 //! | Q6_K | 256 | low nibbles 128, upper 2 bits 64, signed scales 16, `d` 2 |
+//! | IQ1_S | 256 | `d` 2, points 32, their upper 3 bits, scales and offsets 16 |
+//! | IQ1_M | 256 | points 32, their upper 3 bits and offsets 16, scales and `d` 8 |
+//! | IQ2_XXS | 256 | `d` 2, 8 × (points 4, signs and a scale 4) |
+//! | IQ2_XS | 256 | `d` 2, points and signs 64 (9 + 7 bits), scales 8 |
+//! | IQ2_S | 256 | `d` 2, points 32, signs 32, upper 2 bits of the points 8, scales 8 |
+//! | IQ3_XXS | 256 | `d` 2, points 64, signs and scales 32 |
+//! | IQ3_S | 256 | `d` 2, points 64, their ninth bits 8, signs 32, scales 4 |
 //! | IQ4_NL | 32 | `d` 2, nibbles 16 |
 //! | IQ4_XS | 256 | `d` 2, upper 2 bits of the scales 2, their lower 4 bits 4, nibbles 128 |
 //! | MXFP4 | 32 | exponent 1, nibbles 16 |
@@ -26,6 +33,7 @@
 
 mod affine;
 mod k;
+pub mod lattices;
 mod random;
 mod simple;
 mod tables;
@@ -39,7 +47,7 @@ pub use tables::{FP4, IQ4, exponent_scale};
 use half::{bf16, f16};
 
 use crate::DType;
-use crate::quantise::{k as to_k, tables as to_tables};
+use crate::quantise::{k as to_k, lattices::to_lattice, tables as to_tables};
 
 /// The reason why a row could not be converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -94,6 +102,17 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(),
         DType::Q4K => each_block(bytes, out, k::q4_k),
         DType::Q5K => each_block(bytes, out, k::q5_k),
         DType::Q6K => each_block(bytes, out, k::q6_k),
+        DType::IQ1S
+        | DType::IQ1M
+        | DType::IQ2XXS
+        | DType::IQ2XS
+        | DType::IQ2S
+        | DType::IQ3XXS
+        | DType::IQ3S => {
+            for (block, out) in bytes.chunks_exact(dtype.block_bytes()).zip(out.as_chunks_mut().0) {
+                lattices::decode(dtype, block, out);
+            }
+        }
         DType::IQ4NL => each_block(bytes, out, tables::iq4_nl),
         DType::IQ4XS => each_block(bytes, out, tables::iq4_xs),
         DType::MXFP4 => each_block(bytes, out, tables::mxfp4),
@@ -159,6 +178,19 @@ pub fn quantize_row(
         DType::Q4K => each_row(values, importance, out, to_k::to_q4_k),
         DType::Q5K => each_row(values, importance, out, to_k::to_q5_k),
         DType::Q6K => each_row(values, importance, out, to_k::to_q6_k),
+        DType::IQ1S
+        | DType::IQ1M
+        | DType::IQ2XXS
+        | DType::IQ2XS
+        | DType::IQ2S
+        | DType::IQ3XXS
+        | DType::IQ3S => {
+            let blocks = values.as_chunks().0.iter().zip(out.chunks_exact_mut(dtype.block_bytes()));
+            for (index, (values, block)) in blocks.enumerate() {
+                let weights = importance.and_then(|weights| weights.as_chunks().0.get(index));
+                to_lattice(dtype, values, weights, block);
+            }
+        }
         DType::IQ4NL => each_row(values, importance, out, to_tables::to_iq4_nl),
         DType::IQ4XS => each_row(values, importance, out, to_tables::to_iq4_xs),
         DType::MXFP4 => each_row(values, importance, out, to_tables::to_mxfp4),

@@ -122,6 +122,19 @@ fn set_scales(dtype: DType, rng: &mut Rng, std: f32, block: &mut [u8]) {
             put_scale(block, 208, sign * std / 1360.0);
             block[192..208].iter_mut().filter(|byte| **byte == 0x80).for_each(|byte| *byte = 0x81);
         }
+        DType::IQ1S => put_scale(block, 0, sign * std / 7.1995),
+        DType::IQ1M => {
+            let most = f32::from(half::f16::MAX);
+            let bits = half::f16::from_f32((sign * std / 7.1995).clamp(-most, most)).to_bits();
+            for (i, byte) in block[49..].iter_mut().step_by(2).enumerate() {
+                *byte = *byte & 15 | ((bits >> (4 * i)) as u8 & 15) << 4;
+            }
+        }
+        DType::IQ2XXS => put_scale(block, 0, sign * std / 53.362),
+        DType::IQ2XS => put_scale(block, 0, sign * std / 55.9),
+        DType::IQ2S => put_scale(block, 0, sign * std / 56.392),
+        DType::IQ3XXS => put_scale(block, 0, sign * std / 142.41),
+        DType::IQ3S => put_scale(block, 0, sign * std / 140.24),
         DType::IQ4NL => put_scale(block, 0, sign * std / 67.44),
         DType::IQ4XS => put_scale(block, 0, sign * std / 1246.3),
         DType::MXFP4 => block[0] = random_exponent(rng, std / 5.852),

@@ -22,7 +22,7 @@ use crate::{FormatError, Loading, Region, TensorInfo};
 
 /// The types recommended when another type is rejected.
 pub(crate) const SUPPORTED: &str =
-    "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS or MXFP4";
+    "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ1_S to IQ4_XS or MXFP4";
 
 /// A parsed GGUF container: metadata, and tensors if it has any. `akunu-arch` interprets it as a model.
 #[derive(Debug)]

@@ -3,8 +3,9 @@
 //! - Norms, biases and RoPE factors are always F32, and so are tables that are added and the output rows of a
 //!   classifier.
 //! - F32, F16, BF16: every matrix.
-//! - Quantised: the output matrix (or the embedding, if it is also the output) is Q6_K, or Q8_0 if that is the base
-//!   type. Tensors listed in [`MORE_BITS`] get the type given there, all others the base type.
+//! - Quantised: tensors listed in [`MORE_BITS`] or [`LATTICES`] get the type given there. Of the others, the output
+//!   matrix (or the embedding, if it is also the output) is Q6_K, or Q8_0 if that is the base type, and all others have
+//!   the base type.
 //! - Rows that are not a multiple of 256 get a type with blocks of 32 of about the same size or the next larger one;
 //!   rows that are not a multiple of 32 either get F16.
 //! - `pure` uses the base type wherever the row size allows it.
@@ -56,6 +57,16 @@ pub const MIXES: &[Mix] = &[
     mix("Q5_K_S", DType::Q5K, Size::S, 16),
     mix("Q5_K_M", DType::Q5K, Size::M, 17),
     mix("Q6_K", DType::Q6K, Size::One, 18),
+    mix("IQ1_S", DType::IQ1S, Size::One, 24),
+    mix("IQ1_M", DType::IQ1M, Size::One, 31),
+    mix("IQ2_XXS", DType::IQ2XXS, Size::One, 19),
+    mix("IQ2_XS", DType::IQ2XS, Size::One, 20),
+    mix("IQ2_S", DType::IQ2XS, Size::One, 28),
+    mix("IQ2_M", DType::IQ2S, Size::One, 29),
+    mix("IQ3_XXS", DType::IQ3XXS, Size::One, 23),
+    mix("IQ3_XS", DType::IQ3S, Size::One, 22),
+    mix("IQ3_S", DType::IQ3S, Size::One, 26),
+    mix("IQ3_M", DType::IQ3S, Size::One, 27),
     mix("IQ4_NL", DType::IQ4NL, Size::One, 25),
     mix("IQ4_XS", DType::IQ4XS, Size::One, 30),
     mix("MXFP4", DType::MXFP4, Size::One, 38),
@@ -74,6 +85,8 @@ enum When {
     FirstPart(usize),
     /// The first and last eighth of the layers, and every third layer between.
     EighthsAndThirds,
+    /// All but the first and last eighth of the layers.
+    Middle,
     /// Models with four or more query heads per key-value head.
     Grouped,
 }
@@ -89,6 +102,7 @@ impl When {
                 let eighth = layers / 8;
                 layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
             }
+            When::Middle => (layers / 8..7 * layers / 8).contains(&layer),
             When::Grouped => model.group() >= 4,
         }
     }
@@ -130,6 +144,46 @@ const MORE_BITS: &[Rule] = &[
     (DType::IQ4XS, Size::One, "ffn_down", When::FirstPart(8),    DType::Q5K),
 ];
 
+/// Mixes of about two bits a weight and less.
+const TWO_BITS: &[&str] = &["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS"];
+
+/// Mixes of about two and a half bits a weight.
+const TWO_AND_A_HALF: &[&str] = &["IQ2_S", "IQ2_M"];
+
+/// (mixes, tensor, condition, type), as [`MORE_BITS`].
+#[rustfmt::skip]
+const LATTICES: &[(&[&str], &str, When, DType)] = &[
+    (TWO_BITS,             "output",      When::Always,       DType::Q5K),
+    (TWO_BITS,             "token_embd",  When::Always,       DType::Q2K),
+    (TWO_BITS,             "attn_v",      When::Grouped,      DType::Q4K),
+    (TWO_BITS,             "attn_v",      When::Always,       DType::Q2K),
+    (TWO_BITS,             "ffn_down",    When::FirstPart(8), DType::Q2K),
+    (&["IQ1_S", "IQ1_M"],  "attn_output", When::Always,       DType::IQ2XXS),
+    (TWO_AND_A_HALF,       "output",      When::Always,       DType::Q5K),
+    (TWO_AND_A_HALF,       "token_embd",  When::Always,       DType::IQ3S),
+    (TWO_AND_A_HALF,       "attn_v",      When::Grouped,      DType::Q4K),
+    (TWO_AND_A_HALF,       "attn_v",      When::Always,       DType::IQ3S),
+    (TWO_AND_A_HALF,       "ffn_down",    When::FirstPart(8), DType::IQ3S),
+    (TWO_AND_A_HALF,       "attn_output", When::Always,       DType::IQ3S),
+    (&["IQ3_XXS"],         "output",      When::Always,       DType::Q5K),
+    (&["IQ3_XXS"],         "token_embd",  When::Always,       DType::IQ3S),
+    (&["IQ3_XXS"],         "attn_q",      When::Always,       DType::IQ2S),
+    (&["IQ3_XXS"],         "attn_k",      When::Always,       DType::IQ2S),
+    (&["IQ3_XXS"],         "attn_v",      When::Grouped,      DType::Q4K),
+    (&["IQ3_XXS"],         "attn_v",      When::Always,       DType::IQ3S),
+    (&["IQ3_XXS"],         "ffn_down",    When::FirstPart(8), DType::Q4K),
+    (&["IQ3_XXS"],         "ffn_down",    When::Always,       DType::Q3K),
+    (&["IQ3_XXS"],         "attn_output", When::Always,       DType::IQ3S),
+    (&["IQ3_XS"],          "attn_q",      When::Always,       DType::IQ3XXS),
+    (&["IQ3_XS"],          "attn_k",      When::Always,       DType::IQ3XXS),
+    (&["IQ3_XS"],          "ffn_gate",    When::Middle,       DType::IQ3XXS),
+    (&["IQ3_XS"],          "ffn_up",      When::Middle,       DType::IQ3XXS),
+    (&["IQ3_XS", "IQ3_S"], "attn_v",      When::Grouped,      DType::Q4K),
+    (&["IQ3_M"],           "attn_v",      When::Always,       DType::Q4K),
+    (&["IQ3_M"],           "attn_output", When::Always,       DType::Q4K),
+    (&["IQ3_M"],           "attn_qkv",    When::Always,       DType::Q4K),
+];
+
 /// The properties of a model that determine its mix.
 #[derive(Clone, Copy, Debug)]
 pub struct Proportions {
@@ -166,21 +220,30 @@ impl Mix {
     }
 
     fn wanted(&self, part: &str, cols: usize, model: &Proportions) -> DType {
-        // The matrix that produces the logits has the largest effect.
-        if part == "output" || part == "token_embd" && model.tied {
-            let fits = cols.is_multiple_of(DType::Q6K.block_len());
-            return if self.base == DType::Q8_0 || !fits { DType::Q8_0 } else { DType::Q6K };
-        }
         let in_layer = part.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
-        let Some((Ok(layer), part)) = in_layer.map(|(layer, part)| (layer.parse::<usize>(), part)) else {
-            return self.base;
+        let (layer, part) = match in_layer.map(|(layer, part)| (layer.parse::<usize>(), part)) {
+            Some((Ok(layer), part)) => (layer, part),
+            _ if part == "token_embd" && model.tied => (0, "output"),
+            _ => (0, part),
         };
-        let rule = MORE_BITS.iter().find(|(base, size, name, when, _)| {
+        // The matrix that produces the logits has the largest effect.
+        let base = match part {
+            "output" if self.base == DType::Q8_0 || !cols.is_multiple_of(DType::Q6K.block_len()) => {
+                return DType::Q8_0;
+            }
+            "output" => DType::Q6K,
+            _ => self.base,
+        };
+        let more = MORE_BITS.iter().find(|(base, size, name, when, _)| {
             *base == self.base && *size == self.size && *name == part && when.holds(layer, model)
         });
-        let wanted = rule.map_or(self.base, |rule| rule.4);
+        let lattice = LATTICES.iter().find(|(mixes, name, when, _)| {
+            mixes.contains(&self.name) && *name == part && when.holds(layer, model)
+        });
+        let wanted = more.map(|rule| rule.4).or(lattice.map(|rule| rule.3)).unwrap_or(base);
         // In the largest models eight query heads share a value head: these matrices are small and worth the bits.
-        let large = part == "attn_v" && model.layers >= 80 && model.group() == 8;
+        let small = TWO_BITS.contains(&self.name) || TWO_AND_A_HALF.contains(&self.name);
+        let large = part == "attn_v" && model.layers >= 80 && model.group() == 8 && !small;
         if large && matches!(wanted, DType::Q3K | DType::Q4K) { DType::Q5K } else { wanted }
     }
 }
@@ -194,7 +257,14 @@ fn fallback(wanted: DType, cols: usize) -> DType {
         DType::Q4K => DType::Q5_0,
         DType::Q5K => DType::Q5_1,
         DType::Q6K => DType::Q8_0,
-        DType::IQ4XS => DType::IQ4NL,
+        DType::IQ4XS
+        | DType::IQ1S
+        | DType::IQ1M
+        | DType::IQ2XXS
+        | DType::IQ2XS
+        | DType::IQ2S
+        | DType::IQ3XXS
+        | DType::IQ3S => DType::IQ4NL,
         other => other,
     };
     if cols.is_multiple_of(smaller.block_len()) { smaller } else { DType::F16 }
@@ -219,6 +289,15 @@ mod tests {
         assert_eq!(of("Q2_K", "blk.9.attn_v.weight", 256), DType::Q4K);
         assert_eq!(of("Q2_K", "output.weight", 256), DType::Q6K);
         assert_eq!(of("Q2_K", "token_embd.weight", 256), DType::Q2K);
+        assert_eq!(of("IQ2_XXS", "output.weight", 256), DType::Q5K);
+        assert_eq!(of("IQ2_XXS", "token_embd.weight", 256), DType::Q2K);
+        assert_eq!(of("IQ1_S", "blk.9.attn_output.weight", 256), DType::IQ2XXS);
+        assert_eq!(of("IQ2_M", "blk.3.ffn_down.weight", 256), DType::IQ3S);
+        assert_eq!(of("IQ2_M", "blk.4.ffn_down.weight", 256), DType::IQ2S);
+        assert_eq!(of("IQ2_S", "blk.4.ffn_up.weight", 256), DType::IQ2XS);
+        assert_eq!(of("IQ3_XS", "blk.3.ffn_up.weight", 256), DType::IQ3S);
+        assert_eq!(of("IQ3_XS", "blk.4.ffn_up.weight", 256), DType::IQ3XXS);
+        assert_eq!(of("IQ3_M", "blk.4.ffn_up.weight", 96), DType::IQ4NL);
         let tied = Proportions { tied: true, ..MODEL };
         let mix = Mix::find("Q2_K").unwrap();
         assert_eq!(mix.dtype("token_embd.weight", &[64, 256], &tied, false), DType::Q6K);

@@ -1,6 +1,7 @@
 //! Quantisation of rows to blocks, and the choice of a type for each tensor: docs/quantise.md.
 
 pub(crate) mod k;
+pub(crate) mod lattices;
 mod mix;
 pub(crate) mod search;
 pub(crate) mod tables;

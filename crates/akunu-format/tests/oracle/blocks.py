@@ -14,6 +14,7 @@ BLOCKS = 8
 HALVES = {
     T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0],
     T.Q2_K: [80, 82], T.Q3_K: [108], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208],
+    T.IQ1_S: [0], T.IQ1_M: [], T.IQ2_XXS: [0], T.IQ2_XS: [0], T.IQ2_S: [0], T.IQ3_XXS: [0], T.IQ3_S: [0],
     T.IQ4_NL: [0], T.IQ4_XS: [0], T.MXFP4: [],
 }
 # MXFP4's scale is a byte: subnormal, ordinary and overflowing ones.
@@ -42,10 +43,13 @@ for t in HALVES:
         for k, at in enumerate(HALVES[t]):
             half = np.float16(0.01 * (block + 1) * (1 if k == 0 else -3)).tobytes()
             data[block * size + at : block * size + at + 2] = half
+    if t == T.IQ1_M:
+        # The four nibbles of the scale are in the upper bytes of the last eight; those of real files are small.
+        data[55::size] = bytes((data[block * size + 55] & 15) | 0x20 for block in range(BLOCKS))
     if t == T.MXFP4:
         data[::size] = bytes(EXPONENTS)
     values = dequantize(np.frombuffer(bytes(data), np.uint8).reshape(1, -1), t).astype(np.float32)
-    print(f"    (DType::{t.name.replace('_K', 'K').replace('IQ4_', 'IQ4')}, {HALVES[t]}, 0x{fnv(values.tobytes()):016x}),")
+    print(f"    (DType::{t.name.replace('_K', 'K') if 'IQ' not in t.name else t.name.replace('_', '')}, {HALVES[t]}, 0x{fnv(values.tobytes()):016x}),")
 print()
 values = np.array([n / 2**23 - 1 for n in numbers(64 * 32)], np.float32).reshape(1, -1)
 values[0, 32:64] = 0

@@ -1,6 +1,6 @@
 // Product of a few q8 rows on tensor cores, all rows in one tile: weights are the rows ("lines") of the matrix
 // product, q8 rows its columns. Codes are staged in threadgroup memory as stored, and decoded by the lane that
-// multiplies them, so each code is decoded once; only scales are decoded before staging.
+// multiplies them, so each code is decoded once; scales, and the points of lattices, are decoded before staging.
 //
 // A SIMD group has OUT_TILES tiles of 16 lines. A line is an output; with gate and up, tiles alternate between the
 // two. ACROSS SIMD groups cover different lines. SLICES SIMD groups share the same lines and split the inputs
@@ -113,8 +113,14 @@ INLINE void put_codes(Codes codes, u32 place, THREADGROUP u8* stage) {
 INLINE void put_weights(Place at, u32 first, const THREAD_PTR Raw* raw, THREADGROUP u8* stage) {
     UNROLL for (u32 i = 0; i < OWN; i++) {
         const u32 line = (at.in_group + i * WORKERS) / DEEP, depth = (at.in_group + i * WORKERS) % DEEP;
-        put_codes(raw[i].codes, code_at(depth, line), stage);
         const Block block = decode(raw[i]);
+#if SCALES >= SCALES_LATTICE
+        Codes codes;
+        UNROLL for (u32 j = 0; j < 8; j++) codes.low[j] = block.quants[j];
+        put_codes(codes, code_at(depth, line), stage);
+#else
+        put_codes(raw[i].codes, code_at(depth, line), stage);
+#endif
         const bool there = BLOCKS % DEEP == 0 || first + depth < BLOCKS;
         UNROLL for (u32 h = 0; h < HALVES; h++) {
             const u32 place = scale_at(depth, h, line);

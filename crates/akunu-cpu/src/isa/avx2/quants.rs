@@ -8,9 +8,10 @@ use super::registers::load32;
 use super::simd;
 use crate::formats::iq::{Iq4Nl, Iq4Xs, iq4_scales};
 use crate::formats::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K, k4_scales, q3k_scales};
+use crate::formats::lattices::Lattice;
 use crate::formats::legacy::{Q40, Q41, Q50, Q51, Q80};
 use crate::formats::mxfp4::{FP4_RAISED, Mxfp4};
-use crate::formats::{Min, Quant, u16_at, u32_at};
+use crate::formats::{Min, Quant, Sub, u16_at, u32_at};
 
 /// The scales of an octet; unused fields of a type are zero.
 pub(crate) struct Scales {
@@ -69,16 +70,29 @@ fn nibbles16(p: *const u8) -> __m256i {
     })
 }
 
-/// 16 in byte i if bit i of the word at `p` is set.
+/// Byte i of the word eight times, for each i.
 #[inline(always)]
-fn fifth_bits(p: *const u8) -> __m256i {
+fn bytes_of_eights(word: u32) -> __m256i {
     simd!({
         let byte_of =
             _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
-        let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(u32_at(p, 0) as i32), byte_of);
-        let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-        and(_mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit), 16)
+        _mm256_shuffle_epi8(_mm256_set1_epi32(word as i32), byte_of)
     })
+}
+
+/// −1 in byte i if bit i of the word is set.
+#[inline(always)]
+fn where_bits(word: u32) -> __m256i {
+    simd!({
+        let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        _mm256_cmpeq_epi8(_mm256_and_si256(bytes_of_eights(word), bit), bit)
+    })
+}
+
+/// 16 in byte i if bit i of the word at `p` is set.
+#[inline(always)]
+fn fifth_bits(p: *const u8) -> __m256i {
+    and(where_bits(u32_at(p, 0)), 16)
 }
 
 /// Eight f16, `stride` bytes apart.
@@ -300,6 +314,37 @@ impl QuantAvx2 for Q6K {
             d: half_everywhere(u16_at(w, 208)),
             half_sub: _mm_loadu_si128(w.add(192).cast()),
             ..no_scales()
+        })
+    }
+}
+
+impl<const ID: u32> QuantAvx2 for Lattice<ID> {
+    #[inline(always)]
+    unsafe fn load(w: *const u8, b: usize) -> __m256i {
+        simd!({
+            let block = Self::block(w, b);
+            let [first, second, third, fourth] = block.points.map(u64::cast_signed);
+            let points = _mm256_setr_epi64x(first, second, third, fourth);
+            if Self::SHIFTED {
+                return _mm256_add_epi8(points, bytes_of_eights(block.signs));
+            }
+            let negative = where_bits(block.signs);
+            _mm256_sub_epi8(_mm256_xor_si256(points, negative), negative)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn scales(w: *const u8) -> Scales {
+        simd!({
+            let d = _mm256_mul_ps(half_everywhere(Self::d_bits(w)), _mm256_set1_ps(Self::FACTOR));
+            let scales = Self::scales(w);
+            let halves = _mm_loadu_si128(scales.as_ptr().cast());
+            if Self::SUB == Sub::Half {
+                return Scales { d, half_sub: halves, ..no_scales() };
+            }
+            let blocks = _mm_and_si128(halves, _mm_set1_epi16(255));
+            let subs = _mm256_cvtepi32_ps(_mm256_cvtepu16_epi32(blocks));
+            Scales { d: _mm256_mul_ps(d, subs), ..no_scales() }
         })
     }
 }

@@ -8,6 +8,7 @@ use super::lanes::Avx512;
 use super::registers::{and_wide, floats_of_halves, join, join_integers, load64, shift_halves};
 use crate::formats::iq::{Iq4Nl, Iq4Xs};
 use crate::formats::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K, k4_scales};
+use crate::formats::lattices::Lattice;
 use crate::formats::legacy::{Q40, Q41, Q50, Q51, Q80};
 use crate::formats::mxfp4::{FP4_RAISED, Mxfp4};
 use crate::formats::{Min, Quant, u32_at};
@@ -162,6 +163,15 @@ impl QuantAvx512 for Q6K {
     #[inline(always)]
     unsafe fn raised_two(w: *const u8, b: usize) -> __m512i {
         simd!(q6k_raised(w, b))
+    }
+}
+
+impl<const ID: u32> QuantAvx512 for Lattice<ID> {
+    const RAISED: i32 = 64;
+
+    #[inline(always)]
+    unsafe fn raised_two(w: *const u8, b: usize) -> __m512i {
+        simd!(_mm512_add_epi8(Self::load_two(w, b), _mm512_set1_epi8(Self::RAISED as i8)))
     }
 }
 

@@ -8,9 +8,10 @@ use super::registers::widen_f16;
 use super::simd;
 use crate::formats::iq::{Iq4Nl, Iq4Xs, iq4_scales};
 use crate::formats::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K, k4_scales, q3k_scales};
+use crate::formats::lattices::Lattice;
 use crate::formats::legacy::{Q40, Q41, Q50, Q51, Q80};
 use crate::formats::mxfp4::{FP4_RAISED, Mxfp4};
-use crate::formats::{Min, Quant, u16_at, u32_at};
+use crate::formats::{Min, Quant, Sub, u16_at, u32_at};
 
 /// Eight lanes.
 pub(crate) type Eight = [float32x4_t; 2];
@@ -88,16 +89,28 @@ pub(crate) fn nibbles16(p: *const u8) -> [uint8x16_t; 2] {
     })
 }
 
+/// Byte i of the word eight times, for each i.
+#[inline(always)]
+fn bytes_of_eights(word: u32) -> [uint8x16_t; 2] {
+    simd!({
+        let word = vreinterpretq_u8_u32(vdupq_n_u32(word));
+        let low = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
+        let high = vcombine_u8(vdup_n_u8(2), vdup_n_u8(3));
+        [vqtbl1q_u8(word, low), vqtbl1q_u8(word, high)]
+    })
+}
+
+/// 255 in byte i if bit i of the word is set.
+#[inline(always)]
+fn where_bits(word: u32) -> [uint8x16_t; 2] {
+    let bit = simd!(vreinterpretq_u8_u64(vdupq_n_u64(0x8040_2010_0804_0201)));
+    bytes_of_eights(word).map(|bytes| simd!(vtstq_u8(bytes, bit)))
+}
+
 /// 16 in byte i if bit i of the word at `p` is set.
 #[inline(always)]
 fn fifth_bits(p: *const u8) -> [uint8x16_t; 2] {
-    simd!({
-        let word = vreinterpretq_u8_u32(vdupq_n_u32(u32_at(p, 0)));
-        let bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040_2010_0804_0201));
-        let low = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
-        let high = vcombine_u8(vdup_n_u8(2), vdup_n_u8(3));
-        and([vtstq_u8(vqtbl1q_u8(word, low), bit), vtstq_u8(vqtbl1q_u8(word, high), bit)], 16)
-    })
+    and(where_bits(u32_at(p, 0)), 16)
 }
 
 /// Looks up the nibbles of sixteen bytes in a table.
@@ -315,6 +328,39 @@ impl QuantNeon for Q6K {
             d: [half_everywhere(u16_at(w, 208)); 2],
             half_sub: vld1q_s8(w.add(192).cast()),
             ..no_scales()
+        })
+    }
+}
+
+impl<const ID: u32> QuantNeon for Lattice<ID> {
+    #[inline(always)]
+    unsafe fn load(w: *const u8, b: usize) -> [int8x16_t; 2] {
+        simd!({
+            let block = Self::block(w, b);
+            let points = [
+                vcombine_u8(vcreate_u8(block.points[0]), vcreate_u8(block.points[1])),
+                vcombine_u8(vcreate_u8(block.points[2]), vcreate_u8(block.points[3])),
+            ];
+            if Self::SHIFTED {
+                let shifts = bytes_of_eights(block.signs);
+                return signed([vaddq_u8(points[0], shifts[0]), vaddq_u8(points[1], shifts[1])]);
+            }
+            let negative = where_bits(block.signs);
+            let one = |i: usize| vsubq_u8(veorq_u8(points[i], negative[i]), negative[i]);
+            signed([one(0), one(1)])
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn scales(w: *const u8) -> Scales {
+        simd!({
+            let d = vmulq_n_f32(half_everywhere(Self::d_bits(w)), Self::FACTOR);
+            let halves = vld1q_u8(Self::scales(w).as_ptr());
+            if Self::SUB == Sub::Half {
+                return Scales { d: [d; 2], half_sub: vreinterpretq_s8_u8(halves), ..no_scales() };
+            }
+            let blocks = vandq_u16(vreinterpretq_u16_u8(halves), vdupq_n_u16(255));
+            Scales { d: times(d, vreinterpretq_s16_u16(blocks)), ..no_scales() }
         })
     }
 }

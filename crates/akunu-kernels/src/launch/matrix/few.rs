@@ -55,7 +55,7 @@ impl Few {
 
     fn shared_bytes(self, of: &TypeSources) -> u32 {
         let (lines, rows) = (self.lines(), 8 * self.row_tiles);
-        let (codes, scales) = ((of.raw_words - 2) * 4, (of.block_words - 8) * 4);
+        let (codes, scales) = (of.code_words * 4, (of.block_words - 8) * 4);
         let block = rows * 32 + (lines + 1) * codes + (lines + 8) * scales + (rows + 4) * 4;
         let stage = (self.deep * block).next_multiple_of(16);
         let sums = self.slices * rows * (lines + 4) * 4;
