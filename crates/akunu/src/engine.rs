@@ -122,11 +122,6 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
     at_least_1("the number of logit rows", Some(options.logit_rows))?;
     at_least_1("the chain", options.chain)?;
 
-    if model.config().encoder.is_some() {
-        return Err(
-            PlanError::Unsupported("the model transcribes audio, which is not available yet".into()).into()
-        );
-    }
     let trained = model.config().context_length;
     let context = options.context.unwrap_or(trained.clamp(1, DEFAULT_CONTEXT));
     // A pass has a row for each sequence.
@@ -251,6 +246,10 @@ impl Engine {
         on_load: OnLoad<'_>,
     ) -> Result<Engine, Error> {
         let start = Instant::now();
+        if model.config().encoder.is_some() {
+            let reason = "the model transcribes audio, which is not available yet";
+            return Err(PlanError::Unsupported(reason.into()).into());
+        }
         let plan = plan(&model, device.capabilities(), options)?;
         let available = available(device.capabilities());
         check_fits(&plan, available)?;

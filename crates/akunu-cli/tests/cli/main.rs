@@ -15,6 +15,7 @@ mod environment;
 mod errors;
 mod habits;
 mod help;
+mod hearing;
 mod hub;
 mod json_fields;
 mod mlx;
