@@ -249,7 +249,7 @@ impl Engine {
         check_fits(&plan, available)?;
         let mut notes = notes(&model, options, &plan, device.capabilities(), available);
         notes.extend(model.tokenizer_notes());
-        let loaded = akunu_plan::load_watched(&plan, model.weights(), &mut *device, on_load)?;
+        let loaded = akunu_plan::load(&plan, model.weights(), &mut *device, on_load)?;
         let mut logits = reserved("logits", plan.config.vocab_size)?;
         logits.resize(plan.config.vocab_size, 0.0);
         Ok(Engine {
