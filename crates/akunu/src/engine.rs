@@ -13,7 +13,7 @@ use crate::memory::reserved;
 use crate::pass::{Feed, LastPass};
 use crate::prompt::check_prompt;
 use crate::session::SlotPool;
-use crate::{BackendOptions, DeviceChoice, Error, Model, Session, memory};
+use crate::{BackendOptions, DeviceChoice, Error, Model, Sampler, Sampling, Session, memory};
 
 /// Default context length, unless that of the model is shorter.
 pub const DEFAULT_CONTEXT: usize = 4096;
@@ -301,6 +301,15 @@ impl Engine {
     /// The time for planning, loading and preparing.
     pub fn load_time(&self) -> Duration {
         self.load_time
+    }
+
+    /// A sampler for a text, with the model's default breakers for DRY if the settings have none.
+    pub fn sampler(&self, sampling: &Sampling) -> Result<Sampler, Error> {
+        if sampling.dry_multiplier > 0.0 && sampling.dry_breakers.is_none() {
+            let dry_breakers = Some(self.model.default_breakers().clone());
+            return Sampler::new(&Sampling { dry_breakers, ..sampling.clone() }, self.vocab_size());
+        }
+        Sampler::new(sampling, self.vocab_size())
     }
 
     /// Takes a free slot.
