@@ -14,7 +14,7 @@ use akunu_gpu::{
 use akunu_kernels::{Chip, Function, Pass};
 use akunu_plan::{
     Capabilities, Device, DeviceError, Entries, InPlace, KeyOrder, KvType, Loaded, ModelPlan, PassKind,
-    PlanOptions, Row, Submission, load, plan,
+    PlanOptions, Row, Submission, load, plan, unwatched,
 };
 
 const NAME: &str = "ledger";
@@ -255,7 +255,7 @@ impl Running {
             fuse: true,
         };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();
-        let loaded = load(&plan, &*model, &mut device).unwrap();
+        let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();
         Running { device, plan, loaded }
     }
 

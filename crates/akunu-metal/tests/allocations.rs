@@ -13,6 +13,7 @@ use akunu_kernels::Function;
 use akunu_metal::CHIPS;
 use akunu_plan::{
     Capabilities, Device, DeviceError, Entries, InPlace, KvType, PlanOptions, Row, Submission, load, plan,
+    unwatched,
 };
 use akunu_testing::{CountingAllocator, allocations};
 
@@ -145,7 +146,7 @@ fn replays_allocate_nothing(indirect: bool) {
         fuse: true,
     };
     let plan = plan(&*model, device.capabilities(), &options).unwrap();
-    let loaded = load(&plan, &*model, &mut device).unwrap();
+    let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();
     let rows: Vec<Row> = (0..100).map(|i| Row::causal(i, i, 0)).collect();
     let before = allocations();
     let dispatched = device.gpu().dispatches;

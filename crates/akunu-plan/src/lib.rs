@@ -36,7 +36,7 @@ pub use device::{
 };
 pub use entries::{Entries, EntryBounds, Move, MoveBounds, MoveKind, RowBounds};
 pub use keys::KeyOrder;
-pub use load::{Loaded, OnLoad, load, load_buffers, load_buffers_watched, load_watched, unwatched};
+pub use load::{Loaded, OnLoad, load, load_buffers, unwatched};
 pub use ops::{Access, Content, Kernel, RowSet};
 pub use passes::{PassKind, Passes, Tables};
 pub use plan::{

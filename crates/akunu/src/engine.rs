@@ -13,7 +13,7 @@ use crate::memory::reserved;
 use crate::pass::{Feed, LastPass};
 use crate::prompt::check_prompt;
 use crate::session::SlotPool;
-use crate::{BackendOptions, DeviceChoice, Error, Model, Session, memory};
+use crate::{BackendOptions, DeviceChoice, Error, Model, Sampler, Sampling, Session, memory};
 
 /// Default context length, unless that of the model is shorter.
 pub const DEFAULT_CONTEXT: usize = 4096;
@@ -255,7 +255,7 @@ impl Engine {
         check_fits(&plan, available)?;
         let mut notes = notes(&model, options, &plan, device.capabilities(), available);
         notes.extend(model.tokenizer_notes());
-        let loaded = akunu_plan::load_watched(&plan, model.weights(), &mut *device, on_load)?;
+        let loaded = akunu_plan::load(&plan, model.weights(), &mut *device, on_load)?;
         let mut logits = reserved("logits", plan.config.vocab_size)?;
         logits.resize(plan.config.vocab_size, 0.0);
         Ok(Engine {
@@ -307,6 +307,15 @@ impl Engine {
     /// The time for planning, loading and preparing.
     pub fn load_time(&self) -> Duration {
         self.load_time
+    }
+
+    /// A sampler for a text, with the model's default breakers for DRY if the settings have none.
+    pub fn sampler(&self, sampling: &Sampling) -> Result<Sampler, Error> {
+        if sampling.dry_multiplier > 0.0 && sampling.dry_breakers.is_none() {
+            let dry_breakers = Some(self.model.default_breakers().clone());
+            return Sampler::new(&Sampling { dry_breakers, ..sampling.clone() }, self.vocab_size());
+        }
+        Sampler::new(sampling, self.vocab_size())
     }
 
     /// Takes a free slot.
