@@ -94,6 +94,11 @@ impl DType {
         self.block_len() > 1
     }
 
+    /// Whether [`crate::blocks::quantize_row`] searches scales, so that weights of the error matter.
+    pub const fn is_searched(self) -> bool {
+        self.is_quantised() && !matches!(self, DType::Q8_0 | DType::Affine(_))
+    }
+
     pub fn from_gguf_id(id: u32) -> Option<DType> {
         DType::ALL.into_iter().find(|t| t.gguf_id() == Some(id))
     }
