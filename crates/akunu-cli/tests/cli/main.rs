@@ -23,6 +23,7 @@ mod out_files;
 mod promises;
 mod quantize;
 mod run;
+mod samplers;
 mod serve;
 mod signals;
 mod sparse;
