@@ -24,6 +24,7 @@ mod out_files;
 mod promises;
 mod quantize;
 mod run;
+mod samplers;
 mod serve;
 mod signals;
 mod sparse;
