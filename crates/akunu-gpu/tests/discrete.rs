@@ -251,6 +251,7 @@ impl Running {
             prefill_logit_rows: 1,
             chain: 24,
             fuse: true,
+            keep_inputs: false,
         };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();
         let loaded = load(&plan, &*model, &mut device).unwrap();

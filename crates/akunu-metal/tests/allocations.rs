@@ -141,6 +141,7 @@ fn replays_allocate_nothing(indirect: bool) {
         prefill_logit_rows: 1,
         chain: chip.row().chain,
         fuse: true,
+        keep_inputs: false,
     };
     let plan = plan(&*model, device.capabilities(), &options).unwrap();
     let loaded = load(&plan, &*model, &mut device).unwrap();

@@ -45,6 +45,7 @@ impl Drawn {
             prefill_logit_rows: 1,
             chain: CHAIN,
             fuse: true,
+            keep_inputs: false,
         };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();
         let loaded = load(&plan, &*model, &mut device).unwrap();

@@ -29,6 +29,7 @@ fn logits(model: &dyn WeightProvider, ids: &[u32], chunk: usize, kv: KvType) -> 
         prefill_logit_rows: chunk,
         chain: 1,
         fuse: true,
+        keep_inputs: false,
     };
     let plan = plan(model, device.capabilities(), &options).unwrap();
     let loaded = load(&plan, model, &mut device).unwrap();

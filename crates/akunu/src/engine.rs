@@ -135,6 +135,7 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
         prefill_logit_rows: options.logit_rows.min(prefill_rows),
         chain: options.chain.unwrap_or(capabilities.chain).clamp(1, context),
         fuse: options.fuse,
+        keep_inputs: false,
     };
     Ok(akunu_plan::plan(model.weights(), capabilities, &plan_options)?)
 }

@@ -103,7 +103,8 @@ fn outputs() -> Vec<(&'static str, Value)> {
     write_small_model(&small, suggestion, None);
     let story = folder.path().join("story.txt");
     fs::write(&story, "Once upon a time, there was a little fox.").unwrap();
-    let [small, story] = [path(&small), path(&story)];
+    let imatrix = folder.path().join("imatrix.gguf");
+    let [small, story, imatrix] = [&small, &story, &imatrix].map(|file| path(file));
     let [encoder, prompts, reranker] = ["bert-mean", "embedding-gemma", "bert-cross-encoder"]
         .map(|name| file("testdata/encoders").join(name));
     let [encoder, prompts, reranker] = [path(&encoder), path(&prompts), path(&reranker)];
@@ -120,6 +121,7 @@ fn outputs() -> Vec<(&'static str, Value)> {
         ("akunu rerank", json(&["rerank", reranker, "--ids", "1,2", "--json"])),
         ("akunu logits", json(&["logits", "--ids", "1,2", "--json"])),
         ("akunu perplexity", json(&["perplexity", story, "--json"])),
+        ("akunu imatrix", json(&["imatrix", "-f", story, "-o", imatrix, "--json"])),
         ("akunu table", json(&["table", "--json"])),
         ("akunu verify", json(&["verify", small, "--tokens", "2", "--json"])),
         ("akunu profile", json(&["profile", small, "-r", "1", "--device", "cpu", "--json"])),

@@ -16,6 +16,7 @@ mod errors;
 mod habits;
 mod help;
 mod hub;
+mod importance;
 mod json_fields;
 mod mlx;
 mod models;

@@ -27,6 +27,7 @@ pub(crate) fn plan_encoder(
         prefill_logit_rows: options.texts,
         chain: 1,
         fuse: options.fuse,
+        keep_inputs: false,
     };
     check(config, &as_plan)?;
     let mut buffers = Buffers::default();

@@ -235,5 +235,6 @@ pub fn options() -> PlanOptions {
         prefill_logit_rows: 1,
         chain: 8,
         fuse: true,
+        keep_inputs: false,
     }
 }
