@@ -52,6 +52,7 @@ fn options(kv: KvType, context: usize, rows: usize) -> PlanOptions {
         windows: 1,
         beams: 1,
         fuse: true,
+        keep_inputs: false,
     }
 }
 

@@ -253,6 +253,7 @@ impl Running {
             windows: 1,
             beams: 1,
             fuse: true,
+            keep_inputs: false,
         };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();
         let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();

@@ -144,6 +144,7 @@ fn replays_allocate_nothing(indirect: bool) {
         windows: 1,
         beams: 1,
         fuse: true,
+        keep_inputs: false,
     };
     let plan = plan(&*model, device.capabilities(), &options).unwrap();
     let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();

@@ -33,6 +33,7 @@ fn logits(model: &dyn WeightProvider, ids: &[u32], chunk: usize, kv: KvType) -> 
         windows: 1,
         beams: 1,
         fuse: true,
+        keep_inputs: false,
     };
     let plan = plan(model, device.capabilities(), &options).unwrap();
     let loaded = load(&plan, model, &mut device, &mut unwatched).unwrap();

@@ -5,7 +5,9 @@
 
 use akunu_arch::open_model;
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{Capabilities, Device, Entries, KvType, PassKind, PlanOptions, Row, Submission, load, plan, unwatched};
+use akunu_plan::{
+    Capabilities, Device, Entries, KvType, PassKind, PlanOptions, Row, Submission, load, plan, unwatched,
+};
 use serde_json::Value;
 
 fn numbers(value: &Value) -> Vec<f64> {
@@ -44,6 +46,7 @@ fn compare(chunk: usize, folds: bool) {
         windows: 2,
         beams: 2,
         fuse: true,
+        keep_inputs: false,
     };
     let plan = plan(&*model, device.capabilities(), &options).unwrap();
     let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();

@@ -137,6 +137,7 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
         windows: 1,
         beams: 1,
         fuse: options.fuse,
+        keep_inputs: false,
     };
     Ok(akunu_plan::plan(model.weights(), capabilities, &plan_options)?)
 }

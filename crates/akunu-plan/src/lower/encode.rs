@@ -33,6 +33,7 @@ pub(crate) fn plan_encoder(
         windows: 1,
         beams: 1,
         fuse: options.fuse,
+        keep_inputs: false,
     };
     check(config, &as_plan)?;
     let mut buffers = Buffers::default();
