@@ -94,7 +94,11 @@ impl Device for LateDevice {
     }
 
     fn peek(&mut self, buffer: DeviceBuffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.peek(buffer, bytes)
+        match self.last {
+            // What has been submitted is all before what is held back.
+            Some(_) => self.inner.download(buffer, 0, bytes),
+            None => self.inner.peek(buffer, bytes),
+        }
     }
 
     fn wait(&mut self) -> Result<Outcome, DeviceError> {

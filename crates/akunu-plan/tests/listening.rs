@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use akunu_arch::open_model;
+use std::path::Path;
+
+use akunu_arch::{WeightProvider, open_model};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
     Capabilities, Device, Entries, KvType, PassKind, PlanOptions, Row, Submission, load, plan, unwatched,
@@ -27,13 +29,59 @@ fn worst(found: &[f32], wanted: &[f64]) -> f64 {
     ) / largest
 }
 
-/// Both windows in one pass of the encoder; each sequence in two slots, which share a window, in chunks of `chunk` rows.
-fn compare(chunk: usize, folds: bool) {
-    let Some(golden) = akunu_testing::data("tiny_whisper", "golden") else { return };
-    let model = open_model(&golden.join("tiny_whisper.safetensors")).unwrap();
-    let oracle: Value =
-        serde_json::from_slice(&std::fs::read(golden.join("tiny_whisper_logits.json")).unwrap()).unwrap();
+/// A model with two windows of frames, the encoder's states, and a sequence of tokens with its logits for each.
+struct Golden {
+    model: Box<dyn WeightProvider>,
+    /// `[window][frame][band]`
+    frames: Vec<f32>,
+    states: Vec<f64>,
+    ids: [Vec<u32>; 2],
+    logits: [Vec<f64>; 2],
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    numbers(value).into_iter().map(|id| id as u32).collect()
+}
+
+/// Of `training/whisper_goldens.py`.
+fn own(name: &str) -> Golden {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/whisper").join(name);
+    let golden: Value = serde_json::from_slice(&std::fs::read(folder.join("golden.json")).unwrap()).unwrap();
+    Golden {
+        model: open_model(&folder).unwrap(),
+        frames: numbers(&golden["frames"]).into_iter().map(|value| value as f32).collect(),
+        states: numbers(&golden["states"]),
+        ids: [0, 1].map(|window| ids(&golden["ids"][window])),
+        logits: [0, 1].map(|window| numbers(&golden["logits"][window])),
+    }
+}
+
+/// Of the test data; its frames are `[window][band][frame]`, and its encoder's positions are not in the file.
+fn tiny() -> Option<Golden> {
+    let folder = akunu_testing::data("tiny_whisper", "golden")?;
+    let model = open_model(&folder.join("tiny_whisper.safetensors")).unwrap();
+    let golden: Value =
+        serde_json::from_slice(&std::fs::read(folder.join("tiny_whisper_logits.json")).unwrap()).unwrap();
     let encoder = model.config().encoder.unwrap();
+    let mut frames = vec![];
+    for mel in golden["mel_inputs"].as_array().unwrap() {
+        let (mel, count) = (numbers(mel), 2 * encoder.positions);
+        assert_eq!(mel.len(), encoder.bands * count);
+        let of = |frame: usize| (0..encoder.bands).map(move |band| band * count + frame);
+        frames.extend((0..count).flat_map(of).map(|at| mel[at] as f32));
+    }
+    Some(Golden {
+        model,
+        frames,
+        states: numbers(&golden["enc_hidden"]),
+        ids: [0, 1].map(|window| ids(&golden["dec_sequences"][window])),
+        logits: [0, 1].map(|window| numbers(&golden["logits"][window])),
+    })
+}
+
+/// Both windows in one pass of the encoder; each sequence in two slots, which share a window, in chunks of `chunk` rows.
+fn compare(golden: &Golden, chunk: usize, folds: bool) {
+    let model = &*golden.model;
     let mut device =
         ReferenceDevice::like(&Capabilities { folds, ..ReferenceDevice::new().capabilities().clone() });
     let options = PlanOptions {
@@ -48,8 +96,8 @@ fn compare(chunk: usize, folds: bool) {
         fuse: true,
         keep_inputs: false,
     };
-    let plan = plan(&*model, device.capabilities(), &options).unwrap();
-    let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();
+    let plan = plan(model, device.capabilities(), &options).unwrap();
+    let loaded = load(&plan, model, &mut device, &mut unwatched).unwrap();
     let mut run = |kind: PassKind, rows: &[Row], frames: Option<&[f32]>| {
         let io = plan.tables.get(kind).unwrap().io;
         if let Some(frames) = frames {
@@ -72,38 +120,27 @@ fn compare(chunk: usize, folds: bool) {
         values
     };
 
-    let mels = oracle["mel_inputs"].as_array().unwrap();
-    let mut frames = vec![];
-    for mel in mels {
-        let (mel, count) = (numbers(mel), 2 * encoder.positions);
-        assert_eq!(mel.len(), encoder.bands * count);
-        frames.extend((0..count).flat_map(|frame| {
-            let band = |band: usize| mel[band * count + frame] as f32;
-            (0..encoder.bands).map(band).collect::<Vec<_>>()
-        }));
-    }
     let rows: Vec<Row> = (0..2).flat_map(|window| plan.window_rows(window)).collect();
-    let states = run(PassKind::Encode, &rows, Some(&frames));
-    let wanted = numbers(&oracle["enc_hidden"]);
-    let difference = worst(&states, &wanted);
+    let states = run(PassKind::Encode, &rows, Some(&golden.frames));
+    let difference = worst(&states, &golden.states);
     assert!(difference < 1e-5, "states: {difference:.2e}");
 
     for slot in [3, 0, 2, 1] {
-        let ids = numbers(&oracle["dec_sequences"][slot / 2]);
-        let wanted = numbers(&oracle["logits"][slot / 2]);
         let start = plan.slot_start(slot as u32);
-        let rows: Vec<Row> =
-            ids.iter().enumerate().map(|(i, &id)| Row::causal(id as u32, i as u32, start)).collect();
+        let row = |(i, &id): (usize, &u32)| Row::causal(id, i as u32, start);
+        let rows: Vec<Row> = golden.ids[slot / 2].iter().enumerate().map(row).collect();
         let kind = if chunk == 1 { PassKind::Decode } else { PassKind::Prefill };
         let logits: Vec<f32> = rows.chunks(chunk).flat_map(|rows| run(kind, rows, None)).collect();
-        let difference = worst(&logits, &wanted);
+        let difference = worst(&logits, &golden.logits[slot / 2]);
         assert!(difference < 1e-5, "slot {slot}, chunks of {chunk}: {difference:.2e}");
     }
 }
 
 #[test]
-fn a_tiny_whisper_matches_float64_goldens() {
-    for (chunk, folds) in [(8, false), (4, false), (1, false), (1, true)] {
-        compare(chunk, folds);
+fn whispers_match_float64_goldens() {
+    for golden in ["whisper-80", "whisper-128-turbo"].map(own).iter().chain(&tiny()) {
+        for (chunk, folds) in [(8, false), (4, false), (1, false), (1, true)] {
+            compare(golden, chunk, folds);
+        }
     }
 }
