@@ -190,7 +190,7 @@ main() {
         *":$prefix/bin:"*) ;;
         *) say "$prefix/bin is not in PATH: export PATH=\"$prefix/bin:\$PATH\"" ;;
     esac
-    say "zsh completes after: fpath=($prefix/share/zsh/site-functions \$fpath)"
+    say "zsh completes after: fpath=(\"$prefix/share/zsh/site-functions\" \$fpath)"
 }
 
 # At the end, so that a script that arrived in part does nothing.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests for a machine with an NVIDIA GPU. Requires only this folder, the driver and NVRTC.
 #
-#   ./run.sh                           doctor, verify, chains, allocations, bench
+#   ./run.sh                           doctor, verify, chains, sampling, allocations, bench
 #   ./run.sh verify                    one of them
 #   ./run.sh bench llama-8b:Q4_K_M     shapes to measure; the files are generated
 #   ./run.sh ends llama-1b:Q4_0        time of a chain that stops at its second token
@@ -73,6 +73,12 @@ chains() {
     "One day a little girl named Lily went to the park with her dog. The dog saw a big red ball and"
 }
 
+# A separate program compares the kernel with the definition for random settings, and texts sampled on the GPU with texts sampled on
+# the host. On the CPU the host always samples.
+sampling() {
+  attempt "sampling" env AKUNU_TEST_DEVICE="${device/cpu/reference}" ./device_sampling --test-threads 1
+}
+
 # A separate program checks that after a warm-up tokens allocate no memory, neither on the host nor on the GPU.
 allocations() {
   attempt "allocations" env AKUNU_TEST_DEVICE="$device" ./zero_alloc
@@ -130,8 +136,8 @@ ends() {
 
 ./akunu doctor
 case ${1:-all} in
-  all) verify; chains; allocations; bench ;;
-  verify | chains | allocations) "$1" ;;
+  all) verify; chains; sampling; allocations; bench ;;
+  verify | chains | sampling | allocations) "$1" ;;
   bench | ends | sanitize) "$1" "${@:2}" ;;
   *) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

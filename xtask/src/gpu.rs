@@ -1,5 +1,5 @@
-//! Bundles what is tested on a machine with a GPU and without Rust: akunu, the tests of allocations and of chain ends,
-//! the small test models and a script, in one folder and one archive.
+//! Bundles what is tested on a machine with a GPU and without Rust: akunu, the tests of allocations, sampling and chain
+//! ends, the small test models and a script, in one folder and one archive.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,13 @@ pub(crate) fn bundle() -> Result<()> {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(folder.join("models"))?;
-    let (counts, times) = (built_test("akunu", "zero_alloc")?, built_example("akunu", "chain_end")?);
-    for (program, name) in [(akunu, "akunu"), (counts, "zero_alloc"), (times, "chain_end")] {
+    let programs = [
+        (akunu, "akunu"),
+        (built_test("akunu", "zero_alloc")?, "zero_alloc"),
+        (built_test("akunu", "device_sampling")?, "device_sampling"),
+        (built_example("akunu", "chain_end")?, "chain_end"),
+    ];
+    for (program, name) in programs {
         // Half of the file is debug information.
         run(Command::new("strip").arg("-o").arg(folder.join(name)).arg(program))?;
     }

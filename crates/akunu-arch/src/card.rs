@@ -69,6 +69,9 @@ pub struct Card {
     pub rotates_in_windows: bool,
     /// There is a norm after the last layer.
     pub final_norm: bool,
+    /// Before the tokens' tower there is one for audio: two convolutions over log-mel frames, and layers with a norm
+    /// before each part. The tokens' layers attend to its states.
+    pub hears: bool,
 
     /// Activation between the two matrices of a classifier.
     pub classifier: Activation,
@@ -212,6 +215,7 @@ impl Card {
         rotary: true,
         rotates_in_windows: false,
         final_norm: true,
+        hears: false,
         classifier: Activation::Tanh,
         rerank: None,
         shapes: &[],

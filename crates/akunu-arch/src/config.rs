@@ -61,12 +61,26 @@ pub struct ModelConfig {
     /// Attention is bidirectional. Such a model produces embeddings, not tokens.
     pub bidirectional: bool,
     pub embedding: EmbeddingFacts,
+    /// The encoder of audio whose states the decoder attends to, in models that transcribe.
+    pub encoder: Option<EncoderFacts>,
     /// Parts of the file that are not run, such as a vision encoder.
     pub left_out: Option<&'static str>,
     pub sampling: SuggestedSampling,
     /// End-of-text token ids from the configuration (a vocabulary may add more).
     pub eos_ids: Vec<u32>,
     pub bos_id: Option<u32>,
+}
+
+/// The shape of an encoder of audio, as far as it is not the decoder's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncoderFacts {
+    pub layer_count: usize,
+    pub head_count: usize,
+    pub ffn_size: usize,
+    /// States of a window, of which each is made of two frames.
+    pub positions: usize,
+    /// Mel bands of a frame.
+    pub bands: usize,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -268,6 +282,21 @@ impl ModelConfig {
         self.rope.dims > 0 && !self.unrotated.get(layer).copied().unwrap_or(false)
     }
 
+    /// The configuration of the encoder alone, as that of a bidirectional model.
+    pub fn of_encoder(&self) -> Option<ModelConfig> {
+        let encoder = self.encoder?;
+        Some(ModelConfig {
+            context_length: encoder.positions,
+            layer_count: encoder.layer_count,
+            ffn_size: encoder.ffn_size,
+            head_count: encoder.head_count,
+            kv_head_count: encoder.head_count,
+            head_dim: self.hidden_size / encoder.head_count.max(1),
+            bidirectional: true,
+            ..self.clone()
+        })
+    }
+
     /// Rejects implausible values, so that later code cannot divide by zero or overflow. Shapes of single tensors are
     /// checked when the plan is made.
     pub(crate) fn check(&self, place: &'static str, tensors: &[TensorInfo]) -> Result<(), FormatError> {
@@ -294,6 +323,28 @@ impl ModelConfig {
                 "head count",
                 format!("{heads} query heads are not a multiple of {kv_heads} key-value heads"),
             );
+        }
+        if let Some(encoder) = self.encoder {
+            for (key, value) in [
+                ("encoder layer count", encoder.layer_count),
+                ("encoder head count", encoder.head_count),
+                ("encoder feed-forward size", encoder.ffn_size),
+                ("encoder positions", encoder.positions),
+                ("mel bands", encoder.bands),
+            ] {
+                if value == 0 || value > MAX {
+                    return wrong(key, format!("{value} is out of range"));
+                }
+            }
+            if !self.hidden_size.is_multiple_of(encoder.head_count) {
+                let problem =
+                    format!("{} do not divide a hidden size of {}", encoder.head_count, self.hidden_size);
+                return wrong("encoder head count", problem);
+            }
+            if encoder.layer_count > tensors.len() {
+                let problem = format!("{} layers of {} tensors", encoder.layer_count, tensors.len());
+                return wrong("encoder layer count", problem);
+            }
         }
         if self.layer_count > tensors.len() {
             let problem =

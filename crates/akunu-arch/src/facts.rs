@@ -43,6 +43,12 @@ pub enum Fact {
     YarnLogMultiplier,
     /// Which hidden state a classifier reads, as GGUF's pooling number. `config.json` has its name.
     ClassifierPooling,
+    /// Of the encoder of audio.
+    EncoderLayerCount,
+    EncoderHeadCount,
+    EncoderFfnSize,
+    EncoderPositions,
+    MelBands,
 }
 
 /// How the number in a file is converted to the fact.

@@ -18,8 +18,8 @@ pub mod tower;
 
 pub use card::{ACTIVATIONS, Card, DefaultWindow, HfKind, RerankPrompt, RopeStyle, Sliding};
 pub use config::{
-    Activation, EmbeddingFacts, MAX_MODULES, ModelConfig, Pooling, QueryScaling, Rope, RopeFactors,
-    RopeScaling, Source, SuggestedSampling, Window, WindowPattern,
+    Activation, EmbeddingFacts, EncoderFacts, MAX_MODULES, ModelConfig, Pooling, QueryScaling, Rope,
+    RopeFactors, RopeScaling, Source, SuggestedSampling, Window, WindowPattern,
 };
 pub use families::CARDS;
 pub use gguf::GgufModel;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use akunu_format::{FormatError, Place, TensorInfo, printable};
 
 use crate::families::CARDS;
-use crate::tensors::{FusedRule, Part, Sizes};
+use crate::tensors::{FusedRule, Kind, Part, Sizes};
 use crate::{Card, ModelConfig};
 
 /// Suffixes of tensors that carry no information: buffers that every loader computes itself.
@@ -47,14 +47,18 @@ pub(crate) fn canonical(name: &str, card: &Card) -> Option<String> {
     if let Some(ours) = find(Part::Model, module).or_else(|| find(Part::Model, &rooted)) {
         return matches!(kind, "weight" | "bias").then(|| format!("{ours}.{kind}"));
     }
-    let (layer, part) = rooted.strip_prefix(naming.layers)?.split_once('.')?;
+    let (of, start, (layer, part)) = naming.of_layers().find_map(|(of, start, layers)| {
+        let rest = module.strip_prefix(layers).or_else(|| rooted.strip_prefix(layers))?;
+        Some((of, start, rest.split_once('.')?))
+    })?;
     let layer = layer_number(layer)?;
     if !matches!(kind, "weight" | "bias") {
         return None;
     }
-    let stacked = || card.fused.iter().find(|stack| stack.hf == part).map(|stack| stack.name);
-    let ours = find(Part::Layer, part).or_else(stacked)?;
-    Some(format!("blk.{layer}.{ours}.{kind}"))
+    let stacked =
+        || card.fused.iter().find(|stack| stack.hf == part && of == Part::Layer).map(|stack| stack.name);
+    let ours = find(of, part).or_else(stacked)?;
+    Some(format!("{start}{layer}.{ours}.{kind}"))
 }
 
 /// The inverse: the Hugging Face name of a tensor with this canonical name.
@@ -65,9 +69,10 @@ pub(crate) fn hugging_face(name: &str, card: &Card) -> Option<String> {
         rules.find(|rule| rule.name == name).and_then(|rule| rule.hf)
     };
     match layer_and_part(name) {
-        Some((layer, part)) => {
-            let theirs = find(Part::Layer, part)?;
-            Some(format!("{}{layer}.{theirs}.{kind}", card.naming.layers))
+        Some((of, layer, part)) => {
+            let theirs = find(of, part)?;
+            let layers = card.naming.of_layers().find(|(part, ..)| *part == of)?.2;
+            Some(format!("{layers}{layer}.{theirs}.{kind}"))
         }
         None => Some(format!("{}.{kind}", find(Part::Model, module)?)),
     }
@@ -92,12 +97,24 @@ pub(crate) fn rename(
 ) -> Result<Vec<TensorInfo>, FormatError> {
     for tensor in &mut tensors {
         tensor.name = canonical(&tensor.name, card).ok_or_else(|| unknown(&tensor.name, architecture))?;
+        join_taps(tensor, card);
     }
     // The first matrix of a classifier without the second is a leftover of training.
     if !tensors.iter().any(|tensor| tensor.name == "cls.output.weight") {
         tensors.retain(|tensor| !tensor.name.starts_with("cls."));
     }
     Ok(tensors)
+}
+
+/// The rows of a convolution's matrix have all weights of an output.
+pub(crate) fn join_taps(tensor: &mut TensorInfo, card: &Card) {
+    if let [outputs, inputs, taps] = tensor.shape[..]
+        && card.tensor_rules().any(|rule| {
+            rule.kind == Kind::Convolution && tensor.name.strip_suffix(".weight") == Some(rule.name)
+        })
+    {
+        tensor.shape = vec![outputs, inputs * taps];
+    }
 }
 
 /// A plain decimal number, so that a layer has only one name.
@@ -107,16 +124,19 @@ fn layer_number(text: &str) -> Option<usize> {
 }
 
 /// Whether any family has a tensor of this name. Whether this model's family has it is checked by the plan.
-fn is_canonical(name: &str, layer_count: usize) -> bool {
+fn is_canonical(name: &str, config: &ModelConfig) -> bool {
     let known = |part: Part, name: &str| {
         let mut rules = CARDS.iter().flat_map(|card| card.tensor_rules());
         rules.any(|rule| rule.part == part && rule.name == name)
     };
     let in_layer = || {
-        let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
-        let (part, kind) = rest.rsplit_once('.')?;
-        let known = matches!(kind, "weight" | "bias") && known(Part::Layer, part);
-        (known && layer_number(layer)? < layer_count).then_some(())
+        let (of, layer, part) = layer_and_part(name)?;
+        let known = (name.ends_with(".weight") || name.ends_with(".bias")) && known(of, part);
+        let count = match of {
+            Part::EncoderLayer => config.encoder.as_ref().map_or(0, |encoder| encoder.layer_count),
+            Part::Layer | Part::Model => config.layer_count,
+        };
+        (known && layer_number(layer)? < count).then_some(())
     };
     let in_model = || {
         let (part, kind) = name.rsplit_once('.')?;
@@ -127,10 +147,14 @@ fn is_canonical(name: &str, layer_count: usize) -> bool {
     in_model().or_else(in_layer).is_some()
 }
 
-/// Layer and base name of a tensor: `blk.3.attn_q.weight` is (3, `attn_q`).
-pub(crate) fn layer_and_part(name: &str) -> Option<(&str, &str)> {
-    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
-    Some((layer, rest.rsplit_once('.')?.0))
+/// Kind of layer, layer and base name of a tensor: `blk.3.attn_q.weight` is `attn_q` of the layer 3.
+pub(crate) fn layer_and_part(name: &str) -> Option<(Part, &str, &str)> {
+    let (part, rest) = match name.strip_prefix("enc.blk.") {
+        Some(rest) => (Part::EncoderLayer, rest),
+        None => (Part::Layer, name.strip_prefix("blk.")?),
+    };
+    let (layer, rest) = rest.split_once('.')?;
+    Some((part, layer, rest.rsplit_once('.')?.0))
 }
 
 /// The tensors of the model, with fused ones split: each part is a range of rows of the fused tensor.
@@ -200,7 +224,7 @@ fn split(stack: &TensorInfo, parts: impl Iterator<Item = (String, usize)>, out: 
 
 /// Rejects unknown tensors, which would otherwise be omitted from the computation silently.
 pub(crate) fn refuse_unknown(tensors: &[TensorInfo], config: &ModelConfig) -> Result<(), FormatError> {
-    match tensors.iter().find(|tensor| !is_canonical(&tensor.name, config.layer_count)) {
+    match tensors.iter().find(|tensor| !is_canonical(&tensor.name, config)) {
         None => Ok(()),
         Some(tensor) => Err(unknown(&tensor.name, &config.architecture)),
     }
@@ -253,6 +277,7 @@ mod tests {
                 let ours = match rule.part {
                     Part::Model => format!("{}.weight", rule.name),
                     Part::Layer => format!("blk.5.{}.weight", rule.name),
+                    Part::EncoderLayer => format!("enc.blk.5.{}.weight", rule.name),
                 };
                 let theirs = hugging_face(&ours, card);
                 assert_eq!(theirs.is_some(), rule.hf.is_some(), "{ours}");

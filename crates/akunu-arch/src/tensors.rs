@@ -27,6 +27,12 @@ pub enum Dim {
     DistanceBuckets,
     /// Half the number of rotated dimensions.
     RopePairs,
+    /// Of the encoder of audio.
+    EncoderFfn,
+    EncoderPositions,
+    /// What a convolution over three frames of mel bands multiplies, or of hidden states.
+    ThreeFrames,
+    ThreeStates,
 }
 
 /// The sizes of the dimensions in one model.
@@ -40,6 +46,15 @@ pub struct Sizes {
     pub head_dim: usize,
     pub rope_dims: usize,
     pub positions: usize,
+    pub encoder: EncoderSizes,
+}
+
+/// The sizes of an encoder of audio; 0 without one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EncoderSizes {
+    pub ffn: usize,
+    pub positions: usize,
+    pub bands: usize,
 }
 
 impl Dim {
@@ -58,6 +73,10 @@ impl Dim {
             Dim::Labels => 1,
             Dim::DistanceBuckets => 32,
             Dim::RopePairs => sizes.rope_dims / 2,
+            Dim::EncoderFfn => sizes.encoder.ffn,
+            Dim::EncoderPositions => sizes.encoder.positions,
+            Dim::ThreeFrames => 3 * sizes.encoder.bands,
+            Dim::ThreeStates => 3 * sizes.hidden,
         }
     }
 }
@@ -73,6 +92,11 @@ impl From<&ModelConfig> for Sizes {
             head_dim: config.head_dim,
             rope_dims: config.rope.dims,
             positions: config.context_length,
+            encoder: config.encoder.as_ref().map_or_else(EncoderSizes::default, |encoder| EncoderSizes {
+                ffn: encoder.ffn_size,
+                positions: encoder.positions,
+                bands: encoder.bands,
+            }),
         }
     }
 }
@@ -88,6 +112,7 @@ impl From<&Shape> for Sizes {
             head_dim: shape.head_dim,
             rope_dims: shape.head_dim,
             positions: shape.context,
+            encoder: EncoderSizes::default(),
         }
     }
 }
@@ -99,6 +124,8 @@ pub enum Part {
     Model,
     /// `hf` is the part of the Hugging Face name after the layer number.
     Layer,
+    /// The same in the layers of an encoder.
+    EncoderLayer,
 }
 
 /// How a conversion treats a tensor.
@@ -116,6 +143,10 @@ pub enum Kind {
     RopeFactors,
     /// The output matrix; if absent, the embedding is used.
     Output,
+    /// A convolution over three frames: files have `[outputs][inputs][3]`, here it is a matrix with `3 · inputs` columns.
+    Convolution,
+    /// A table of positions that are computed where the file has none: sines and cosines.
+    Sinusoids,
 }
 
 /// A tensor, or one in each layer. `name` and `hf` do not contain `.weight`; tensors of layers may also have a `.bias`.
@@ -167,6 +198,8 @@ pub struct Naming {
     pub root: &'static str,
     /// Prefix of names in layers, including the root; followed by the layer number and a dot.
     pub layers: &'static str,
+    /// The same for the layers of an encoder of audio.
+    pub encoder_layers: Option<&'static str>,
     /// Prefixes that larger models put before all names; the first match is removed.
     pub prefixes: &'static [&'static str],
 }
@@ -179,12 +212,30 @@ pub const fn model(name: &'static str, hf: &'static str, kind: Kind, shape: &'st
     TensorRule { name, hf: Some(hf), part: Part::Model, kind, shape }
 }
 
+pub const fn encoder_layer(
+    name: &'static str,
+    hf: &'static str,
+    kind: Kind,
+    shape: &'static [Dim],
+) -> TensorRule {
+    TensorRule { name, hf: Some(hf), part: Part::EncoderLayer, kind, shape }
+}
+
 /// A tensor that is separate in GGUF files, and fused in Hugging Face files.
 pub const fn gguf_layer(name: &'static str, kind: Kind, shape: &'static [Dim]) -> TensorRule {
     TensorRule { name, hf: None, part: Part::Layer, kind, shape }
 }
 
-pub const LLAMA_NAMING: Naming = Naming { root: "model.", layers: "model.layers.", prefixes: PREFIXES };
+impl Naming {
+    /// The kinds of layers: what their canonical names begin with, and their Hugging Face names.
+    pub fn of_layers(&self) -> impl Iterator<Item = (Part, &'static str, &'static str)> + use<> {
+        let encoder = self.encoder_layers.map(|layers| (Part::EncoderLayer, "enc.blk.", layers));
+        [(Part::Layer, "blk.", self.layers)].into_iter().chain(encoder)
+    }
+}
+
+pub const LLAMA_NAMING: Naming =
+    Naming { root: "model.", layers: "model.layers.", encoder_layers: None, prefixes: PREFIXES };
 
 /// Prefixes of language model tensors in multimodal checkpoints.
 pub const PREFIXES: &[&str] = &["model.language_model.", "language_model.", ""];

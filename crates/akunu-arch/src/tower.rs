@@ -10,6 +10,8 @@ pub struct State(pub usize);
 /// Blocks in execution order. Block `i` produces [`State`] `i`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tower {
+    /// What the canonical names of its tensors begin with.
+    pub prefix: &'static str,
     pub blocks: Vec<Block>,
 }
 
@@ -25,6 +27,10 @@ pub struct Block {
 pub enum BlockKind {
     /// Rows of the token embedding, multiplied by `scale`.
     Embed { scale: f32 },
+    /// Log-mel frames of audio, two in a row.
+    Frames { bands: usize },
+    /// A convolution over three frames and an activation, for each of the two frames of a row or for the first only.
+    Convolve { x: State, tensor: &'static str, both: bool },
     /// Adds learned positions and token types, as far as the file has them.
     Positions { x: State },
     Norm {
@@ -35,6 +41,8 @@ pub enum BlockKind {
     },
     /// Attention and its output projection.
     Attend { x: State, attention: Attention },
+    /// Attention to the states of the encoder of audio, and its output projection.
+    AttendAcross { x: State },
     /// The feed-forward part.
     Feed { x: State, kind: FeedForwardKind },
     /// `residual + scale · x`.
@@ -117,7 +125,7 @@ impl Layer<'_> {
 
     /// Whether the file has this tensor in this layer.
     pub fn has(&self, tensor: &str) -> bool {
-        self.weights.tensor(&format!("blk.{}.{tensor}", self.index)).is_some()
+        self.weights.tensor(&format!("{}blk.{}.{tensor}", self.tower.prefix, self.index)).is_some()
     }
 
     pub fn norm(&mut self, tensor: &'static str, x: State) -> State {
@@ -141,6 +149,10 @@ impl Layer<'_> {
             false => Span { behind: size, ahead: 0 },
         });
         self.push(BlockKind::Attend { x, attention: Attention { qk_norm, rotation, window } })
+    }
+
+    pub fn attend_across(&mut self, x: State) -> State {
+        self.push(BlockKind::AttendAcross { x })
     }
 
     pub fn feed(&mut self, x: State) -> State {
@@ -189,12 +201,44 @@ impl Card {
         }
         tower
     }
+
+    /// The tower of the encoder of audio, by its own configuration.
+    pub fn encoder_tower(
+        &'static self,
+        weights: &dyn WeightProvider,
+        config: &ModelConfig,
+        bands: usize,
+    ) -> Tower {
+        let mut tower = Tower { prefix: "enc.", blocks: vec![] };
+        let frames = tower.push(None, BlockKind::Frames { bands });
+        let x = tower.push(None, BlockKind::Convolve { x: frames, tensor: "conv1", both: true });
+        let x = tower.push(None, BlockKind::Convolve { x, tensor: "conv2", both: false });
+        let mut x = tower.push(None, BlockKind::Positions { x });
+        for index in 0..config.layer_count {
+            x = pre_norm(&mut Layer { index, card: self, config, weights, tower: &mut tower }, x);
+        }
+        tower.push(None, BlockKind::Norm { x, tensor: "output_norm" });
+        tower
+    }
 }
 
 /// A norm before each part, as in LLaMA and most families.
 pub fn pre_norm(layer: &mut Layer<'_>, x: State) -> State {
     let normed = layer.norm("attn_norm", x);
     let attended = layer.attend(normed);
+    let x = layer.add(x, attended);
+    let normed = layer.norm("ffn_norm", x);
+    let fed = layer.feed(normed);
+    layer.add(x, fed)
+}
+
+/// A norm before each part, with attention to an encoder's states after that to the text.
+pub fn pre_norm_across(layer: &mut Layer<'_>, x: State) -> State {
+    let normed = layer.norm("attn_norm", x);
+    let attended = layer.attend(normed);
+    let x = layer.add(x, attended);
+    let normed = layer.norm("cross_attn_norm", x);
+    let attended = layer.attend_across(normed);
     let x = layer.add(x, attended);
     let normed = layer.norm("ffn_norm", x);
     let fed = layer.feed(normed);

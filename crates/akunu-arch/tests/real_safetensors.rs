@@ -1,7 +1,8 @@
 //! Every SafeTensors model of the shared test data opens with the right configuration, or is rejected with the reason.
 
 use akunu_arch::{
-    Activation, Pooling, RopeScaling, SafeTensorsModel, Source, Window, WindowPattern, open_model,
+    Activation, EncoderFacts, Pooling, RopeScaling, SafeTensorsModel, Source, Window, WindowPattern,
+    open_model,
 };
 use akunu_format::{DType, FormatError};
 
@@ -67,9 +68,25 @@ fn a_hugging_face_folder_opens() {
 fn models_without_a_card_are_rejected_by_name() {
     const TEST: &str = "models_without_a_card_are_rejected_by_name";
     let Some(path) = akunu_testing::data(TEST, "golden/tiny_whisper.safetensors") else { return };
-    let error = open_model(&path).unwrap_err();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(path, folder.path().join("model.safetensors")).unwrap();
+    std::fs::write(folder.path().join("config.json"), r#"{"model_type": "t5"}"#).unwrap();
+    let error = open_model(folder.path()).unwrap_err();
     assert!(matches!(error.kind(), FormatError::Unsupported { key, .. } if key == "model_type"), "{error}");
-    assert!(error.to_string().contains("`model_type` is whisper"), "{error}");
+    assert!(error.to_string().contains("`model_type` is t5"), "{error}");
+}
+
+#[test]
+fn a_model_that_hears_has_the_facts_of_its_encoder() {
+    const TEST: &str = "a_model_that_hears_has_the_facts_of_its_encoder";
+    let Some(path) = akunu_testing::data(TEST, "golden/tiny_whisper.safetensors") else { return };
+    let model = open_model(&path).unwrap();
+    let config = model.config();
+    let encoder = EncoderFacts { layer_count: 2, head_count: 2, ffn_size: 24, positions: 13, bands: 80 };
+    assert_eq!((config.encoder, config.layer_count, config.context_length), (Some(encoder), 2, 12));
+    assert_eq!(model.tensor("enc.conv1.weight").unwrap().shape, [12, 240]);
+    assert_eq!(model.tensor("enc.blk.1.ffn_up.weight").unwrap().shape, [24, 12]);
+    assert_eq!(model.tensor("blk.1.cross_attn_k.weight").unwrap().shape, [12, 12]);
 }
 
 /// With sentence-transformers files, and a table of position ids that carries no information.

@@ -96,6 +96,7 @@ fn facts(card: &Card, config: &ModelConfig) -> ModelConfig {
         unrotated: (0..config.layer_count).map(|layer| !config.rotates(layer)).collect(),
         activation: Some(config.activation.unwrap_or(card.activation)),
         // GGUF files contain the language model only.
+        encoder: None,
         left_out: None,
         ..config.clone()
     }

@@ -8,7 +8,7 @@ use akunu::{
     Capabilities, ChipChoice, DeviceChoice, EmbedOptions, EmbedTask, EngineOptions, KvType, Model, Pooling,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands;
 use crate::environment;
@@ -33,6 +33,15 @@ pub struct Cli {
     pub offline: bool,
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The definition of the command line. Every option with a value takes a negative number, to say what is allowed.
+pub fn command() -> clap::Command {
+    let option = |arg: clap::Arg| match arg.is_positional() || !arg.get_action().takes_values() {
+        true => arg,
+        false => arg.allow_negative_numbers(true),
+    };
+    Cli::command().mut_subcommands(|command| command.mut_args(option))
 }
 
 #[derive(Debug, Subcommand)]
@@ -301,6 +310,10 @@ pub fn threads(text: &str) -> Result<usize, String> {
     within(text, 1, 1024)
 }
 
+pub fn port(text: &str) -> Result<u16, String> {
+    within(text, 0, u16::MAX.into()).map(|port| port as u16)
+}
+
 /// A non-negative integer.
 pub fn count_or_zero(text: &str) -> Result<usize, String> {
     within(text, 0, i32::MAX as usize)
@@ -330,13 +343,11 @@ pub fn kv_type() -> impl TypedValueParser<Value = KvType> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_definition_is_valid() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]

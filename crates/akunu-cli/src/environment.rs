@@ -29,7 +29,7 @@ pub fn api_key() -> Option<String> {
 
 /// `COLUMNS`: the width of tables.
 pub fn columns() -> Option<usize> {
-    env::var("COLUMNS").ok()?.parse().ok()
+    env::var("COLUMNS").ok()?.parse().ok().filter(|&columns| columns > 0)
 }
 
 /// `LC_ALL`, `LC_CTYPE`, `LANG`: whether the first of these that is set names UTF-8. Consoles of Windows show it always.

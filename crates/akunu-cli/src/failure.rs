@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use akunu::chat::ChatError;
 use akunu::devices::ceilings::CeilingsError;
 use akunu_format::FormatError;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::{hub, output};
 
@@ -92,7 +93,13 @@ impl Failure {
 impl From<clap::Error> for Failure {
     /// Takes the text apart: the error, tips and possible values. What it says about usage is left out.
     fn from(error: clap::Error) -> Failure {
+        if error.kind() == ErrorKind::InvalidSubcommand {
+            return unknown_command(&error);
+        }
         let text = error.render().to_string();
+        let text = ["invalid float literal", "cannot parse float from empty string"]
+            .iter()
+            .fold(text, |text, problem| text.replace(problem, "it must be a number"));
         let mut lines = text.lines();
         let first = lines.next().unwrap_or_default();
         let mut message =
@@ -111,13 +118,30 @@ impl From<clap::Error> for Failure {
     }
 }
 
+fn unknown_command(error: &clap::Error) -> Failure {
+    let failure = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(name)) => Failure::usage(format!("there is no command '{name}'")),
+        _ => Failure::usage("there is no such command"),
+    };
+    let similar: Vec<String> = match error.get(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::String(name)) => vec![name.clone()],
+        Some(ContextValue::Strings(names)) => names.clone(),
+        _ => Vec::new(),
+    };
+    // Commands for scripts are not suggested.
+    match similar.iter().rfind(|name| !name.starts_with("__")) {
+        Some(name) => failure.hint(format!("a similar command is '{name}'")),
+        None => failure,
+    }
+}
+
 impl From<akunu::Error> for Failure {
     fn from(error: akunu::Error) -> Failure {
         use akunu::Error;
         match error {
             Error::Format(error) => error.into(),
             Error::EmptyPrompt => Failure::new("the prompt is empty")
-                .hint("give at least one word, as in akunu run \"Once upon a time\""),
+                .hint("give at least one word or token id, as in akunu run \"Once upon a time\""),
             Error::PromptTooLong { prompt, context } => {
                 Failure::new(format!("the prompt has {prompt} tokens, but the context only {context}"))
                     .hint(format!("shorten the prompt, or set a larger context: -c {}", prompt + 1))

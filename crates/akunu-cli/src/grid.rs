@@ -16,7 +16,7 @@ enum Align {
 struct Column {
     title: &'static str,
     align: Align,
-    room: Shrink,
+    shrink: Shrink,
 }
 
 /// What happens to a column if the terminal is too narrow.
@@ -59,8 +59,8 @@ impl Grid {
         self.column(title, Align::Right, Shrink::Whole)
     }
 
-    fn column(mut self, title: &'static str, align: Align, room: Shrink) -> Grid {
-        self.columns.push(Column { title, align, room });
+    fn column(mut self, title: &'static str, align: Align, shrink: Shrink) -> Grid {
+        self.columns.push(Column { title, align, shrink });
         self
     }
 
@@ -93,17 +93,17 @@ impl Grid {
     }
 
     /// The columns to show and their widths; `None` if the table would be unreadable.
-    fn widths(&self, room: Option<usize>) -> Option<Vec<(usize, usize)>> {
+    fn widths(&self, limit: Option<usize>) -> Option<Vec<(usize, usize)>> {
         let mut widths: Vec<(usize, usize)> = (0..self.columns.len()).map(|i| (i, self.natural(i))).collect();
-        let room = room.unwrap_or(usize::MAX);
-        if total(&widths) > room {
-            widths.retain(|&(i, _)| self.columns[i].room != Shrink::Omit);
+        let limit = limit.unwrap_or(usize::MAX);
+        if total(&widths) > limit {
+            widths.retain(|&(i, _)| self.columns[i].shrink != Shrink::Omit);
         }
-        while total(&widths) > room {
+        while total(&widths) > limit {
             let least = |i: usize| MIN_WIDTH.max(self.columns[i].title.chars().count());
             let cuttable = widths
                 .iter_mut()
-                .filter(|(i, w)| self.columns[*i].room == Shrink::Truncate && *w > least(*i));
+                .filter(|(i, w)| self.columns[*i].shrink == Shrink::Truncate && *w > least(*i));
             cuttable.max_by_key(|(_, width)| *width)?.1 -= 1;
         }
         Some(widths)
@@ -125,12 +125,12 @@ impl Grid {
     /// One block per row, for terminals too narrow for a table.
     fn as_blocks(&self, width: usize) -> String {
         let titles = self.columns.iter().map(|c| c.title.chars().count()).max().unwrap_or(0);
-        let room = width.saturating_sub(titles + 1).max(MIN_WIDTH);
+        let limit = width.saturating_sub(titles + 1).max(MIN_WIDTH);
         let mut text = String::new();
         for row in &self.rows {
             let columns = self.columns.iter().zip(row);
-            for (column, cell) in columns.filter(|(c, cell)| c.room != Shrink::Omit && !cell.is_empty()) {
-                text.push_str(&format!("{:<titles$} {}\n", column.title, cut_middle(cell, room)));
+            for (column, cell) in columns.filter(|(c, cell)| c.shrink != Shrink::Omit && !cell.is_empty()) {
+                text.push_str(&format!("{:<titles$} {}\n", column.title, cut_middle(cell, limit)));
             }
             text.push('\n');
         }
@@ -155,10 +155,10 @@ fn cut_middle(text: &str, width: usize) -> String {
 /// Names and values, one pair per line: `name   value`. Long values are wrapped in their column.
 pub fn facts(facts: &[(&str, String)], width: Option<usize>) -> String {
     let names = facts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) + GAP.len();
-    let room = width.map_or(usize::MAX, |width| width.saturating_sub(names).max(2 * MIN_WIDTH));
+    let limit = width.map_or(usize::MAX, |width| width.saturating_sub(names).max(2 * MIN_WIDTH));
     let mut text = String::new();
     for (name, value) in facts {
-        for (i, line) in wrap(&printable(value), room).iter().enumerate() {
+        for (i, line) in wrap(&printable(value), limit).iter().enumerate() {
             let name = if i == 0 { name } else { "" };
             text.push_str(format!("{name:<names$}{line}").trim_end());
             text.push('\n');
@@ -168,12 +168,12 @@ pub fn facts(facts: &[(&str, String)], width: Option<usize>) -> String {
 }
 
 /// Wraps text between words; a word longer than a line is not split.
-fn wrap(text: &str, room: usize) -> Vec<String> {
+fn wrap(text: &str, limit: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let line = lines.len() - 1;
         let used = lines[line].chars().count();
-        if used > 0 && used + 1 + word.chars().count() > room {
+        if used > 0 && used + 1 + word.chars().count() > limit {
             lines.push(word.to_string());
         } else {
             if used > 0 {

@@ -53,6 +53,10 @@ pub fn near_names(text: &str) -> Option<String> {
 pub fn reference(text: &str) -> Result<Reference, Failure> {
     Reference::named(text).map_err(|error| match near_names(text) {
         Some(hint) => Failure::usage(format!("there is no model named {text}")).hint(hint),
+        None if text.contains('/') && looks_like_a_name(text) => {
+            Failure::usage(format!("there is no model named {text}"))
+                .hint(format!("a model on the Hugging Face hub is named hf:{text}"))
+        }
         None => error.into(),
     })
 }

@@ -22,13 +22,13 @@ mod texts;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{ColorChoice, CommandFactory, FromArgMatches};
+use clap::{ColorChoice, FromArgMatches};
 
 use failure::Failure;
 
 fn main() -> ExitCode {
     let colours = if environment::allows_colours() { ColorChoice::Auto } else { ColorChoice::Never };
-    let matches = args::Cli::command().color(colours).try_get_matches();
+    let matches = args::command().color(colours).try_get_matches();
     let done = match matches.and_then(|matches| args::Cli::from_arg_matches(&matches)) {
         Ok(cli) => {
             hub::set_offline(cli.offline);
@@ -61,7 +61,7 @@ fn is_help(kind: ErrorKind) -> bool {
 
 /// The program and the command that was given, if there is one of that name.
 fn command_line() -> String {
-    let program = args::Cli::command();
+    let program = args::command();
     let command = std::env::args_os().skip(1).find_map(|word| program.find_subcommand(word));
     command.map_or_else(|| "akunu".to_string(), |command| format!("akunu {}", command.get_name()))
 }

@@ -2,6 +2,7 @@
 //! arguments.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,9 @@ use clap::Args;
 use crate::failure::Failure;
 use crate::hub;
 use crate::ids::{self, Ids};
+
+/// No context is as long; devices have no end.
+const MAX_TEXT: u64 = 1 << 30;
 
 #[derive(Debug, Args)]
 pub struct PromptArgs {
@@ -122,6 +126,15 @@ fn alone(only: OsString) -> Result<String, Failure> {
             Failure::new(format!("there is no file {}", path.display())).hint("use -p if it is the prompt")
         );
     }
+    if let Some(name) = only.to_str().filter(|text| text.contains('/') && !text.contains(char::is_whitespace))
+    {
+        let failure = Failure::new(format!("there is no file {name}"));
+        let failure = match hub::looks_like_a_name(name) {
+            true => failure.hint(format!("a model on the Hugging Face hub is named hf:{name}")),
+            false => failure,
+        };
+        return Err(failure.hint("use -p if it is the prompt"));
+    }
     // Neither a word with a colon nor the name of a family of models is likely to be a prompt.
     let name = only.to_str().filter(|text| text.contains(':') || Known::is_family(text));
     let name = name.and_then(hub::near_names);
@@ -153,15 +166,23 @@ fn without_last_newline(mut text: String) -> String {
 
 /// A whole file, or stdin for `-`, as UTF-8.
 pub fn read_text(path: &Path) -> Result<String, Failure> {
-    let (bytes, name) = if path == Path::new("-") {
-        let mut bytes = Vec::new();
-        let read = std::io::stdin().lock().read_to_end(&mut bytes);
-        read.map_err(|error| Failure::new(format!("cannot read stdin: {error}")))?;
-        (bytes, "stdin".to_string())
-    } else {
-        let bytes = std::fs::read(path).map_err(|error| Failure::io("read", path, &error))?;
-        (bytes, path.display().to_string())
+    let is_stdin = path == Path::new("-");
+    let name = if is_stdin { "stdin".to_string() } else { path.display().to_string() };
+    let mut bytes = Vec::new();
+    let read = match is_stdin {
+        true => std::io::stdin().lock().take(MAX_TEXT + 1).read_to_end(&mut bytes),
+        false => File::open(path).and_then(|file| file.take(MAX_TEXT + 1).read_to_end(&mut bytes)),
     };
+    read.map_err(|error| Failure::new(format!("cannot read {name}: {error}")))?;
+    if bytes.len() as u64 > MAX_TEXT {
+        return Err(Failure::new(format!(
+            "{name} is too large for a text: at most {} are read",
+            akunu::human(MAX_TEXT)
+        )));
+    }
+    if bytes.starts_with(b"GGUF") {
+        return Err(Failure::new(format!("{name} is a GGUF file, not a text")).hint("give a text file too"));
+    }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         Failure::new(format!("{name} is not UTF-8 text (the first bad byte is at {at})"))

@@ -97,6 +97,8 @@ fn bench(
             tokens: BufferId(6),
             logits: BufferId(4),
             segments: None,
+            frames: None,
+            across: None,
             records: None,
         },
         bounds: RowBounds { vocab: 1, positions, context: slot, alignment: order.alignment() as u32 }.into(),

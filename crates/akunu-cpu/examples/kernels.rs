@@ -63,6 +63,8 @@ fn table(dtype: DType, inputs: usize, outputs: usize, rows: usize, commands: usi
             tokens: BufferId(5),
             logits: BufferId(3),
             segments: None,
+            frames: None,
+            across: None,
             records: None,
         },
         bounds: RowBounds::one_sequence(1, rows as u32).into(),

@@ -43,6 +43,8 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Result
             tokens: BufferId(2),
             logits: BufferId(3),
             segments: None,
+            frames: None,
+            across: None,
             records: None,
         },
         bounds: RowBounds::one_sequence(1, rows as u32).into(),

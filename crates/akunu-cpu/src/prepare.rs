@@ -156,7 +156,7 @@ fn resolve(
 }
 
 /// Rows and logit rows are checked when they are submitted, so kernels must read them only from the table's own
-/// buffers.
+/// buffers, and attention to an encoder's states from rows that are made of these.
 fn check_io(
     table: &DispatchTable,
     kernel: Kernel,
@@ -165,6 +165,9 @@ fn check_io(
     binding: &Binding,
 ) -> Result<(), DeviceError> {
     let expected = match content {
+        // `across_rows` writes rows that are as correct as those that it reads, and nothing else writes there.
+        Content::Rows(_) if matches!(kernel, Kernel::AcrossRows(_)) && writes => [table.io.across, None],
+        Content::Rows(_) if matches!(kernel, Kernel::Attention(_)) => [Some(table.io.rows), table.io.across],
         Content::Rows(_) | Content::Moves(_) => [Some(table.io.rows), None],
         Content::U32 if writes => [Some(table.io.tokens), None],
         Content::U32 => [Some(table.io.logit_rows), table.io.segments],

@@ -89,6 +89,8 @@ impl Counter {
                 tokens: BufferId(2),
                 logits: BufferId(3),
                 segments: None,
+                frames: None,
+                across: None,
                 records: None,
             },
             bounds: RowBounds::one_sequence(vocab, 1000).into(),

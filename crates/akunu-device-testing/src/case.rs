@@ -90,9 +90,14 @@ impl Case {
             vec![poison(rows * shape.bounds.entry_bytes()), poison(asked * 4), poison(asked * 8), vec![]];
         let mut bindings = vec![];
         let mut data = data.into_iter();
-        let (mut written, mut keys) = (vec![], None);
+        let (mut written, mut keys, mut across) = (vec![], None, None);
         for slot in kernel.bindings() {
             let id = match slot.content {
+                Content::Rows(_) if slot.access == Access::Write => {
+                    buffers.push(poison(rows * Row::BYTES));
+                    across = Some(BufferId(buffers.len() as u32 - 1));
+                    buffers.len() - 1
+                }
                 Content::Rows(_) | Content::Moves(_) => 0,
                 Content::U32 if slot.access == Access::Read => 1,
                 Content::U32 => 2,
@@ -125,6 +130,8 @@ impl Case {
                 tokens: BufferId(2),
                 logits: BufferId(3),
                 segments: None,
+                frames: None,
+                across,
                 records: None,
             },
             bounds: shape.bounds,

@@ -1,4 +1,4 @@
-//! A device that fails or panics on demand.
+//! A device that fails or panics on demand, or leaves sampling to the host.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,15 +10,23 @@ use akunu_plan::{
 
 /// Wraps a device. The next submission fails if `failing` is set, and panics if `panicking` is set.
 #[derive(Debug)]
-pub struct FailingDevice<D> {
-    inner: D,
+pub struct FailingDevice {
+    inner: Box<dyn Device>,
+    capabilities: Capabilities,
     failing: Arc<AtomicBool>,
     panicking: Arc<AtomicBool>,
 }
 
-impl<D: Device> FailingDevice<D> {
-    pub fn new(inner: D) -> FailingDevice<D> {
-        FailingDevice { inner, failing: Arc::default(), panicking: Arc::default() }
+impl FailingDevice {
+    pub fn new(inner: Box<dyn Device>) -> FailingDevice {
+        let capabilities = inner.capabilities().clone();
+        FailingDevice { inner, capabilities, failing: Arc::default(), panicking: Arc::default() }
+    }
+
+    /// The host samples.
+    pub fn without_sampling(mut self) -> FailingDevice {
+        self.capabilities.samples = false;
+        self
     }
 
     pub fn failing(&self) -> Arc<AtomicBool> {
@@ -30,9 +38,9 @@ impl<D: Device> FailingDevice<D> {
     }
 }
 
-impl<D: Device> Device for FailingDevice<D> {
+impl Device for FailingDevice {
     fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
+        &self.capabilities
     }
 
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {

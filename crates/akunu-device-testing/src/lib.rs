@@ -1,5 +1,5 @@
-//! What tests of devices share: each op in the shapes in which it is tested, on the CPU and in the emulator alike, and
-//! a device that fails. It is a dev-dependency only.
+//! What tests of devices share: each op in the shapes in which it is tested, on the CPU and in the emulator alike,
+//! sampling on any device, and a device that fails. It is a dev-dependency only.
 //!
 //! The shapes of an op are in the module of its kind, in a list that [`specs`] or [`cases`] has.
 #![allow(clippy::unwrap_used, reason = "a test fails where one of its cases cannot be made")]
@@ -12,13 +12,16 @@ mod data;
 mod failing;
 pub mod folded;
 mod halves;
+mod late;
 pub mod matrices;
 pub mod rows;
+pub mod sampled;
 
 pub use case::{Case, POISON, Shape, Spec, Work};
 pub use data::{f32s, poison, q8_row, to_f32s, values, weight_rows};
 pub use failing::FailingDevice;
 pub use halves::halves;
+pub use late::LateDevice;
 
 /// Every op of all devices that works on rows, for any part of them.
 pub fn specs() -> Vec<Spec> {
@@ -34,6 +37,7 @@ pub fn specs() -> Vec<Spec> {
 pub fn cases() -> Vec<Case> {
     let mut all = asking();
     all.extend(cache::moves());
+    all.extend(rows::of_audio());
     all
 }
 

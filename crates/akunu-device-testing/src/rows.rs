@@ -295,3 +295,26 @@ fn argmax() -> Vec<Case> {
     }
     cases
 }
+
+/// What models of audio do to rows.
+pub fn of_audio() -> Vec<Case> {
+    // Two whole sequences, and the end of one whose beginning is not in the pass.
+    let lengths = [(3, 0..3, 0), (2, 0..2, 48), (4, 2..4, 32)];
+    let rows: Vec<Row> = lengths
+        .into_iter()
+        .flat_map(|(kv_len, positions, start)| {
+            positions.map(move |position| Row { token: 0, position, kv_len, start })
+        })
+        .collect();
+    let shape = || Shape::sequences(rows.clone(), 16, 64, 16);
+    let mut cases = vec![];
+    for (cols, frames, middle) in [(80, 2, 0), (80, 2, 1), (5, 1, 0), (300, 2, 0)] {
+        let x = values(71, rows.len() * frames * cols);
+        let params = UnfoldParams { cols: cols as u32, frames: frames as u32, middle };
+        let data = vec![f32s(&x), poison(rows.len() * cols * 3 * 4)];
+        cases.push(Case::new(Kernel::Unfold(ops::Unfold), params, shape(), data));
+    }
+    let params = AcrossRowsParams { own: 32, slot: 112, count: 100, positions: 224 };
+    cases.push(Case::new(Kernel::AcrossRows(ops::AcrossRows), params, shape(), vec![]));
+    cases
+}

@@ -42,7 +42,17 @@ fn wide_models() -> Vec<PathBuf> {
 }
 
 fn options(kv: KvType, context: usize, rows: usize) -> PlanOptions {
-    PlanOptions { context, slots: 1, kv, prefill_rows: rows, prefill_logit_rows: rows, chain: 8, fuse: true }
+    PlanOptions {
+        context,
+        slots: 1,
+        kv,
+        prefill_rows: rows,
+        prefill_logit_rows: rows,
+        chain: 8,
+        windows: 1,
+        beams: 1,
+        fuse: true,
+    }
 }
 
 /// A model on a device.

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut blocks = vec![0; row_bytes * (values.len() / cols)];
         let start = Instant::now();
         for (row, out) in values.chunks_exact(cols).zip(blocks.chunks_exact_mut(row_bytes)) {
-            quantize_row(dtype, row, out)?;
+            quantize_row(dtype, row, None, out)?;
         }
         let seconds = start.elapsed().as_secs_f64();
         let mut decoded = vec![0.0; cols];

@@ -94,7 +94,7 @@ fn quantisers_write_the_bytes_that_gguf_py_writes() {
     values[96..128].iter_mut().for_each(|v| *v *= 1e3);
     for (dtype, expected) in QUANTISED {
         let mut bytes = vec![0; dtype.row_bytes(values.len()).unwrap()];
-        quantize_row(dtype, &values, &mut bytes).unwrap();
+        quantize_row(dtype, &values, None, &mut bytes).unwrap();
         assert_eq!(fnv(bytes), expected, "{dtype}");
     }
 }
@@ -107,7 +107,7 @@ fn quantising_any_numbers_never_panics() {
         for first in 0..odd.len() {
             let values: Vec<f32> = (0..32).map(|i| odd[(first + i * i) % odd.len()]).collect();
             let mut bytes = vec![0; dtype.row_bytes(32).unwrap()];
-            quantize_row(dtype, &values, &mut bytes).unwrap();
+            quantize_row(dtype, &values, None, &mut bytes).unwrap();
         }
     }
 }

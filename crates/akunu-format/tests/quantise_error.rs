@@ -58,7 +58,7 @@ fn heavy() -> Vec<f32> {
 fn round_trip(dtype: DType, values: &[f32]) -> Vec<f32> {
     let mut bytes = vec![0; dtype.row_bytes(values.len()).unwrap()];
     let mut out = vec![0.0; values.len()];
-    quantize_row(dtype, values, &mut bytes).unwrap();
+    quantize_row(dtype, values, None, &mut bytes).unwrap();
     dequantize_row(dtype, &bytes, &mut out).unwrap();
     out
 }

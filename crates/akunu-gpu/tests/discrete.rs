@@ -250,6 +250,8 @@ impl Running {
             prefill_rows: 40,
             prefill_logit_rows: 1,
             chain: 24,
+            windows: 1,
+            beams: 1,
             fuse: true,
         };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();

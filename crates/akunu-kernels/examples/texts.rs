@@ -90,8 +90,17 @@ fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
     });
     let passes = [(KvType::F16, 512, true), (KvType::Q8_0, 8, true), (KvType::F32, 64, false)];
     let (kv, prefill_rows, fuse) = passes[turn % 3];
-    let options =
-        PlanOptions { context: 4096, slots: 1, kv, prefill_rows, prefill_logit_rows: 1, chain: 8, fuse };
+    let options = PlanOptions {
+        context: 4096,
+        slots: 1,
+        kv,
+        prefill_rows,
+        prefill_logit_rows: 1,
+        chain: 8,
+        windows: 1,
+        beams: 1,
+        fuse,
+    };
     // A head may not be a whole number of the cache type's blocks.
     let Ok(plan) = plan(&*model, device.capabilities(), &options) else { return };
     for (_, table) in plan.tables.iter() {
@@ -115,6 +124,8 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Dispat
             tokens: BufferId(0),
             logits: BufferId(0),
             segments: None,
+            frames: None,
+            across: None,
             records: None,
         },
         bounds: RowBounds::one_sequence(1, 4096).into(),

@@ -182,6 +182,28 @@ PLACE(AddPositionsParams, cols, 0);
 PLACE(AddPositionsParams, count, 4);
 PLACE(AddPositionsParams, kinds, 8);
 
+struct UnfoldParams {
+    u32 cols;
+    u32 frames;
+    u32 middle;
+};
+LAYOUT(UnfoldParams, 12);
+PLACE(UnfoldParams, cols, 0);
+PLACE(UnfoldParams, frames, 4);
+PLACE(UnfoldParams, middle, 8);
+
+struct AcrossRowsParams {
+    u32 own;
+    u32 slot;
+    u32 count;
+    u32 positions;
+};
+LAYOUT(AcrossRowsParams, 16);
+PLACE(AcrossRowsParams, own, 0);
+PLACE(AcrossRowsParams, slot, 4);
+PLACE(AcrossRowsParams, count, 8);
+PLACE(AcrossRowsParams, positions, 12);
+
 struct AddParams {
     u32 cols;
     f32 scale;
@@ -228,8 +250,9 @@ struct AttentionParams {
     u32 reach;
     u32 factor_step;
     u32 factors;
+    u32 across;
 };
-LAYOUT(AttentionParams, 52);
+LAYOUT(AttentionParams, 56);
 PLACE(AttentionParams, heads, 0);
 PLACE(AttentionParams, kv_heads, 4);
 PLACE(AttentionParams, head_dim, 8);
@@ -243,6 +266,7 @@ PLACE(AttentionParams, epsilon, 36);
 PLACE(AttentionParams, reach, 40);
 PLACE(AttentionParams, factor_step, 44);
 PLACE(AttentionParams, factors, 48);
+PLACE(AttentionParams, across, 52);
 
 struct ArgmaxParams {
     u32 vocab;
@@ -284,6 +308,8 @@ union Params {
     GluMatmulParams glu_matmul;
     ElementParams element;
     AddPositionsParams add_positions;
+    UnfoldParams unfold;
+    AcrossRowsParams across_rows;
     AddParams add;
     UnpackParams unpack;
     RopeKvParams rope_kv;

@@ -44,3 +44,37 @@ BODY(pool) {
     ((DEVICE f32*)in.out)[(u64)row * COLS + col] = count == 1 ? total : total * (1.0f / (f32)count);
 }
 #endif
+
+#if defined(FRAMES)
+// The inputs of a convolution over three frames of a sequence: [row][element][frame]. One thread per element of it.
+BODY(unfold) {
+    const u32 col = at.group_x * THREADS + at.in_group, row = at.group_y, live = live_rows(pass, false);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (row >= live || col >= 3 * COLS) return;
+    const u32 tap = col % 3, element = col / 3;
+    const Row own = ((const DEVICE Row*)in.rows)[row];
+    // One more than the frame, of the sequence and of the pass.
+    const u32 of_sequence = own.position * FRAMES + MIDDLE + tap, of_pass = row * FRAMES + MIDDLE + tap;
+    const bool there = of_sequence > 0 && of_sequence <= own.kv_len * FRAMES && of_pass > 0 && of_pass <= live * FRAMES;
+    f32 v = 0;
+    if (there) v = ((const DEVICE f32*)in.x)[(u64)(of_pass - 1) * COLS + element];
+    ((DEVICE f32*)in.out)[(u64)row * (3 * COLS) + col] = v;
+}
+#endif
+
+#if defined(ACROSS)
+// The rows as attention to an encoder's states reads them. One thread per row.
+BODY(across_rows) {
+    const u32 row = at.group_x * THREADS + at.in_group, live = live_rows(pass, false);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (row >= live) return;
+    Row across;
+    across.token = 0;
+    across.position = params.across_rows.count - 1;
+    across.kv_len = params.across_rows.count;
+    across.start = ((const DEVICE Row*)in.rows)[row].start / params.across_rows.own * params.across_rows.slot;
+    ((DEVICE Row*)in.out)[row] = across;
+}
+#endif

@@ -139,6 +139,8 @@ impl Shape<'_> {
             Kernel::Embed(ops::Embed { weight }) => self.embed(weight),
             Kernel::AddPositions(op) => self.add_positions(op),
             Kernel::Pool(op) => self.pool(op),
+            Kernel::Unfold(ops::Unfold) => self.unfold(),
+            Kernel::AcrossRows(ops::AcrossRows) => self.across_rows(),
             Kernel::Matmul(ops::Matmul { weight, form, q8, bias, residual, rows, scaled, norm }) => {
                 self.matmul((weight, form, q8), [bias, residual, scaled], norm, rows)?
             }

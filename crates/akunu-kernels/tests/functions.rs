@@ -26,6 +26,8 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Dispat
             tokens: BufferId(0),
             logits: BufferId(0),
             segments: None,
+            frames: None,
+            across: None,
             records: None,
         },
         bounds: RowBounds::one_sequence(1, 1).into(),

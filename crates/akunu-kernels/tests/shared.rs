@@ -73,12 +73,14 @@ fn params() -> Vec<Layout> {
         GluMatmulParams { inputs: u32, outputs: u32 }
         ElementParams { cols: u32 }
         AddPositionsParams { cols: u32, count: u32, kinds: u32 }
+        UnfoldParams { cols: u32, frames: u32, middle: u32 }
+        AcrossRowsParams { own: u32, slot: u32, count: u32, positions: u32 }
         AddParams { cols: u32, scale: f32 }
         UnpackParams { inputs: u32, outputs: u32 }
         RopeKvParams { heads: u32, kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32, epsilon: f32 }
         AttentionParams {
             heads: u32, kv_heads: u32, head_dim: u32, positions: u32, scale: f32, soft_cap: f32, window: u32, ahead: u32,
-            rope_dims: u32, epsilon: f32, reach: u32, factor_step: u32, factors: u32,
+            rope_dims: u32, epsilon: f32, reach: u32, factor_step: u32, factors: u32, across: u32,
         }
         ArgmaxParams { vocab: u32, advance: u32 }
         SampleParams { vocab: u32, advance: u32 }

@@ -140,6 +140,8 @@ fn replays_allocate_nothing(indirect: bool) {
         prefill_rows: 128,
         prefill_logit_rows: 1,
         chain: chip.row().chain,
+        windows: 1,
+        beams: 1,
         fuse: true,
     };
     let plan = plan(&*model, device.capabilities(), &options).unwrap();

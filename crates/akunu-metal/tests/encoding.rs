@@ -44,6 +44,8 @@ impl Drawn {
             prefill_rows: CONTEXT,
             prefill_logit_rows: 1,
             chain: CHAIN,
+            windows: 1,
+            beams: 1,
             fuse: true,
         };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();

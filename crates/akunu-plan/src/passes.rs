@@ -23,6 +23,8 @@ pub enum PassKind {
     HeldDecode,
     /// A single command that samples from the logits of `HeldDecode`, and advances its row to the token found.
     HeldPick,
+    /// The encoder of audio: frames to what the decoder attends to.
+    Encode,
     /// One move of cached positions; see `Kernel::KvShift`.
     KvShift,
     /// One copy of cached positions; see `Kernel::KvCopy`.
@@ -39,6 +41,7 @@ impl PassKind {
             PassKind::Pick => "pick",
             PassKind::HeldDecode => "held",
             PassKind::HeldPick => "held_pick",
+            PassKind::Encode => "encode",
             PassKind::KvShift => "kv_shift",
             PassKind::KvCopy => "kv_copy",
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use akunu_arch::{ModelConfig, Pooling, WeightProvider};
 
-use crate::{BufferSpec, Capabilities, Card, DispatchTable, KvType, Tables};
+use crate::{BufferSpec, Capabilities, Card, DispatchTable, KvType, Row, Tables};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanOptions {
@@ -19,6 +19,10 @@ pub struct PlanOptions {
     pub prefill_logit_rows: usize,
     /// Maximum number of steps in a decode submission.
     pub chain: usize,
+    /// Windows of audio that the encoder computes in a pass; 1 for models that do not hear.
+    pub windows: usize,
+    /// Slots, one after the other, whose sequences are about the same window of audio; 1 for models that do not hear.
+    pub beams: usize,
     /// Fuse Q, K and V, and gate and up, if dtypes are equal, and fold operations as the device asks. Disabled only in
     /// tests.
     pub fuse: bool,
@@ -35,10 +39,19 @@ pub struct ModelPlan {
     pub tables: Tables,
     /// Cache positions of a slot: the context, rounded up to whole groups of keys.
     pub slot_positions: u32,
+    /// The same for a window of audio in the cache of the encoder's states; 0 for models that do not hear.
+    pub window_positions: u32,
     pub memory: MemoryPlan,
 }
 
 impl ModelPlan {
+    /// The rows of the encoder's pass over a window of audio, which slots from `window · beams` on attend to.
+    pub fn window_rows(&self, window: u32) -> impl Iterator<Item = Row> + use<> {
+        let (start, count) =
+            (window * self.window_positions, self.config.encoder.map_or(0, |e| e.positions as u32));
+        (0..count).map(move |position| Row { token: 0, position, kv_len: count, start })
+    }
+
     /// The cache position at which the sequence of a slot begins: [`crate::Row::start`].
     pub fn slot_start(&self, slot: u32) -> u32 {
         slot * self.slot_positions

@@ -118,6 +118,11 @@ pub struct TableIo {
     pub logits: BufferId,
     /// `[u32; rows]`: the token type of each row, if the model has token types.
     pub segments: Option<BufferId>,
+    /// `[f32; rows][2 · bands]`: log-mel frames, two in a row, if the table is an encoder's of audio. Uploaded before a
+    /// submission.
+    pub frames: Option<BufferId>,
+    /// The rows as attention to an encoder's states reads them, if the table does that; the table itself writes them.
+    pub across: Option<BufferId>,
     /// The sampling record ([`crate::sample`]) of each logit row, if the table samples. Uploaded before a submission.
     pub records: Option<BufferId>,
 }

@@ -85,15 +85,28 @@ pub fn verify(
         let table = plan.tables.get(kind)?;
         let rows = match kind {
             PassKind::Decode => vec![row(split)],
+            PassKind::Encode => plan.window_rows(0).collect(),
             _ => prompt[..split.min(table.rows)].to_vec(),
         };
         let asking = vec![rows.len().saturating_sub(1) as u32];
         Some(Pass { table, replays: [ours.replays[kind], theirs.replays[kind]], rows, asking })
     };
-    let kinds = [PassKind::SmallPrefill, PassKind::Prefill, PassKind::Decode];
+    let kinds = [PassKind::Encode, PassKind::SmallPrefill, PassKind::Prefill, PassKind::Decode];
     let passes: Vec<Pass<'_>> = kinds.into_iter().filter_map(pass).collect();
+    if let Some(frames) = plan.tables.get(PassKind::Encode).and_then(|table| table.io.frames) {
+        let values = some_frames(plan.buffers[frames.index()].bytes as usize / 4);
+        reference.upload(ours.buffers[frames.index()], 0, bytemuck::cast_slice(&values))?;
+        device.upload(theirs.buffers[frames.index()], 0, bytemuck::cast_slice(&values))?;
+    }
     let sides = Sides { reference: &mut reference, device, ours: &ours.buffers, theirs: &theirs.buffers };
     sides.compare_all(&passes, progress)
+}
+
+/// Frames as of some sound: from −1 to 1.
+fn some_frames(count: usize) -> Vec<f32> {
+    (0..count as u64)
+        .map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 / (1 << 23) as f32 - 1.0)
+        .collect()
 }
 
 /// Runs the texts of one pass on both devices. The plan is the device's.

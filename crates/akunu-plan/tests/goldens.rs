@@ -28,6 +28,8 @@ fn logits(model: &dyn WeightProvider, ids: &[u32], chunk: usize, kv: KvType) -> 
         prefill_rows: chunk,
         prefill_logit_rows: chunk,
         chain: 1,
+        windows: 1,
+        beams: 1,
         fuse: true,
     };
     let plan = plan(model, device.capabilities(), &options).unwrap();

@@ -79,6 +79,18 @@ fn every_golden_has_a_snapshot_and_every_family_a_golden() {
         let plan = plan_encoder(&*model, &capabilities(), &options).unwrap();
         insta::assert_snapshot!(format!("encoder_{name}"), plan.table.render(&plan.buffers));
     }
+    let Some(path) = akunu_testing::data("a_snapshot_of_whisper", "golden/tiny_whisper.safetensors") else {
+        return;
+    };
+    let whisper = open_model(&path).unwrap();
+    seen.push("whisper");
+    let plan =
+        plan(&*whisper, &capabilities(), &PlanOptions { kv: KvType::F32, slots: 6, beams: 2, ..options() })
+            .unwrap();
+    for kind in [PassKind::Encode, PassKind::Decode] {
+        let text = plan.tables[kind].render(&plan.buffers);
+        insta::assert_snapshot!(format!("whisper_{}", kind.name()), text);
+    }
     for card in akunu_plan::CARDS {
         assert!(card.names.iter().any(|name| seen.contains(name)), "{:?} has no snapshot", card.names);
     }

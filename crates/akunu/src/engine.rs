@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use akunu_plan::sample::Records;
 use akunu_plan::{
     Capabilities, Device, Entries, InPlace, KvType, Loaded, MemoryPlan, ModelPlan, Move, OnLoad, PassKind,
-    PlanOptions, Row, Submission,
+    PlanError, PlanOptions, Row, Submission,
 };
 
 use crate::memory::reserved;
@@ -122,6 +122,11 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
     at_least_1("the number of logit rows", Some(options.logit_rows))?;
     at_least_1("the chain", options.chain)?;
 
+    if model.config().encoder.is_some() {
+        return Err(
+            PlanError::Unsupported("the model transcribes audio, which is not available yet".into()).into()
+        );
+    }
     let trained = model.config().context_length;
     let context = options.context.unwrap_or(trained.clamp(1, DEFAULT_CONTEXT));
     // A pass has a row for each sequence.
@@ -134,6 +139,8 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
         prefill_rows,
         prefill_logit_rows: options.logit_rows.min(prefill_rows),
         chain: options.chain.unwrap_or(capabilities.chain).clamp(1, context),
+        windows: 1,
+        beams: 1,
         fuse: options.fuse,
     };
     Ok(akunu_plan::plan(model.weights(), capabilities, &plan_options)?)

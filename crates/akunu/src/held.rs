@@ -69,8 +69,13 @@ impl Engine {
             self.device.follow(self.loaded.replays[PassKind::HeldDecode], submission(&row.next(0), stop))?;
         }
         let mut ids = [0; 2];
-        let tokens = self.plan.tables[PassKind::HeldPick].io.tokens.index();
-        self.device.peek(self.loaded.buffers[tokens], bytemuck::bytes_of_mut(&mut ids))?;
+        let tokens = self.loaded.buffers[self.plan.tables[PassKind::HeldPick].io.tokens.index()];
+        let bytes = bytemuck::bytes_of_mut(&mut ids);
+        // Looking at what is there before the last submission would miss the choice if nothing follows it.
+        match goes_on {
+            true => self.device.peek(tokens, bytes)?,
+            false => self.device.download(tokens, 0, bytes)?,
+        }
         let [_, id] = ids;
         self.ahead = (goes_on && id != u32::MAX && !stop.contains(&id)).then(|| row.next(id));
         Ok(id)

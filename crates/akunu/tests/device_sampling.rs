@@ -1,4 +1,7 @@
 //! Sampling on a device gives the same tokens as on the host.
+//!
+//! `AKUNU_TEST_DEVICE` selects another device than the reference device. It needs no files, so that the program also runs
+//! on a machine that has nothing else of the repository.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,20 +12,54 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use akunu::schedule::{Event, Request, Scheduler, SchedulerOptions};
 use akunu::{
-    Capabilities, Choice, Constraints, Device, DeviceChoice, Engine, EngineOptions, Error, Feed,
-    FinishReason, GenerateOptions, Generated, Model, Overflow, ResponseFormat, Sampler, Sampling, Session,
+    Choice, Constraints, Device, DeviceChoice, Engine, EngineOptions, Error, Feed, FinishReason,
+    GenerateOptions, Generated, Model, Overflow, ResponseFormat, Sampler, Sampling, Session, open_device,
 };
-use akunu_plan::reference::ReferenceDevice;
+use akunu_device_testing::{FailingDevice, LateDevice, sampled};
+use akunu_fixtures::scripted;
 use akunu_plan::sample::BIASES;
-use common::{checked_in_models, generate, options, tales};
+use common::{generate, options, tales};
 
-/// The reference device, with or without sampling.
+fn tested_options() -> EngineOptions {
+    let named = std::env::var("AKUNU_TEST_DEVICE");
+    let device = named.map_or(DeviceChoice::Reference, |name| name.parse().unwrap());
+    EngineOptions { context: Some(64), ..options(device) }
+}
+
+fn tested_device() -> Box<dyn Device> {
+    let EngineOptions { device, threads, backends, .. } = tested_options();
+    let device = open_device(device, threads, &backends).unwrap();
+    assert!(device.capabilities().samples, "{} does not sample", device.capabilities().name);
+    // What nothing waits for would be done at once by the reference, and is not by a card.
+    Box::new(LateDevice::new(device))
+}
+
+/// The tested device, or the same without sampling.
 fn engine(samples: bool, change: impl FnOnce(&mut EngineOptions)) -> Engine {
-    let own = ReferenceDevice::new();
-    let device = ReferenceDevice::like(&Capabilities { samples, ..own.capabilities().clone() });
-    let mut options = EngineOptions { context: Some(64), ..options(DeviceChoice::Reference) };
+    let device: Box<dyn Device> = match samples {
+        true => tested_device(),
+        false => Box::new(FailingDevice::new(tested_device()).without_sampling()),
+    };
+    let mut options = tested_options();
     change(&mut options);
-    Engine::on_device(tales(), Box::new(device), &options).unwrap()
+    Engine::on_device(tales(), device, &options).unwrap()
+}
+
+fn compare(check: impl Fn(&mut sampled::OnDevices<'_>)) {
+    let mut device = tested_device();
+    check(&mut |run| run(&mut *device));
+}
+
+/// Those of the emulator are tested in `akunu-emulated`; the reference device is what is compared with.
+#[test]
+fn the_kernels_sample_as_the_definition_says() {
+    if tested_options().device == DeviceChoice::Reference {
+        return;
+    }
+    compare(sampled::tokens_are_those_of_the_reference);
+    compare(sampled::logits_that_are_no_numbers_and_nothing_to_pick_are_reported);
+    compare(sampled::tokens_that_are_all_stairs_are_walked);
+    compare(sampled::sums_of_top_p_are_exact);
 }
 
 fn prompt() -> Vec<u32> {
@@ -209,9 +246,11 @@ fn a_batch_gets_the_same_tokens_as_each_sampler_alone() {
 
 #[test]
 fn excluding_every_token_is_an_error_on_devices_too() {
-    let model = Arc::new(Model::open(&checked_in_models()[0].1).unwrap());
-    let device = Box::new(ReferenceDevice::new());
-    let mut engine = Engine::on_device(model, device, &options(DeviceChoice::Reference)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("small.gguf");
+    scripted::write(&path, None, &["a"]);
+    let model = Arc::new(Model::open(&path).unwrap());
+    let mut engine = Engine::on_device(model, tested_device(), &tested_options()).unwrap();
     let vocab = engine.vocab_size() as u32;
     assert!(vocab as usize <= BIASES);
     for spared in [None, Some(5)] {

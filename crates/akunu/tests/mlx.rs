@@ -74,7 +74,7 @@ fn quantised(source: &Path, affine: Affine, folders: [&Path; 2]) {
         let (mut planes, mut widened): ([Vec<u8>; 3], Vec<u8>) = Default::default();
         for values in values.chunks_exact(cols) {
             let (mut row, mut back) = (vec![0; sizes.iter().sum()], vec![0.0; cols]);
-            quantize_row(dtype, values, &mut row).unwrap();
+            quantize_row(dtype, values, None, &mut row).unwrap();
             dequantize_row(dtype, &row, &mut back).unwrap();
             widened.extend(back.iter().flat_map(|v| v.to_le_bytes()));
             planes[0].extend(&row[..sizes[0]]);

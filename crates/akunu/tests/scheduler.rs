@@ -661,7 +661,7 @@ fn device_sampling_is_the_same_in_a_batch() {
 
 #[test]
 fn a_failed_pass_fails_only_its_requests() {
-    let device = FailingDevice::new(ReferenceDevice::new());
+    let device = FailingDevice::new(Box::new(ReferenceDevice::new()));
     let failing = device.failing();
     let options = EngineOptions { context: Some(48), ..options(DeviceChoice::Reference) };
     let engine = Engine::on_device(tales(), Box::new(device), &options.batching(2)).unwrap();

@@ -144,6 +144,17 @@ fn describe(
     if keys.card.rule(Fact::Parallel).is_some() {
         keys.put(keys.card.gguf_key(Fact::Parallel), Value::Bool(config.parallel));
     }
+    if let Some(encoder) = config.encoder {
+        for (fact, value) in [
+            (Fact::EncoderPositions, encoder.positions),
+            (Fact::EncoderLayerCount, encoder.layer_count),
+            (Fact::EncoderFfnSize, encoder.ffn_size),
+            (Fact::EncoderHeadCount, encoder.head_count),
+            (Fact::MelBands, encoder.bands),
+        ] {
+            keys.number(keys.card.gguf_key(fact), value)?;
+        }
+    }
     activation(config, &mut keys);
     if config.bidirectional {
         keys.put("attention.causal", Value::Bool(false));
@@ -308,7 +319,7 @@ fn special_ids(config: &ModelConfig, out: &mut Metadata) {
 /// How a conversion treats a tensor, by the card's rules. Fused matrices are plain matrices.
 fn kind(card: &Card, tensor: &str) -> Kind {
     let (part, name) = match layer_and_part(tensor) {
-        Some((_, name)) => (Part::Layer, name),
+        Some((part, _, name)) => (part, name),
         None => (Part::Model, tensor.strip_suffix(".weight").unwrap_or(tensor)),
     };
     let rule = card.tensor_rules().find(|rule| rule.part == part && rule.name == name);

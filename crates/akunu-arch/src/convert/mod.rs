@@ -274,7 +274,7 @@ impl Job<'_> {
                 values.iter_mut().for_each(|v| *v += self.add);
             }
             self.check(&values, from)?;
-            quantize_row(self.dtype, &values, out)?;
+            quantize_row(self.dtype, &values, None, out)?;
         }
         Ok(out)
     }

@@ -22,6 +22,7 @@ pub static CARD: Card = Card {
     naming: Naming {
         root: "",
         layers: "encoder.layer.",
+        encoder_layers: None,
         prefixes: &["bert.", "roberta.", "xlm_roberta.", "camembert.", ""],
     },
     ignored: &["embeddings.position_ids", "cls.", "lm_head."],

@@ -10,7 +10,12 @@ pub static CARD: Card = Card {
     hf: &[EXAONE],
     tensors: &[TENSORS],
     fused: &[],
-    naming: Naming { root: "transformer.", layers: "transformer.h.", prefixes: PREFIXES },
+    naming: Naming {
+        root: "transformer.",
+        layers: "transformer.h.",
+        encoder_layers: None,
+        prefixes: PREFIXES,
+    },
     ..Card::PLAIN
 };
 

@@ -20,7 +20,12 @@ pub static CARD: Card = Card {
         layout: FusedLayout::KvHeads,
     }],
     fused_in_gguf: true,
-    naming: Naming { root: "transformer.", layers: "transformer.h.", prefixes: PREFIXES },
+    naming: Naming {
+        root: "transformer.",
+        layers: "transformer.h.",
+        encoder_layers: None,
+        prefixes: PREFIXES,
+    },
     layer: side_by_side,
     norm: NormKind::Layer,
     feed: FeedForwardKind::Plain,

@@ -22,7 +22,12 @@ pub static CARD: Card = Card {
         layout: FusedLayout::KvHeads,
     }],
     fused_in_gguf: true,
-    naming: Naming { root: "gpt_neox.", layers: "gpt_neox.layers.", prefixes: PREFIXES },
+    naming: Naming {
+        root: "gpt_neox.",
+        layers: "gpt_neox.layers.",
+        encoder_layers: None,
+        prefixes: PREFIXES,
+    },
     layer: either,
     norm: NormKind::Layer,
     feed: FeedForwardKind::Plain,

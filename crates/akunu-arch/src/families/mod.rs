@@ -24,6 +24,7 @@ mod qwen3;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+mod whisper;
 
 use crate::Card;
 
@@ -54,4 +55,5 @@ pub static CARDS: &[&Card] = &[
     &mpnet::CARD,
     &nomic_bert::CARD,
     &modern_bert::CARD,
+    &whisper::CARD,
 ];

@@ -29,7 +29,7 @@ pub static CARD: Card = Card {
         },
     ],
     fused_in_gguf: true,
-    naming: Naming { root: "", layers: "layers.", prefixes: &["model.", ""] },
+    naming: Naming { root: "", layers: "layers.", encoder_layers: None, prefixes: &["model.", ""] },
     ignored: &["decoder."],
     classifier: Activation::GeluErf,
     layer: pre_norm_but_first,

@@ -12,7 +12,7 @@ pub static CARD: Card = Card {
     hf: &[MPNET],
     tensors: &[super::bert::EMBEDDINGS, TENSORS],
     fused: &[],
-    naming: Naming { root: "", layers: "encoder.layer.", prefixes: &["mpnet.", ""] },
+    naming: Naming { root: "", layers: "encoder.layer.", encoder_layers: None, prefixes: &["mpnet.", ""] },
     ignored: &["embeddings.position_ids", "lm_head.", "pooler."],
     layer: add_then_norm,
     norm: NormKind::Layer,

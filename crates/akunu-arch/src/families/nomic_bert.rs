@@ -18,7 +18,12 @@ pub static CARD: Card = Card {
         layout: FusedLayout::Parts,
     }],
     fused_in_gguf: true,
-    naming: Naming { root: "", layers: "encoder.layers.", prefixes: &["bert.", "nomic_bert.", ""] },
+    naming: Naming {
+        root: "",
+        layers: "encoder.layers.",
+        encoder_layers: None,
+        prefixes: &["bert.", "nomic_bert.", ""],
+    },
     ignored: &["cls.", "pooler."],
     layer: add_then_norm,
     norm: NormKind::Layer,

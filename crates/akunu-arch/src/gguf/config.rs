@@ -5,8 +5,8 @@ use akunu_format::{Array, FormatError, Metadata, TensorInfo, Value, printable};
 use super::embedding::embedding_facts;
 use crate::facts::Fact;
 use crate::{
-    ACTIVATIONS, Activation, Card, ModelConfig, QueryScaling, Rope, RopeFactors, RopeScaling, Source,
-    SuggestedSampling, Window, WindowPattern,
+    ACTIVATIONS, Activation, Card, EncoderFacts, ModelConfig, QueryScaling, Rope, RopeFactors, RopeScaling,
+    Source, SuggestedSampling, Window, WindowPattern,
 };
 
 const PLACE: &str = "GGUF metadata";
@@ -203,6 +203,7 @@ fn read(
         activation: activation(keys)?,
         bidirectional: bidirectional(keys)?,
         embedding: embedding_facts(keys, tensors)?,
+        encoder: encoder(keys)?,
         left_out: None,
         sampling: sampling(keys.metadata)?,
         eos_ids: eos_ids(keys.metadata)?,
@@ -210,6 +211,19 @@ fn read(
     };
     config.check(PLACE, tensors)?;
     Ok(config)
+}
+
+fn encoder(keys: &Keys<'_>) -> Result<Option<EncoderFacts>, FormatError> {
+    if !keys.card.hears {
+        return Ok(None);
+    }
+    Ok(Some(EncoderFacts {
+        layer_count: keys.required(Fact::EncoderLayerCount)?,
+        head_count: keys.required(Fact::EncoderHeadCount)?,
+        ffn_size: keys.required(Fact::EncoderFfnSize)?,
+        positions: keys.required(Fact::EncoderPositions)?,
+        bands: keys.required(Fact::MelBands)?,
+    }))
 }
 
 /// Only a few families state it.

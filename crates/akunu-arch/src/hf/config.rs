@@ -8,7 +8,8 @@ use akunu_format::{FormatError, TensorInfo, printable};
 use super::rope;
 use crate::facts::Fact;
 use crate::{
-    Activation, Card, HfKind, ModelConfig, Sliding, Source, SuggestedSampling, Window, WindowPattern,
+    Activation, Card, EncoderFacts, HfKind, ModelConfig, Sliding, Source, SuggestedSampling, Window,
+    WindowPattern,
 };
 
 /// The language model's part of a configuration, read by the rules of its card.
@@ -129,7 +130,7 @@ pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
             return Err(text.unsupported(key, format!("asks for a mixture of {count} experts")));
         }
     }
-    if text.bool("is_encoder_decoder")? == Some(true) {
+    if text.bool("is_encoder_decoder")? == Some(true) && !Fields::of(root)?.card.hears {
         return Err(text.unsupported("is_encoder_decoder", "asks for an encoder beside the decoder"));
     }
     for (key, expected) in Fields::of(root)?.kind.expected {
@@ -204,6 +205,7 @@ pub(super) fn model_config(
         activation: Some(activation(&fields)?),
         bidirectional: fields.card.bidirectional || text.bool(BIDIRECTIONAL)? == Some(true),
         embedding: super::classifier::classifier_facts(&fields, tensors)?,
+        encoder: encoder(&fields)?,
         left_out: None,
         sampling: generation.map_or(Ok(SuggestedSampling::default()), sampling)?,
         eos_ids: eos_ids(&[Some(text), Some(root), generation])?,
@@ -224,6 +226,19 @@ pub(super) fn model_config(
         rows(tensors, "blk.0.attn_k.weight"),
     )?;
     Ok(config)
+}
+
+fn encoder(fields: &Fields<'_>) -> Result<Option<EncoderFacts>, FormatError> {
+    if !fields.card.hears {
+        return Ok(None);
+    }
+    Ok(Some(EncoderFacts {
+        layer_count: fields.required(Fact::EncoderLayerCount)?,
+        head_count: fields.required(Fact::EncoderHeadCount)?,
+        ffn_size: fields.required(Fact::EncoderFfnSize)?,
+        positions: fields.required(Fact::EncoderPositions)?,
+        bands: fields.required(Fact::MelBands)?,
+    }))
 }
 
 fn matrix<'t>(tensors: &'t [TensorInfo], name: &str) -> Option<&'t TensorInfo> {

@@ -79,7 +79,7 @@ fn known(repos: &[CachedRepo], as_json: bool, out: &mut Output) -> Result<(), Fa
         });
         return out.json(&json!({ "known": rows.collect::<Vec<_>>() }));
     }
-    let mut grid = Grid::new().word("name").text("model").spare("for").spare("");
+    let mut grid = Grid::new().word("name").word("model").spare("for").spare("");
     for known in KNOWN {
         let cached = if is_cached(known.repo()) { "cached" } else { "" };
         grid.row([known.name.into(), known.reference(), known.purpose.into(), cached.into()]);

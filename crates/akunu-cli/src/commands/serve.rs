@@ -45,7 +45,7 @@ pub struct ServeArgs {
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
     /// Port to listen on; 0: any free port
-    #[arg(long, default_value_t = 8080)]
+    #[arg(long, default_value_t = 8080, value_parser = args::port)]
     port: u16,
     /// Maximum concurrent requests per model; each has a full context
     #[arg(long, value_name = "N", default_value_t = PARALLEL, value_parser = args::count)]

@@ -117,6 +117,8 @@ fn a_prompt_file_that_is_not_utf8() {
     let done = with_stdin(&["run", "-f", "-"], b"\xff");
     assert_eq!(done.code, 1);
     assert!(done.stderr.contains("stdin is not UTF-8"), "{}", done.stderr);
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../akunu/embedded/akunu-tales.gguf");
+    refuses(&["perplexity", model], 1, &["akunu-tales.gguf is a GGUF file, not a text"]);
 }
 
 #[test]

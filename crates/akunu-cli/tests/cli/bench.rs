@@ -120,6 +120,8 @@ fn bench_refuses_files_that_are_not_results_before_it_measures() {
     fs::write(&file, row.to_string()).unwrap();
     let words = ["no test of", "was measured", "hint: its tests are tg4"];
     refuses(&["bench", "-p", "8", "-n", "0", "-r", "1", "--compare", path(&file)], 1, &words);
+    #[cfg(unix)]
+    refuses(&["bench", "--compare", "/dev/zero"], 1, &["/dev/zero: it has more than 64.00 MiB"]);
 }
 
 #[test]

@@ -101,12 +101,13 @@ fn types(command: Command, prompt: &str, setup: &str) {
     terminal.end();
 }
 
-const TYPED: [(&str, &str); 8] = [
+const TYPED: [(&str, &str); 9] = [
     ("perp", "perplexity"),
     ("run --kv", "run --kv-type"),
     ("run --kv-type=q", "run --kv-type=q8_0"),
     ("run hf", "run hf:tiny/model-GGUF"),
     ("run -m hf:ti", "run -m hf:tiny/model-GGUF"),
+    ("run qwen3:0", "run qwen3:0.6b"),
     ("run st", "run story.gguf"),
     ("run tw", "run two words.gguf"),
     ("run --file=st", "run --file=story.gguf"),
@@ -152,6 +153,7 @@ fn fish_loads_the_script_and_completes() {
     assert_eq!(complete("run --kv"), ["--kv-type"]);
     assert_eq!(complete("run --kv-type=q"), ["--kv-type=q8_0"]);
     assert_eq!(complete("run -m hf"), ["hf:tiny/model-GGUF"]);
+    assert_eq!(complete("run qwen3:0"), ["qwen3:0.6b"]);
     assert_eq!(complete("run sto"), ["story.gguf"]);
     assert_eq!(complete("run --file=sto"), ["--file=story.gguf"]);
 }

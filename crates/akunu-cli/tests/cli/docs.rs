@@ -291,6 +291,24 @@ fn pages_are_short() {
     }
 }
 
+/// Of the list in CONTRIBUTING.md, those that are never right.
+#[test]
+fn pages_use_standard_words() {
+    const WRONG: [&str; 9] =
+        ["nobody", "somebody", "blazing", "seamless", "seamlessly", "leverage", "utilise", "e.g", "i.e"];
+    for (name, page) in pages() {
+        if name == "CONTRIBUTING.md" || name == "CHANGELOG.md" || name.starts_with("docs/decisions/") {
+            continue;
+        }
+        for (number, line) in parts(&name, &page).1 {
+            for word in line.split(|c: char| !(c.is_alphanumeric() || "._".contains(c))) {
+                let word = word.trim_end_matches('.').to_lowercase();
+                assert!(!WRONG.contains(&word.as_str()), "{name}:{number}: {word}");
+            }
+        }
+    }
+}
+
 #[test]
 fn every_page_is_in_the_index() {
     let pages = pages();

@@ -63,6 +63,30 @@ fn libraries_read_options_and_never_the_environment() {
 }
 
 #[test]
+fn the_page_has_every_variable() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(root.join("docs/environment.md")).unwrap();
+    let is_name = |text: &str| {
+        text.len() > 3 && text.chars().all(|c| c.is_ascii_uppercase() || c == '_') && text != "TRUE"
+    };
+    let mut count = 0;
+    for file in ["akunu-cli/src/environment.rs", "akunu/src/backends.rs", "akunu-hub/src/settings.rs"] {
+        let text = std::fs::read_to_string(root.join("crates").join(file)).unwrap();
+        for (line, code) in code(&text) {
+            for name in code.split('"').skip(1).step_by(2).filter(|text| is_name(text)) {
+                assert!(
+                    page.contains(&format!("`{name}")),
+                    "{file}:{}: {name} is not in docs/environment.md",
+                    line + 1
+                );
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 15, "{count} variables were found");
+}
+
+#[test]
 fn akunu_isa_picks_the_cpus_instruction_set() {
     let cpu = |isa: &str| {
         let mut command = akunu(&["doctor", "--json"]);

@@ -56,12 +56,16 @@ fn every_command_refuses_an_unknown_option_in_the_same_form() {
 fn invalid_command_lines_have_one_form() {
     let table: &[(&[&str], &str, &[&str])] = &[
         // From the parser.
-        (&["sing"], "akunu", &["unrecognized subcommand 'sing'"]),
+        (&["sing"], "akunu", &["there is no command 'sing'"]),
+        (&["help", "sing"], "akunu", &["there is no command 'sing'"]),
+        // Commands for scripts, such as __complete, are not suggested.
+        (&["completion"], "akunu", &["hint: a similar command is 'completions'\n"]),
         (&["serv"], "akunu", &["hint: ", "'serve'"]),
         (&["--no-such-option"], "akunu", &["'--no-such-option'"]),
         (&["run", "Once", "--tempo", "1"], "akunu run", &["hint: ", "'--temp'"]),
         (&["run", "Once", "--temp"], "akunu run", &["a value is required for '--temp"]),
-        (&["run", "Once", "--temp", "hot"], "akunu run", &["'hot'", "'--temp"]),
+        (&["run", "Once", "--temp", "hot"], "akunu run", &["'hot'", "'--temp", "it must be a number\n"]),
+        (&["run", "Once", "--temp="], "akunu run", &["it must be a number\n"]),
         (&["run", "Once", "--kv-type", "q3"], "akunu run", &["hint: possible values: f32, f16, q8_0"]),
         (&["run", "Once", "-n", "0"], "akunu run", &["it must be an integer from 1 to"]),
         (&["run", "-p", "c", "-f", "x"], "akunu run", &["cannot be used with"]),
@@ -69,7 +73,14 @@ fn invalid_command_lines_have_one_form() {
         (&["logits"], "akunu logits", &["were not provided", "\n  --ids <IDS>\n"]),
         (&["quantize"], "akunu quantize", &["were not provided"]),
         (&["show", "--no-such-option"], "akunu inspect", &[]),
-        (&["serve", "--port", "70000"], "akunu serve", &["70000 is not in 0..=65535"]),
+        (&["serve", "--port", "70000"], "akunu serve", &["it must be an integer from 0 to 65535"]),
+        (&["serve", "--parallel", "-1"], "akunu serve", &["it must be an integer from 1 to"]),
+        (&["bench-serve", "http://x", "--rate", "-1"], "akunu bench-serve", &["it must be a number above 0"]),
+        (
+            &["pull", "OWNER/NAME"],
+            "akunu pull",
+            &["hint: a model on the Hugging Face hub is named hf:OWNER/NAME\n"],
+        ),
         // From the command.
         (&["run", "a", "b", "-p", "c"], "akunu run", &["two prompts were given"]),
         (&["run", "-q"], "akunu run", &["no prompt was given", "akunu chat"]),
@@ -98,6 +109,7 @@ fn other_failures_have_the_same_form_and_exit_code_1() {
         &["chat", "no/such.gguf", "-p", "x"],
         &["run", "-f", "no/such.txt"],
         &["run", ""],
+        &["chat", "Hello"],
         &["logits", "--ids", "99999"],
         &["run", "Once", "-c", "1", "-q"],
         &["quantize", EMBEDDED, "/no/such/folder/out.gguf", "-q", "Q8_0"],

@@ -61,6 +61,14 @@ fn a_name_on_the_hub_without_its_prefix_gets_a_hint() {
         let done = run(&["run", other, "Once"]);
         assert!(done.code == 1 && !done.stderr.contains("hf:"), "{}", done.stderr);
     }
+    // Alone it could be the prompt.
+    for (only, hint) in
+        [("Qwen/Qwen3-0.6B", "hf:Qwen/Qwen3-0.6B"), ("/no/such/model", "use -p"), ("./model", "use -p")]
+    {
+        let done = run(&["run", only]);
+        assert!(done.code == 1 && done.stderr.contains(hint), "{}", done.stderr);
+    }
+    assert!(ok(&["run", "He said yes/no.", "-n", "1", "-q"]).starts_with("He said yes/no."));
 }
 
 #[test]

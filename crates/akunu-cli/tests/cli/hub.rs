@@ -86,7 +86,7 @@ fn errors_have_one_line_and_a_hint() {
             2,
             &["is not a valid hub model name", "hint: write hf:OWNER/NAME"][..],
         ),
-        (&["pull", "owner/name"], 2, &["does not begin with hf:"]),
+        (&["pull", "owner/name"], 2, &["is named hf:owner/name"]),
         (&["inspect", "hf:tiny/other"], 1, &["no repository tiny/other", "hint: "]),
         (
             &["inspect", "hf:tiny/model-GGUF:Q4_0"],

@@ -15,14 +15,17 @@ use crate::hub;
 use crate::serve::serve;
 
 /// Fields that tests cannot cause, with the reason.
-const UNSEEN: [(&str, &str, &str); 6] = [
+const UNSEEN: [(&str, &str, &str); 7] = [
     ("akunu bench", "[].metal_icb", "needs a Mac"),
+    ("akunu bench, with --compare", "tests[].metal_icb", "needs a Mac"),
     ("akunu bench-serve", "errors.KIND", "needs a server that fails"),
     ("akunu bench-serve", "examples.KIND", "needs a server that fails"),
     ("akunu doctor", "gpu[].", "depends on the machine"),
     ("akunu doctor", "measured[].", "takes half a minute"),
     ("akunu verify", "first_bad.", "needs a device that is wrong"),
 ];
+
+const OTHER: &str = "akunu inspect, of what is not a model that can be run";
 
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name)
@@ -103,7 +106,21 @@ fn outputs() -> Vec<(&'static str, Value)> {
     write_small_model(&small, suggestion, None);
     let story = folder.path().join("story.txt");
     fs::write(&story, "Once upon a time, there was a little fox.").unwrap();
-    let [small, story] = [path(&small), path(&story)];
+    let base = folder.path().join("base");
+    let earlier = folder.path().join("earlier.json");
+    let unknown = folder.path().join("unknown.gguf");
+    let martian = |metadata: &mut Metadata| {
+        metadata.insert("general.architecture", Fact::String("martian".into()));
+    };
+    write_small_model(&unknown, martian, None);
+    let tokenizer = file("xtask/clients/words.json");
+    let [small, story, base, earlier] = [path(&small), path(&story), path(&base), path(&earlier)];
+    json(&["perplexity", story, "--save-logits", base, "--json"]);
+    let bench = ["bench", small, "-p", "2", "-n", "0", "-r", "1", "--device", "cpu", "--json"];
+    fs::write(earlier, json(&[&bench[..], &["--kv-type", "f32"]].concat()).to_string()).unwrap();
+    let mut compared = json(&[&bench[..], &["--compare", earlier]].concat());
+    assert!(compared["results"].is_array());
+    compared["results"] = Value::Null; // The fields of `akunu bench`.
     let [encoder, prompts, reranker] = ["bert-mean", "embedding-gemma", "bert-cross-encoder"]
         .map(|name| file("testdata/encoders").join(name));
     let [encoder, prompts, reranker] = [path(&encoder), path(&prompts), path(&reranker)];
@@ -111,6 +128,8 @@ fn outputs() -> Vec<(&'static str, Value)> {
         ("akunu inspect", json(&["inspect", "--json", "--tensors", "--metadata"])),
         ("akunu inspect", json(&["inspect", small, "--json"])),
         ("akunu inspect", json(&["inspect", prompts, "--json"])),
+        (OTHER, json(&["inspect", path(&tokenizer), "--json"])),
+        (OTHER, json(&["inspect", path(&unknown), "--json", "--tensors", "--metadata"])),
         ("akunu plan", json(&["plan", "--json", "--no-mmap"])),
         ("akunu plan", json(&["plan", encoder, "--json"])),
         ("akunu doctor", json(&["doctor", "--json"])),
@@ -120,8 +139,11 @@ fn outputs() -> Vec<(&'static str, Value)> {
         ("akunu rerank", json(&["rerank", reranker, "--ids", "1,2", "--json"])),
         ("akunu logits", json(&["logits", "--ids", "1,2", "--json"])),
         ("akunu perplexity", json(&["perplexity", story, "--json"])),
+        ("akunu perplexity, with --kl", json(&["perplexity", story, "--kl", base, "--json"])),
+        ("akunu models, with --known", json(&["models", "--known", "--json"])),
+        ("akunu bench, with --compare", compared),
         ("akunu table", json(&["table", "--json"])),
-        ("akunu verify", json(&["verify", small, "--tokens", "2", "--json"])),
+        ("akunu verify", json(&["verify", small, "--tokens", "2", "--all", "--json"])),
         ("akunu profile", json(&["profile", small, "-r", "1", "--device", "cpu", "--json"])),
         (
             "akunu bench",

@@ -287,7 +287,7 @@ fn a_narrow_terminal_shows_everything() {
     terminal.expect("Hello\r\nthere!");
     terminal.expect("> ");
     terminal.type_keys("/history\r");
-    terminal.expect("user: a message that is longer than the terminal is wide\r\n");
+    terminal.expect("user: a\r\nmessage\r\nthat is\r\nlonger\r\n");
     terminal.type_keys("\x04");
     assert_eq!(terminal.end().0, Some(0));
 }

@@ -94,6 +94,8 @@ fn of_op<V: Target>(kernel: Kernel) -> Option<Run> {
         Kernel::Embed(_) => V::run::<ops::Embed>,
         Kernel::AddPositions(_) => V::run::<ops::AddPositions>,
         Kernel::Pool(_) => V::run::<ops::Pool>,
+        Kernel::Unfold(_) => V::run::<ops::Unfold>,
+        Kernel::AcrossRows(_) => V::run::<ops::AcrossRows>,
         Kernel::RopeAngles(_) => V::run::<ops::RopeAngles>,
         Kernel::Norm(_) => V::run::<ops::Norm>,
         Kernel::NormAdd(_) => V::run::<ops::NormAdd>,

@@ -1,7 +1,9 @@
-//! What models of whole texts do to rows: embeddings of positions and token types, and pooling.
+//! What models of whole texts and of audio do to rows: embeddings of positions and token types, pooling, the inputs of
+//! convolutions.
 
 use akunu_plan::Kernel;
-use akunu_plan::ops::{self, AddPositionsParams, ElementParams, POOL_PART};
+use akunu_plan::Row;
+use akunu_plan::ops::{self, AcrossRowsParams, AddPositionsParams, ElementParams, POOL_PART, UnfoldParams};
 
 use super::{OpKernel, for_lanes, load, store};
 use crate::command::{Command, Context, f32s, u32s};
@@ -70,6 +72,46 @@ impl OpKernel for ops::Pool {
                     let mean = if first == last { total } else { total.mul(share) };
                     store(mean, out.add(at), n);
                 });
+            }
+        }
+    }
+}
+
+impl OpKernel for ops::Unfold {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: UnfoldParams = command.params();
+        let o = command.operands(ops::Unfold);
+        let cols = p.cols as usize;
+        // SAFETY: `frame` gives frames of the pass only, which are within the table's rows.
+        unsafe {
+            let rows = context.rows(o.rows);
+            for r in context.units(context.rows) {
+                let out = f32s(o.out).add(r * cols * 3);
+                for tap in 0..3 {
+                    match p.frame(&rows[r], r, rows.len(), tap as u32) {
+                        Some(frame) => {
+                            let x = f32s(o.x).add(frame * cols);
+                            (0..cols).for_each(|i| *out.add(i * 3 + tap) = *x.add(i));
+                        }
+                        None => (0..cols).for_each(|i| *out.add(i * 3 + tap) = 0.0),
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl OpKernel for ops::AcrossRows {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: AcrossRowsParams = command.params();
+        let o = command.operands(ops::AcrossRows);
+        // SAFETY: the output has as many rows as the table.
+        unsafe {
+            let rows = context.rows(o.rows);
+            for r in context.units(context.rows) {
+                o.out.0.cast::<Row>().add(r).write_unaligned(p.row(&rows[r]));
             }
         }
     }

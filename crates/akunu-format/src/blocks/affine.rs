@@ -134,7 +134,7 @@ mod tests {
             let mut rng = Rng::new(4);
             let values: Vec<f32> = (0..256).map(|_| rng.uniform() - 0.5).collect();
             let mut row = vec![0; dtype.row_bytes(256).unwrap()];
-            quantize_row(dtype, &values, &mut row).unwrap();
+            quantize_row(dtype, &values, None, &mut row).unwrap();
             let mut back = vec![0.0; 256];
             dequantize_row(dtype, &row, &mut back).unwrap();
             // A stored scale has a relative rounding error of up to 2⁻⁹, and so has the end of the range.

@@ -55,6 +55,8 @@ use crate::quantise::{k as to_k, lattices::to_lattice, tables as to_tables};
 pub enum RowError {
     #[error("{elements} elements in {bytes} bytes are not whole {dtype} blocks")]
     Length { dtype: DType, elements: usize, bytes: usize },
+    #[error("a row of {elements} elements has {weights} weights")]
+    Weights { elements: usize, weights: usize },
 }
 
 fn check(dtype: DType, elements: usize, bytes: usize) -> Result<(), RowError> {
@@ -137,8 +139,19 @@ pub fn dequantize_nth(dtype: DType, planes: [&[u8]; 3], row: usize, out: &mut [f
 
 /// Quantises a row: rounded to nearest, for k-quants with the best scales found by a search. Infinite or NaN input
 /// gives an unspecified block, never a panic.
-pub fn quantize_row(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), RowError> {
+///
+/// `importance` is the weight of each element in the squared error that the search minimises: the mean square of the
+/// inputs that the element's column is multiplied by. Types without a search ignore it.
+pub fn quantize_row(
+    dtype: DType,
+    values: &[f32],
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+) -> Result<(), RowError> {
     check(dtype, values.len(), out.len())?;
+    if let Some(weights) = importance.filter(|weights| weights.len() != values.len()) {
+        return Err(RowError::Weights { elements: values.len(), weights: weights.len() });
+    }
     match dtype {
         DType::F32 => {
             for (value, out) in values.iter().zip(out.as_chunks_mut::<4>().0) {
@@ -155,16 +168,16 @@ pub fn quantize_row(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), 
                 *out = bf16::from_f32(*value).to_le_bytes();
             }
         }
-        DType::Q4_0 => each_row(values, out, simple::to_q4_0),
-        DType::Q4_1 => each_row(values, out, simple::to_q4_1),
-        DType::Q5_0 => each_row(values, out, simple::to_q5_0),
-        DType::Q5_1 => each_row(values, out, simple::to_q5_1),
-        DType::Q8_0 => each_row(values, out, simple::to_q8_0),
-        DType::Q2K => each_row(values, out, to_k::to_q2_k),
-        DType::Q3K => each_row(values, out, to_k::to_q3_k),
-        DType::Q4K => each_row(values, out, to_k::to_q4_k),
-        DType::Q5K => each_row(values, out, to_k::to_q5_k),
-        DType::Q6K => each_row(values, out, to_k::to_q6_k),
+        DType::Q4_0 => each_row(values, importance, out, simple::to_q4_0),
+        DType::Q4_1 => each_row(values, importance, out, simple::to_q4_1),
+        DType::Q5_0 => each_row(values, importance, out, simple::to_q5_0),
+        DType::Q5_1 => each_row(values, importance, out, simple::to_q5_1),
+        DType::Q8_0 => each_row(values, importance, out, simple::to_q8_0),
+        DType::Q2K => each_row(values, importance, out, to_k::to_q2_k),
+        DType::Q3K => each_row(values, importance, out, to_k::to_q3_k),
+        DType::Q4K => each_row(values, importance, out, to_k::to_q4_k),
+        DType::Q5K => each_row(values, importance, out, to_k::to_q5_k),
+        DType::Q6K => each_row(values, importance, out, to_k::to_q6_k),
         DType::IQ1S
         | DType::IQ1M
         | DType::IQ2XXS
@@ -172,14 +185,15 @@ pub fn quantize_row(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), 
         | DType::IQ2S
         | DType::IQ3XXS
         | DType::IQ3S => {
-            for (values, block) in values.as_chunks().0.iter().zip(out.chunks_exact_mut(dtype.block_bytes()))
-            {
-                to_lattice(dtype, values, None, block);
+            let weights = |index: usize| importance.and_then(|all| all.as_chunks().0.get(index));
+            let blocks = values.as_chunks().0.iter().zip(out.chunks_exact_mut(dtype.block_bytes()));
+            for (index, (values, block)) in blocks.enumerate() {
+                to_lattice(dtype, values, weights(index), block);
             }
         }
-        DType::IQ4NL => each_row(values, out, to_tables::to_iq4_nl),
-        DType::IQ4XS => each_row(values, out, to_tables::to_iq4_xs),
-        DType::MXFP4 => each_row(values, out, to_tables::to_mxfp4),
+        DType::IQ4NL => each_row(values, importance, out, to_tables::to_iq4_nl),
+        DType::IQ4XS => each_row(values, importance, out, to_tables::to_iq4_xs),
+        DType::MXFP4 => each_row(values, importance, out, to_tables::to_mxfp4),
         DType::Affine(affine) => affine::quantize(affine, values, out),
     }
     Ok(())
@@ -197,11 +211,14 @@ fn each_block<const BYTES: usize, const LEN: usize>(
 
 fn each_row<const BYTES: usize, const LEN: usize>(
     values: &[f32],
+    importance: Option<&[f32]>,
     out: &mut [u8],
-    convert: fn(&[f32; LEN], &mut [u8; BYTES]),
+    convert: fn(&[f32; LEN], Option<&[f32; LEN]>, &mut [u8; BYTES]),
 ) {
-    for (values, block) in values.as_chunks::<LEN>().0.iter().zip(out.as_chunks_mut::<BYTES>().0) {
-        convert(values, block);
+    let blocks = values.as_chunks::<LEN>().0.iter().zip(out.as_chunks_mut::<BYTES>().0);
+    for (index, (values, block)) in blocks.enumerate() {
+        let weights = importance.and_then(|weights| weights.as_chunks::<LEN>().0.get(index));
+        convert(values, weights, block);
     }
 }
 
@@ -224,7 +241,7 @@ mod tests {
         let error = dequantize_row(DType::Q4_0, &[0; 17], &mut out).unwrap_err();
         assert_eq!(error.to_string(), "32 elements in 17 bytes are not whole Q4_0 blocks");
         assert!(dequantize_row(DType::Q4K, &[0; 144], &mut out).is_err());
-        assert!(quantize_row(DType::Q8_0, &out[..31], &mut [0; 34]).is_err());
+        assert!(quantize_row(DType::Q8_0, &out[..31], None, &mut [0; 34]).is_err());
     }
 
     #[test]

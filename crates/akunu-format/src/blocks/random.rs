@@ -75,7 +75,7 @@ fn random_floats(dtype: DType, rng: &mut Rng, std: f32, out: &mut [u8]) -> Resul
     for pair in out.chunks_mut(2 * size) {
         let (a, b) = rng.normal_pair();
         let values = [(a * std).clamp(-most, most), (b * std).clamp(-most, most)];
-        super::quantize_row(dtype, &values[..pair.len() / size], pair)?;
+        super::quantize_row(dtype, &values[..pair.len() / size], None, pair)?;
     }
     Ok(())
 }

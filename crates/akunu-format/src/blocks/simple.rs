@@ -1,9 +1,11 @@
 //! The 32-element types, in both directions.
 //!
 //! Quantising divides by the scale in f32 and then stores the scale in half precision; rounding adds a half and
-//! truncates, for Q8_0 away from zero. This gives the same bytes as other tools.
+//! truncates, for Q8_0 away from zero. This gives the same bytes as other tools. With weights, scales are searched as
+//! those of k-quants, except in Q8_0.
 
 use super::{half_at, put_half};
+use crate::quantise::search::{Affine, Integers, Offsets, affine, inverse, stored, symmetric};
 
 const LEN: usize = 32;
 const HALF: usize = LEN / 2;
@@ -59,10 +61,6 @@ pub(super) fn q8_0(block: &[u8; 34], out: &mut [f32; LEN]) {
     }
 }
 
-fn inverse(d: f32) -> f32 {
-    if d == 0.0 { 0.0 } else { 1.0 / d }
-}
-
 /// The first value of the largest magnitude, with its sign.
 fn extreme(values: &[f32; LEN]) -> f32 {
     values.iter().fold(0.0, |most: f32, &v| if v.abs() > most.abs() { v } else { most })
@@ -72,9 +70,31 @@ fn min_and_max(values: &[f32; LEN]) -> (f32, f32) {
     values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), &v| (least.min(v), most.max(v)))
 }
 
-pub(super) fn to_q4_0(values: &[f32; LEN], block: &mut [u8; 18]) {
-    // The extreme value gets code −8, since the negative side has one code more.
-    let d = extreme(values) / -8.0;
+/// The scale of codes −half … half − 1.
+fn scale(values: &[f32; LEN], weights: Option<&[f32; LEN]>, half: f32) -> f32 {
+    match weights {
+        // The extreme value gets code −half, since the negative side has one code more.
+        None => extreme(values) / -half,
+        Some(weights) => stored(symmetric(values, weights, Integers { half })),
+    }
+}
+
+/// The scale and the smallest value of codes 0 … most.
+fn scale_and_least(values: &[f32; LEN], weights: Option<&[f32; LEN]>, most: f32) -> (f32, f32) {
+    match weights {
+        None => {
+            let (least, greatest) = min_and_max(values);
+            ((greatest - least) / most, least)
+        }
+        Some(weights) => {
+            let Affine { scale, offset } = affine(values, weights, most, Offsets::Any);
+            (stored(scale), stored(-offset))
+        }
+    }
+}
+
+pub(super) fn to_q4_0(values: &[f32; LEN], weights: Option<&[f32; LEN]>, block: &mut [u8; 18]) {
+    let d = scale(values, weights, 8.0);
     let id = inverse(d);
     put_half(block, 0, d);
     let code = |v: f32| ((v * id + 8.5) as u8).min(15);
@@ -83,9 +103,8 @@ pub(super) fn to_q4_0(values: &[f32; LEN], block: &mut [u8; 18]) {
     }
 }
 
-pub(super) fn to_q4_1(values: &[f32; LEN], block: &mut [u8; 20]) {
-    let (least, most) = min_and_max(values);
-    let d = (most - least) / 15.0;
+pub(super) fn to_q4_1(values: &[f32; LEN], weights: Option<&[f32; LEN]>, block: &mut [u8; 20]) {
+    let (d, least) = scale_and_least(values, weights, 15.0);
     let id = inverse(d);
     put_half(block, 0, d);
     put_half(block, 2, least);
@@ -106,23 +125,22 @@ fn put_codes5(out: &mut [u8], values: &[f32; LEN], code: impl Fn(f32) -> u8) {
     out[..4].copy_from_slice(&bits.to_le_bytes());
 }
 
-pub(super) fn to_q5_0(values: &[f32; LEN], block: &mut [u8; 22]) {
-    let d = extreme(values) / -16.0;
+pub(super) fn to_q5_0(values: &[f32; LEN], weights: Option<&[f32; LEN]>, block: &mut [u8; 22]) {
+    let d = scale(values, weights, 16.0);
     let id = inverse(d);
     put_half(block, 0, d);
     put_codes5(&mut block[2..], values, |v| ((v * id + 16.5) as u8).min(31));
 }
 
-pub(super) fn to_q5_1(values: &[f32; LEN], block: &mut [u8; 24]) {
-    let (least, most) = min_and_max(values);
-    let d = (most - least) / 31.0;
+pub(super) fn to_q5_1(values: &[f32; LEN], weights: Option<&[f32; LEN]>, block: &mut [u8; 24]) {
+    let (d, least) = scale_and_least(values, weights, 31.0);
     let id = inverse(d);
     put_half(block, 0, d);
     put_half(block, 2, least);
     put_codes5(&mut block[4..], values, |v| (((v - least) * id + 0.5) as u8).min(31));
 }
 
-pub(super) fn to_q8_0(values: &[f32; LEN], block: &mut [u8; 34]) {
+pub(super) fn to_q8_0(values: &[f32; LEN], _: Option<&[f32; LEN]>, block: &mut [u8; 34]) {
     let d = extreme(values).abs() / 127.0;
     let id = inverse(d);
     put_half(block, 0, d);

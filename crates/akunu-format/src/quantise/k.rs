@@ -1,6 +1,6 @@
 //! Quantisation to k-quants: packs the results of [`super::search`] in the layout that `blocks::k` unpacks.
 
-use super::search::{Integers, LEN, affine_block, symmetric_block};
+use super::search::{Integers, LEN, affine_block, equal, symmetric_block};
 use crate::blocks::{pack_scales_offsets, put_half};
 
 /// Two-bit codes: each half of 128 elements is 32 bytes, its quarters at bits 0, 2, 4 and 6.
@@ -28,8 +28,8 @@ fn put_bits(out: &mut [u8], codes: &[u8; LEN], bit: u32) {
     }
 }
 
-pub(crate) fn to_q2_k(values: &[f32; LEN], block: &mut [u8; 84]) {
-    let found = affine_block::<16, 16>(values, 3.0, 15.0);
+pub(crate) fn to_q2_k(values: &[f32; LEN], weights: Option<&[f32; LEN]>, block: &mut [u8; 84]) {
+    let found = affine_block::<16, 16>(values, weights.unwrap_or(equal()), 3.0, 15.0);
     for (byte, (scale, offset)) in block.iter_mut().zip(found.scales.iter().zip(found.offsets)) {
         *byte = scale | offset << 4;
     }
@@ -38,8 +38,9 @@ pub(crate) fn to_q2_k(values: &[f32; LEN], block: &mut [u8; 84]) {
     put_half(block, 82, found.m);
 }
 
-pub(crate) fn to_q3_k(values: &[f32; LEN], block: &mut [u8; 110]) {
-    let found = symmetric_block::<_, 16, 16>(values, Integers { half: 4.0 }, 31.0);
+pub(crate) fn to_q3_k(values: &[f32; LEN], weights: Option<&[f32; LEN]>, block: &mut [u8; 110]) {
+    let found =
+        symmetric_block::<_, 16, 16>(values, weights.unwrap_or(equal()), Integers { half: 4.0 }, 31.0);
     let codes = found.levels.map(|level| (level + 4).cast_unsigned());
     put_bits(block, &codes, 2);
     put_pairs(&mut block[32..96], &codes);
@@ -56,16 +57,16 @@ fn pack_scales_q3(scales: &[i8; 16]) -> [u8; 12] {
     })
 }
 
-pub(crate) fn to_q4_k(values: &[f32; LEN], block: &mut [u8; 144]) {
-    let found = affine_block::<8, 32>(values, 15.0, 63.0);
+pub(crate) fn to_q4_k(values: &[f32; LEN], weights: Option<&[f32; LEN]>, block: &mut [u8; 144]) {
+    let found = affine_block::<8, 32>(values, weights.unwrap_or(equal()), 15.0, 63.0);
     put_half(block, 0, found.d);
     put_half(block, 2, found.m);
     block[4..16].copy_from_slice(&pack_scales_offsets(&found.scales, &found.offsets));
     put_nibbles(&mut block[16..], &found.codes);
 }
 
-pub(crate) fn to_q5_k(values: &[f32; LEN], block: &mut [u8; 176]) {
-    let found = affine_block::<8, 32>(values, 31.0, 63.0);
+pub(crate) fn to_q5_k(values: &[f32; LEN], weights: Option<&[f32; LEN]>, block: &mut [u8; 176]) {
+    let found = affine_block::<8, 32>(values, weights.unwrap_or(equal()), 31.0, 63.0);
     put_half(block, 0, found.d);
     put_half(block, 2, found.m);
     block[4..16].copy_from_slice(&pack_scales_offsets(&found.scales, &found.offsets));
@@ -73,8 +74,9 @@ pub(crate) fn to_q5_k(values: &[f32; LEN], block: &mut [u8; 176]) {
     put_nibbles(&mut block[48..], &found.codes);
 }
 
-pub(crate) fn to_q6_k(values: &[f32; LEN], block: &mut [u8; 210]) {
-    let found = symmetric_block::<_, 16, 16>(values, Integers { half: 32.0 }, 127.0);
+pub(crate) fn to_q6_k(values: &[f32; LEN], weights: Option<&[f32; LEN]>, block: &mut [u8; 210]) {
+    let found =
+        symmetric_block::<_, 16, 16>(values, weights.unwrap_or(equal()), Integers { half: 32.0 }, 127.0);
     let codes = found.levels.map(|level| (level + 32).cast_unsigned());
     for half in 0..2 {
         let codes = &codes[128 * half..][..128];

@@ -3,7 +3,7 @@
 pub(crate) mod k;
 pub(crate) mod lattices;
 mod mix;
-mod search;
+pub(crate) mod search;
 pub(crate) mod tables;
 
 pub use mix::{MIXES, Mix, Proportions};

@@ -1,4 +1,4 @@
-//! Searches the scales of k-quant sub-blocks that minimise the squared error.
+//! Searches the scales of k-quant sub-blocks that minimise the squared error, in which each element has a weight.
 //!
 //! The scale of a sub-block determines its codes, and the codes determine which scale fits best. So a few scales are
 //! tried, each is fitted to its own codes by least squares, and the best one is refined in a few rounds of coding and
@@ -29,12 +29,12 @@ fn nearest(v: f32) -> f32 {
 }
 
 /// The value as stored in a file: half precision, and finite.
-pub(super) fn stored(v: f32) -> f32 {
+pub(crate) fn stored(v: f32) -> f32 {
     let most = f32::from(f16::MAX);
     f32::from(f16::from_f32(v.clamp(-most, most)))
 }
 
-pub(super) fn inverse(v: f32) -> f32 {
+pub(crate) fn inverse(v: f32) -> f32 {
     if v == 0.0 { 0.0 } else { 1.0 / v }
 }
 
@@ -42,78 +42,97 @@ fn total(lanes: [f32; LANES]) -> f32 {
     lanes.iter().sum()
 }
 
-/// Σq, Σq² and Σxq over a sub-block and its codes.
+/// The weights without an importance matrix. A weight of 1 changes no bit of a sum.
+pub(crate) fn equal<const N: usize>() -> &'static [f32; N] {
+    const { &[1.0; N] }
+}
+
+/// Σwq, Σwq² and Σwxq over a sub-block with weights w, and its codes.
 struct Sums {
     q: f32,
     qq: f32,
     xq: f32,
 }
 
-fn sums<const N: usize>(x: &[f32; N], code: impl Fn(f32) -> f32) -> Sums {
+fn sums<const N: usize>(x: &[f32; N], w: &[f32; N], code: impl Fn(f32) -> f32) -> Sums {
     let (mut q, mut qq, mut xq) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
-    for x in x.as_chunks::<LANES>().0 {
+    for (x, w) in x.as_chunks::<LANES>().0.iter().zip(w.as_chunks::<LANES>().0) {
         for lane in 0..LANES {
             let c = code(x[lane]);
-            q[lane] += c;
-            qq[lane] += c * c;
-            xq[lane] += x[lane] * c;
+            let weighted = w[lane] * c;
+            q[lane] += weighted;
+            qq[lane] += weighted * c;
+            xq[lane] += weighted * x[lane];
         }
     }
     Sums { q: total(q), qq: total(qq), xq: total(xq) }
 }
 
-pub(super) fn squared_error<const N: usize>(x: &[f32; N], decoded: impl Fn(f32) -> f32) -> f32 {
+pub(super) fn squared_error<const N: usize>(x: &[f32; N], w: &[f32; N], decoded: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];
-    for x in x.as_chunks::<LANES>().0 {
+    for (x, w) in x.as_chunks::<LANES>().0.iter().zip(w.as_chunks::<LANES>().0) {
         for lane in 0..LANES {
             let off = x[lane] - decoded(x[lane]);
-            lanes[lane] += off * off;
+            lanes[lane] += w[lane] * off * off;
         }
     }
     total(lanes)
 }
 
-/// x ≈ scale·q − offset, offset ≥ 0, q = 0 … most.
+/// x ≈ scale·q − offset, q = 0 … most.
 #[derive(Clone, Copy, Debug, Default)]
-struct Affine {
-    scale: f32,
-    offset: f32,
+pub(crate) struct Affine {
+    pub(crate) scale: f32,
+    pub(crate) offset: f32,
+}
+
+/// The offsets that a format can store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offsets {
+    NotNegative,
+    Any,
 }
 
 /// The code of `x`; `inverse` is 1/scale.
-fn affine_code(x: f32, inverse: f32, offset: f32, most: f32) -> f32 {
+pub(crate) fn affine_code(x: f32, inverse: f32, offset: f32, most: f32) -> f32 {
     nearest((x + offset) * inverse).clamp(0.0, most)
 }
 
-/// The best scale and offset for given codes, and how much of Σx² they explain. `None` if the codes do not determine
-/// them.
-fn fit_affine<const N: usize>(sums: &Sums, sum_x: f32) -> Option<(Affine, f32)> {
-    let n = N as f32;
+/// Σw and Σwx.
+fn totals<const N: usize>(x: &[f32; N], w: &[f32; N]) -> (f32, f32) {
+    (w.iter().sum(), x.iter().zip(w).map(|(x, w)| w * x).sum())
+}
+
+/// The best scale and offset for given codes, and how much of Σwx² they explain. `n` is Σw. `None` if the codes do not
+/// determine them.
+fn fit_affine(sums: &Sums, (n, sum_x): (f32, f32), offsets: Offsets) -> Option<(Affine, f32)> {
     let determinant = n * sums.qq - sums.q * sums.q;
     if determinant <= 0.0 {
         return None;
     }
     let scale = (n * sums.xq - sum_x * sums.q) / determinant;
     let least = (sums.qq * sum_x - sums.q * sums.xq) / determinant;
-    // The format subtracts offsets, so they cannot be negative.
-    let (scale, least) = if least > 0.0 { (sums.xq / sums.qq, 0.0) } else { (scale, least) };
+    // Offsets are subtracted.
+    let refused = offsets == Offsets::NotNegative && least > 0.0;
+    let (scale, least) = if refused { (sums.xq / sums.qq, 0.0) } else { (scale, least) };
     (scale > 0.0).then(|| (Affine { scale, offset: -least }, scale * sums.xq + least * sum_x))
 }
 
-fn affine<const N: usize>(x: &[f32; N], most: f32) -> Affine {
-    let least = x.iter().copied().fold(0.0, f32::min);
+pub(crate) fn affine<const N: usize>(x: &[f32; N], w: &[f32; N], most: f32, offsets: Offsets) -> Affine {
+    let limit = if offsets == Offsets::NotNegative { 0.0 } else { f32::INFINITY };
+    let least = x.iter().copied().fold(limit, f32::min);
     let greatest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let range = greatest - least;
     if !(range > 0.0 && range.is_finite()) {
         return Affine { scale: 0.0, offset: -least };
     }
-    let sum_x = x.iter().sum();
+    let totals = totals(x, w);
     let (mut best, mut explained) = (Affine { scale: range / most, offset: -least }, f32::NEG_INFINITY);
     // From a slightly enlarged range to one that clips outliers.
     for step in 0..=12 {
         let inverse = (most - 0.8 + 0.15 * step as f32) / range;
-        let sums = sums(x, |x| affine_code(x, inverse, -least, most));
-        if let Some((found, gain)) = fit_affine::<N>(&sums, sum_x)
+        let sums = sums(x, w, |x| affine_code(x, inverse, -least, most));
+        if let Some((found, gain)) = fit_affine(&sums, totals, offsets)
             && gain > explained
         {
             (best, explained) = (found, gain);
@@ -121,8 +140,8 @@ fn affine<const N: usize>(x: &[f32; N], most: f32) -> Affine {
     }
     for _ in 0..REFINEMENTS {
         let inverse = inverse(best.scale);
-        let sums = sums(x, |x| affine_code(x, inverse, best.offset, most));
-        match fit_affine::<N>(&sums, sum_x) {
+        let sums = sums(x, w, |x| affine_code(x, inverse, best.offset, most));
+        match fit_affine(&sums, totals, offsets) {
             Some((found, gain)) if gain > explained => (best, explained) = (found, gain),
             _ => break,
         }
@@ -143,13 +162,14 @@ pub(super) struct AffineBlock<const SUBS: usize> {
 /// Codes are 0 … `most`, scales and offsets 0 … `levels`. `SUBS · N` is 256.
 pub(super) fn affine_block<const SUBS: usize, const N: usize>(
     x: &[f32; LEN],
+    w: &[f32; LEN],
     most: f32,
     levels: f32,
 ) -> AffineBlock<SUBS> {
-    let subs = x.as_chunks::<N>().0;
+    let (subs, weights) = (x.as_chunks::<N>().0, w.as_chunks::<N>().0);
     let mut fits = [Affine::default(); SUBS];
-    for (fit, x) in fits.iter_mut().zip(subs) {
-        *fit = affine(x, most);
+    for ((fit, x), w) in fits.iter_mut().zip(subs).zip(weights) {
+        *fit = affine(x, w, most, Offsets::NotNegative);
     }
     let largest = |of: fn(&Affine) -> f32| fits.iter().map(of).fold(0.0, f32::max);
     let mut d = stored(largest(|fit| fit.scale) / levels);
@@ -158,8 +178,8 @@ pub(super) fn affine_block<const SUBS: usize, const N: usize>(
     for _ in 0..ROUNDS {
         let mut multiples = [Affine::default(); SUBS];
         let mut error = 0.0;
-        for ((multiples, fit), x) in multiples.iter_mut().zip(&fits).zip(subs) {
-            let (found, off) = affine_multiples(x, *fit, d, m, most, levels);
+        for ((multiples, fit), sub) in multiples.iter_mut().zip(&fits).zip(subs.iter().zip(weights)) {
+            let (found, off) = affine_multiples(sub, *fit, (d, m), most, levels);
             *multiples = found;
             error += off;
         }
@@ -170,7 +190,7 @@ pub(super) fn affine_block<const SUBS: usize, const N: usize>(
         } else {
             break;
         }
-        (d, m) = fit_affine_block(subs, &multiples, d, m, most);
+        (d, m) = fit_affine_block((subs, weights), &multiples, (d, m), most);
     }
     let (d, m, multiples) = best.unwrap_or((d, m, [Affine::default(); SUBS]));
     let mut codes = [0; LEN];
@@ -186,10 +206,9 @@ pub(super) fn affine_block<const SUBS: usize, const N: usize>(
 
 /// The best multiples of `d` and `m` among those next to a fit, and their error.
 fn affine_multiples<const N: usize>(
-    x: &[f32; N],
+    (x, w): (&[f32; N], &[f32; N]),
     fit: Affine,
-    d: f32,
-    m: f32,
+    (d, m): (f32, f32),
     most: f32,
     levels: f32,
 ) -> (Affine, f32) {
@@ -204,7 +223,7 @@ fn affine_multiples<const N: usize>(
             let (step, offset_value) = (d * scale, m * offset);
             let inverse = inverse(step);
             let error =
-                squared_error(x, |x| affine_code(x, inverse, offset_value, most) * step - offset_value);
+                squared_error(x, w, |x| affine_code(x, inverse, offset_value, most) * step - offset_value);
             if error < least {
                 (best, least) = (Affine { scale, offset }, error);
             }
@@ -215,23 +234,23 @@ fn affine_multiples<const N: usize>(
 
 /// `d` and `m` by least squares over the whole block, for given multiples and the codes that they give.
 fn fit_affine_block<const SUBS: usize, const N: usize>(
-    subs: &[[f32; N]],
+    (subs, weights): (&[[f32; N]], &[[f32; N]]),
     multiples: &[Affine; SUBS],
-    d: f32,
-    m: f32,
+    (d, m): (f32, f32),
     most: f32,
 ) -> (f32, f32) {
-    // With a = scale·q and b = offset: Σaa, Σab, Σbb, Σxa, Σxb.
+    // With a = scale·q and b = offset, weighted: Σaa, Σab, Σbb, Σxa, Σxb.
     let (mut aa, mut ab, mut bb, mut xa, mut xb) = (0.0f64, 0.0f64, 0.0f64, 0.0f64, 0.0f64);
-    for (x, of) in subs.iter().zip(multiples) {
+    for ((x, w), of) in subs.iter().zip(weights).zip(multiples) {
         let (inverse, offset) = (inverse(d * of.scale), m * of.offset);
-        let sums = sums(x, |x| affine_code(x, inverse, offset, most));
+        let sums = sums(x, w, |x| affine_code(x, inverse, offset, most));
+        let (n, sum_x) = totals(x, w);
         let (a, b) = (f64::from(of.scale), f64::from(of.offset));
         aa += a * a * f64::from(sums.qq);
         ab += a * b * f64::from(sums.q);
-        bb += b * b * N as f64;
+        bb += b * b * f64::from(n);
         xa += a * f64::from(sums.xq);
-        xb += b * f64::from(x.iter().sum::<f32>());
+        xb += b * f64::from(sum_x);
     }
     let determinant = aa * bb - ab * ab;
     let (new_d, new_m) = if determinant > 1e-9 * aa * bb {
@@ -245,7 +264,7 @@ fn fit_affine_block<const SUBS: usize, const N: usize>(
 }
 
 /// The set of values that a scale multiplies.
-pub(super) trait Levels: Copy {
+pub(crate) trait Levels: Copy {
     /// The level nearest to `v`.
     fn nearest(self, v: f32) -> f32;
     /// Candidate levels for the extreme value of a sub-block; the first one is preferred if all errors are equal.
@@ -254,8 +273,8 @@ pub(super) trait Levels: Copy {
 
 /// The integers −half … half − 1.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Integers {
-    pub(super) half: f32,
+pub(crate) struct Integers {
+    pub(crate) half: f32,
 }
 
 impl Levels for Integers {
@@ -275,7 +294,7 @@ impl Levels for Integers {
 }
 
 /// x ≈ scale·level, with a scale of either sign.
-pub(super) fn symmetric<L: Levels, const N: usize>(x: &[f32; N], levels: L) -> f32 {
+pub(crate) fn symmetric<L: Levels, const N: usize>(x: &[f32; N], w: &[f32; N], levels: L) -> f32 {
     let extreme = x.iter().copied().fold(0.0, |most: f32, x| if x.abs() > most.abs() { x } else { most });
     if extreme == 0.0 || !extreme.is_finite() {
         return 0.0;
@@ -283,18 +302,23 @@ pub(super) fn symmetric<L: Levels, const N: usize>(x: &[f32; N], levels: L) -> f
     let mut best: Option<(f32, f32)> = None;
     for reach in levels.extreme_levels() {
         let best = best.get_or_insert((extreme / reach, f32::NEG_INFINITY));
-        *best = better(*best, x, reach / extreme, levels);
+        *best = better(*best, (x, w), reach / extreme, levels);
     }
     let mut best = best.unwrap_or_default();
     for _ in 0..REFINEMENTS {
-        best = better(best, x, inverse(best.0), levels);
+        best = better(best, (x, w), inverse(best.0), levels);
     }
     best.0
 }
 
-/// The scale fitted to the levels that `inverse` gives, if it explains more of Σx² than the best so far.
-fn better<L: Levels, const N: usize>(best: (f32, f32), x: &[f32; N], inverse: f32, levels: L) -> (f32, f32) {
-    let sums = sums(x, |x| levels.nearest(x * inverse));
+/// The scale fitted to the levels that `inverse` gives, if it explains more of Σwx² than the best so far.
+fn better<L: Levels, const N: usize>(
+    best: (f32, f32),
+    (x, w): (&[f32; N], &[f32; N]),
+    inverse: f32,
+    levels: L,
+) -> (f32, f32) {
+    let sums = sums(x, w, |x| levels.nearest(x * inverse));
     let gain = sums.xq * sums.xq / sums.qq;
     if gain > best.1 { (sums.xq / sums.qq, gain) } else { best }
 }
@@ -310,21 +334,22 @@ pub(super) struct SymmetricBlock<const SUBS: usize> {
 /// Scales are −`most` … `most`; `SUBS · N` is 256.
 pub(super) fn symmetric_block<L: Levels, const SUBS: usize, const N: usize>(
     x: &[f32; LEN],
+    w: &[f32; LEN],
     levels: L,
     most: f32,
 ) -> SymmetricBlock<SUBS> {
-    let subs = x.as_chunks::<N>().0;
+    let (subs, weights) = (x.as_chunks::<N>().0, w.as_chunks::<N>().0);
     let mut fits = [0.0f32; SUBS];
-    for (fit, x) in fits.iter_mut().zip(subs) {
-        *fit = symmetric(x, levels);
+    for ((fit, x), w) in fits.iter_mut().zip(subs).zip(weights) {
+        *fit = symmetric(x, w, levels);
     }
     let mut d = stored(fits.iter().fold(0.0, |most: f32, fit| most.max(fit.abs())) / most);
     let (mut best, mut least) = (None, f32::INFINITY);
     for _ in 0..ROUNDS {
         let mut scales = [0.0; SUBS];
         let mut error = 0.0;
-        for ((scale, &fit), x) in scales.iter_mut().zip(&fits).zip(subs) {
-            let (found, off) = symmetric_multiple(x, fit, d, levels, most);
+        for ((scale, &fit), sub) in scales.iter_mut().zip(&fits).zip(subs.iter().zip(weights)) {
+            let (found, off) = symmetric_multiple(sub, fit, d, levels, most);
             *scale = found;
             error += off;
         }
@@ -334,7 +359,7 @@ pub(super) fn symmetric_block<L: Levels, const SUBS: usize, const N: usize>(
         } else {
             break;
         }
-        d = fit_symmetric_block(subs, &scales, d, levels);
+        d = fit_symmetric_block((subs, weights), &scales, d, levels);
     }
     let (d, scales) = best.unwrap_or((d, [0.0; SUBS]));
     let mut found = SymmetricBlock { d, scales: scales.map(|scale| scale as i8), levels: [0; LEN] };
@@ -348,7 +373,7 @@ pub(super) fn symmetric_block<L: Levels, const SUBS: usize, const N: usize>(
 }
 
 fn symmetric_multiple<L: Levels, const N: usize>(
-    x: &[f32; N],
+    (x, w): (&[f32; N], &[f32; N]),
     fit: f32,
     d: f32,
     levels: L,
@@ -362,7 +387,7 @@ fn symmetric_multiple<L: Levels, const N: usize>(
         }
         let step = d * scale;
         let inverse = inverse(step);
-        let error = squared_error(x, |x| levels.nearest(x * inverse) * step);
+        let error = squared_error(x, w, |x| levels.nearest(x * inverse) * step);
         if error < least {
             (best, least) = (scale, error);
         }
@@ -371,15 +396,15 @@ fn symmetric_multiple<L: Levels, const N: usize>(
 }
 
 fn fit_symmetric_block<L: Levels, const N: usize>(
-    subs: &[[f32; N]],
+    (subs, weights): (&[[f32; N]], &[[f32; N]]),
     scales: &[f32],
     d: f32,
     levels: L,
 ) -> f32 {
     let (mut aa, mut xa) = (0.0f64, 0.0f64);
-    for (x, &scale) in subs.iter().zip(scales) {
+    for ((x, w), &scale) in subs.iter().zip(weights).zip(scales) {
         let inverse = inverse(d * scale);
-        let sums = sums(x, |x| levels.nearest(x * inverse));
+        let sums = sums(x, w, |x| levels.nearest(x * inverse));
         aa += f64::from(scale * scale) * f64::from(sums.qq);
         xa += f64::from(scale) * f64::from(sums.xq);
     }

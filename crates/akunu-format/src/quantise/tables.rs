@@ -1,6 +1,6 @@
 //! Quantisation to the types whose codes are indices into a table.
 
-use super::search::{LEN, Levels, inverse, squared_error, stored, symmetric, symmetric_block};
+use super::search::{LEN, Levels, equal, inverse, squared_error, stored, symmetric, symmetric_block};
 use crate::blocks::{FP4, IQ4, exponent_scale, put_half};
 
 #[derive(Clone, Copy, Debug)]
@@ -35,15 +35,15 @@ fn iq4_code(level: i8) -> usize {
     IQ4.partition_point(|&v| v < level)
 }
 
-pub(crate) fn to_iq4_nl(values: &[f32; 32], block: &mut [u8; 18]) {
-    let d = stored(symmetric(values, Iq4));
+pub(crate) fn to_iq4_nl(values: &[f32; 32], weights: Option<&[f32; 32]>, block: &mut [u8; 18]) {
+    let d = stored(symmetric(values, weights.unwrap_or(equal()), Iq4));
     let inverse = inverse(d);
     put_half(block, 0, d);
     put_codes(&mut block[2..], |i| iq4_code(Iq4.nearest(values[i] * inverse) as i8));
 }
 
-pub(crate) fn to_iq4_xs(values: &[f32; LEN], block: &mut [u8; 136]) {
-    let found = symmetric_block::<_, 8, 32>(values, Iq4, 31.0);
+pub(crate) fn to_iq4_xs(values: &[f32; LEN], weights: Option<&[f32; LEN]>, block: &mut [u8; 136]) {
+    let found = symmetric_block::<_, 8, 32>(values, weights.unwrap_or(equal()), Iq4, 31.0);
     put_half(block, 0, found.d);
     let scales = found.scales.map(|scale| (scale + 32).cast_unsigned());
     let upper = (0..8).fold(0, |bits, sub| bits | u16::from(scales[sub] >> 4) << (2 * sub));
@@ -63,13 +63,15 @@ fn fp4_code(magnitude: f32) -> usize {
 
 /// Of the two exponents that suit the largest value, uses the one with the smaller error: the smaller exponent clips
 /// values above 6 (of 8), but has finer steps.
-pub(crate) fn to_mxfp4(values: &[f32; 32], block: &mut [u8; 17]) {
+pub(crate) fn to_mxfp4(values: &[f32; 32], weights: Option<&[f32; 32]>, block: &mut [u8; 17]) {
     let largest = values.iter().fold(0.0f32, |most, v| most.max(v.abs()));
     // The largest code, 6, is 1.5 · 2²; and 12 · 2^124 is the largest multiple of 12 that is finite.
     let exponent = (largest.to_bits() >> 23).saturating_sub(2).min(251) as u8;
     let error = |exponent: u8| {
         let d = exponent_scale(exponent);
-        squared_error(values, |v| (f32::from(FP4[fp4_code(v.abs() / d)]) * d).copysign(v))
+        squared_error(values, weights.unwrap_or(equal()), |v| {
+            (f32::from(FP4[fp4_code(v.abs() / d)]) * d).copysign(v)
+        })
     };
     let exponent = if error(exponent + 1) < error(exponent) { exponent + 1 } else { exponent };
     let d = exponent_scale(exponent);

@@ -1,8 +1,8 @@
-//! Positions, token types and pooling.
+//! Positions, token types, pooling, and what models of audio do to rows.
 
 use akunu_plan::RowSet;
 use akunu_plan::ops::{
-    AddPositions, AddPositionsParams, ElementParams, POOL_PART, Pool, PoolKind, TokenTypes,
+    AddPositions, AddPositionsParams, ElementParams, POOL_PART, Pool, PoolKind, TokenTypes, UnfoldParams,
 };
 
 use super::{Launch, Shape};
@@ -26,6 +26,19 @@ impl Shape<'_> {
             .variant([("POSITIONS", u32::from(op.positions)), ("KIND_TABLE", table)])
             .constants([("COLS", cols)])
             .over([cols.div_ceil(WIDE), self.rows, 1], WIDE)
+    }
+
+    pub(super) fn unfold(&self) -> Launch {
+        let UnfoldParams { cols, frames, middle } = self.command.params();
+        self.launch("unfold", vec![&TEXTS], &format!("_{cols}"))
+            .constants([("COLS", cols), ("FRAMES", frames), ("MIDDLE", middle)])
+            .over([(3 * cols).div_ceil(WIDE), self.rows, 1], WIDE)
+    }
+
+    pub(super) fn across_rows(&self) -> Launch {
+        self.launch("across_rows", vec![&TEXTS], "")
+            .constants([("ACROSS", 1)])
+            .over([self.rows.div_ceil(WIDE), 1, 1], WIDE)
     }
 
     pub(super) fn pool(&self, op: Pool) -> Launch {

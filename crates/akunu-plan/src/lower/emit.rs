@@ -2,6 +2,7 @@
 
 use akunu_arch::tower::Rotation;
 
+use super::KvLayout;
 use super::forms::{Shape, ValueForms};
 use super::graph::{
     Action, Attend, Columns, Form, Graph, HeadRotation, Heads, Part, Product, TokenTypes, Unfinished, Value,
@@ -10,14 +11,15 @@ use super::pass::needs_unpacking;
 use super::place::{Placed, Places};
 use super::weights::{Matrix, Norm, RopeTable};
 use crate::ops::{
-    self, Activate, ActivateOperands, Add, AddOperands, AddParams, AddPositions, AddPositionsOperands,
-    AddPositionsParams, AnglesOperands, AnglesParams, Argmax, ArgmaxOperands, ArgmaxParams, Attention,
-    AttentionOperands, AttentionParams, ElementParams, Embed, EmbedOperands, EmbedParams, F16, F32, Forms,
-    Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands, HalfMatmul, HalfMatmulOperands,
-    HeadNorm, HeadNormOperands, HeadNormParams, Input, InputForm, Matmul, MatmulOperands, MatmulParams,
-    NormAdd, NormAddOperands, NormOperands, NormParams, Op, Pool, PoolKind, PoolOperands, Q8, Qkv,
-    QkvOperands, QkvParams, Queries, RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands,
-    RowSet, Rows, U32, Unpack, UnpackOperands, UnpackParams, Weight,
+    self, AcrossRows, AcrossRowsOperands, AcrossRowsParams, Activate, ActivateOperands, Add, AddOperands,
+    AddParams, AddPositions, AddPositionsOperands, AddPositionsParams, AnglesOperands, AnglesParams, Argmax,
+    ArgmaxOperands, ArgmaxParams, Attention, AttentionOperands, AttentionParams, ElementParams, Embed,
+    EmbedOperands, EmbedParams, F16, F32, Forms, Glu, GluMatmul, GluMatmulOperands, GluMatmulParams,
+    GluOperands, HalfMatmul, HalfMatmulOperands, HeadNorm, HeadNormOperands, HeadNormParams, Input,
+    InputForm, Matmul, MatmulOperands, MatmulParams, NormAdd, NormAddOperands, NormOperands, NormParams, Op,
+    Pool, PoolKind, PoolOperands, Q8, Qkv, QkvOperands, QkvParams, Queries, RopeAngles, RopeKv,
+    RopeKvOperands, RopeKvParams, Round, RoundOperands, RowSet, Rows, U32, Unfold, UnfoldOperands,
+    UnfoldParams, Unpack, UnpackOperands, UnpackParams, Weight,
 };
 use crate::table::Binding;
 use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, TableIo};
@@ -98,6 +100,27 @@ impl Emitter<'_> {
                 };
                 let params = GluMatmulParams { inputs: self.cols(*x), outputs: self.cols(*out) };
                 self.push(label, op.command(operands, params));
+            }
+            Action::AcrossRows => {
+                let context = self.shape.context;
+                let across = self.across();
+                let params = AcrossRowsParams {
+                    own: context.kv.slot_positions * context.options.beams as u32,
+                    slot: across.slot_positions,
+                    count: context.config.encoder.map_or(0, |encoder| encoder.positions as u32),
+                    positions: across.positions,
+                };
+                let operands = AcrossRowsOperands { rows: self.rows(), out: self.across_rows() };
+                self.push(label, AcrossRows.command(operands, params));
+            }
+            Action::Unfold { x, frames, middle, out } => {
+                let operands = UnfoldOperands { x: self.f32s(*x), rows: self.rows(), out: self.f32s(*out) };
+                let params = UnfoldParams {
+                    cols: self.cols(*out) / 3,
+                    frames: *frames as u32,
+                    middle: *middle as u32,
+                };
+                self.push(label, Unfold.command(operands, params));
             }
             Action::AddPositions { x, positions, types, out } => {
                 self.add_positions(label, *x, (*positions, *types), *out);
@@ -407,13 +430,17 @@ impl Emitter<'_> {
         let config = context.config;
         let forms = self.forms.written(attend.out);
         let rotation = attend.rotation.as_ref();
-        let (k_cache, v_cache) = context.kv.layer(attend.layer);
+        let (kv, rows) = match attend.across {
+            true => (self.across(), self.across_rows()),
+            false => (context.kv, self.rows()),
+        };
+        let (k_cache, v_cache) = kv.layer(attend.layer);
         let norm = |part: usize| rotation.and_then(|r| r.norms).map(|norms| F32(norms[part].into()));
         let operands = AttentionOperands {
             q: Queries(self.f32s(attend.q)),
             k_cache,
             v_cache,
-            rows: self.rows(),
+            rows,
             out: self.bind_forms(forms, attend.out),
             angles: rotation.and_then(HeadRotation::angles).map(|angles| self.f32s(angles)),
             q_norm: norm(0),
@@ -426,7 +453,7 @@ impl Emitter<'_> {
             heads: heads.count as u32,
             kv_heads: heads.kv as u32,
             head_dim: heads.dim as u32,
-            positions: context.kv.positions,
+            positions: kv.positions,
             scale: config.attention_scale.unwrap_or(1.0 / (heads.dim as f32).sqrt()),
             soft_cap: config.attention_soft_cap.unwrap_or(0.0),
             window: attend.window.map_or(0, |window| window.behind as u32),
@@ -436,6 +463,7 @@ impl Emitter<'_> {
             reach: attend.position_bias.map_or(0, |bias| bias.reach as u32),
             factor_step: attend.query_factors.map_or(0, |factors| factors.step as u32),
             factors: attend.query_factors.map_or(0, |factors| factors.count as u32),
+            across: config.encoder.filter(|_| attend.across).map_or(0, |encoder| encoder.positions as u32),
         };
         let rope =
             rotation.map(|r| Rope { style: r.rope.map(|(style, _)| style), qk_norm: r.norms.is_some() });
@@ -487,6 +515,15 @@ impl Emitter<'_> {
 
     fn rope_dims(&self, rotation: &HeadRotation) -> u32 {
         if rotation.rope.is_some() { self.shape.context.config.rope.dims as u32 } else { 0 }
+    }
+
+    /// The cache of the encoder's states: there is one where anything attends to them.
+    fn across(&self) -> KvLayout {
+        self.shape.context.across.unwrap_or(self.shape.context.kv)
+    }
+
+    fn across_rows(&self) -> Rows<Binding> {
+        Rows(self.io.across.unwrap_or(self.io.rows).into())
     }
 
     fn rows(&self) -> Rows<Binding> {

@@ -26,6 +26,8 @@ pub(crate) fn plan_encoder(
         prefill_rows: options.rows,
         prefill_logit_rows: options.texts,
         chain: 1,
+        windows: 1,
+        beams: 1,
         fuse: options.fuse,
     };
     check(config, &as_plan)?;
@@ -59,6 +61,7 @@ pub(crate) fn plan_encoder(
         folds: false,
         half_products: capabilities.half_products,
         kv,
+        across: None,
     };
     let spec = Spec { name: "encode", rows: options.rows, logit_rows: options.texts, steps: 1, io: None };
     let width = graph.cols(output);

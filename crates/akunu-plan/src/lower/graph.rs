@@ -184,11 +184,22 @@ pub(super) struct Attend {
     pub rotation: Option<HeadRotation>,
     pub position_bias: Option<PositionBias>,
     pub query_factors: Option<QueryFactors>,
+    /// To the states of an encoder, and not to the sequence itself.
+    pub across: bool,
     pub out: Value,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Action {
+    /// The rows as attention to an encoder's states reads them.
+    AcrossRows,
+    /// The inputs of a convolution over three frames, around frame `middle` of the `frames` in a row.
+    Unfold {
+        x: Value,
+        frames: usize,
+        middle: usize,
+        out: Value,
+    },
     Embed {
         table: Matrix,
         scale: f32,
@@ -304,6 +315,11 @@ impl Graph {
         self.steps.iter().filter(|step| step.action.reads().iter().any(|(read, _)| *read == value)).count()
     }
 
+    /// Whether an operation attends to an encoder's states.
+    pub fn attends_across(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.action, Action::AcrossRows))
+    }
+
     /// Whether an operation reads the token types (segments).
     pub fn reads_segments(&self) -> bool {
         self.steps.iter().any(
@@ -323,8 +339,11 @@ impl Action {
     pub fn reads(&self) -> Vec<(Value, Read)> {
         let f32 = |value: Value| (value, Read::F32);
         match self {
-            Action::Embed { .. } | Action::Angles { .. } => vec![],
-            Action::AddPositions { x, .. } | Action::Norm { x, .. } | Action::Pool { x, .. } => vec![f32(*x)],
+            Action::Embed { .. } | Action::Angles { .. } | Action::AcrossRows => vec![],
+            Action::AddPositions { x, .. }
+            | Action::Norm { x, .. }
+            | Action::Pool { x, .. }
+            | Action::Unfold { x, .. } => vec![f32(*x)],
             Action::Activate { x, unfinished: None, .. } => vec![f32(*x)],
             Action::Activate { x, unfinished: Some(Unfinished { scales_of, .. }), .. } => {
                 vec![(*x, Read::F16), (*scales_of, Read::F16)]
@@ -364,6 +383,7 @@ impl Action {
     pub fn writes(&self) -> Vec<Value> {
         match self {
             Action::Embed { out, .. }
+            | Action::Unfold { out, .. }
             | Action::AddPositions { out, .. }
             | Action::Activate { out, .. }
             | Action::Pool { out, .. }
@@ -380,7 +400,7 @@ impl Action {
             Action::HeadNorm { out, .. } => vec![out.of],
             Action::RopeKv { q, .. } => q.iter().copied().collect(),
             Action::Attend(attend) => vec![attend.out],
-            Action::Argmax { .. } => vec![],
+            Action::Argmax { .. } | Action::AcrossRows => vec![],
         }
     }
 }

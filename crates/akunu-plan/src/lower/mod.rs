@@ -8,6 +8,7 @@ mod encode;
 mod forms;
 mod fuse;
 mod graph;
+mod listen;
 mod pass;
 mod place;
 mod sampled;
@@ -54,6 +55,8 @@ struct Context<'a> {
     folds: bool,
     half_products: Option<usize>,
     kv: KvLayout,
+    /// The cache of an encoder's states, if there is one.
+    across: Option<KvLayout>,
 }
 
 impl Context<'_> {
@@ -112,6 +115,7 @@ pub(crate) fn plan(
     let mut tensors = weights::Tensors::new(provider, arch, &mut buffers);
     let model = pass::Model::new(provider, arch, options.context, &mut tensors)?;
     let logits = pass::Logits::new(config, model.embedding, &mut tensors)?;
+    let encoder = listen::Encoder::new(provider, arch, &mut tensors)?;
     tensors.refuse_unused()?;
     let generating = || {
         let mut graph = model.graph.clone();
@@ -121,6 +125,7 @@ pub(crate) fn plan(
         (graph, output)
     };
     let kv = kv_layout(config, options, capabilities.keys, &mut buffers)?;
+    let across = listen::across_layout(config, options, capabilities.keys, &mut buffers)?;
     let context = Context {
         config,
         arch,
@@ -128,6 +133,7 @@ pub(crate) fn plan(
         folds: capabilities.folds && options.fuse,
         half_products: capabilities.half_products,
         kv,
+        across,
     };
 
     let name = PassKind::Decode.name();
@@ -161,6 +167,9 @@ pub(crate) fn plan(
         tables.push(PassKind::HeldDecode, held);
         tables.push(PassKind::HeldPick, held_pick);
     }
+    if let (Some(encoder), Some(across)) = (&encoder, across) {
+        tables.push(PassKind::Encode, encoder.table((arch, options, capabilities), across, &mut buffers)?);
+    }
     let tables = tables.map(Arc::new);
     let every = tables.iter().map(|(_, table)| &**table);
     let memory = memory(&buffers.0, provider, every, capabilities);
@@ -171,6 +180,7 @@ pub(crate) fn plan(
         buffers: buffers.0,
         tables,
         slot_positions: kv.slot_positions,
+        window_positions: across.map_or(0, |across| across.slot_positions),
         memory,
     })
 }
@@ -222,6 +232,8 @@ fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
         ("rows", options.prefill_rows),
         ("logit rows", options.prefill_logit_rows),
         ("chain", options.chain),
+        ("windows", options.windows),
+        ("beams", options.beams),
     ] {
         if value == 0 || value > i32::MAX as usize {
             return unsupported(format!("{what} must be from 1 to {}, not {value}", i32::MAX));
@@ -299,6 +311,8 @@ fn table_io(
         tokens: io("tokens", size(&[steps + 1, logit_rows, 4])?),
         logits: io("logits", size(&[logit_rows, vocab, 4])?),
         segments: None,
+        frames: None,
+        across: None,
         records: None,
     })
 }

@@ -15,7 +15,7 @@ use super::weights::{Matrix, Norm, RopeTable, Tensors, rope_tables};
 use super::{Buffers, Context, size, table_io};
 use crate::ops::RowSet;
 use crate::plan::PlanError;
-use crate::{BufferId, BufferKind, Card, DType, DispatchTable, TableIo};
+use crate::{BufferId, BufferKind, Card, DType, DispatchTable, Row, TableIo};
 
 /// The graph of a model up to its last hidden states, before any table is built from it.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Model {
         };
         let tower = card.tower(provider);
         let (graph, states) =
-            Blocks::new(config, card, (tensors, context), embedding, &ropes)?.lower(&tower)?;
+            Blocks::new(config, card, (tensors, context), Some(embedding), &ropes)?.lower(&tower)?;
         Ok(Model { tower, graph, states, embedding, ropes })
     }
 
@@ -118,7 +118,19 @@ pub(super) struct Spec {
 /// Builds a table from a graph, whose `output` is read by the host.
 pub(super) fn build(
     context: &Context<'_>,
+    graph: (Graph, Value),
+    ropes: &[RopeTable],
+    spec: &Spec,
+    buffers: &mut Buffers,
+) -> Result<DispatchTable, PlanError> {
+    build_with(context, graph, HashMap::new(), ropes, spec, buffers)
+}
+
+/// The same, with buffers of values that the host writes.
+pub(super) fn build_with(
+    context: &Context<'_>,
     (graph, output): (Graph, Value),
+    inputs: HashMap<Value, BufferId>,
     ropes: &[RopeTable],
     spec: &Spec,
     buffers: &mut Buffers,
@@ -138,8 +150,9 @@ pub(super) fn build(
     let graph = fuse(graph, Rules { joins: context.options.fuse, folds, halves, kv: context.options.kv });
     let shape = Shape { context, name: spec.name, rows: spec.rows, logit_rows, halves };
     let forms = ValueForms::new(&graph, &shape);
-    let outputs = HashMap::from([(output, io.logits)]);
-    let places = place(&graph, &shape, &forms, &outputs, buffers)?;
+    let mut given = inputs;
+    given.insert(output, io.logits);
+    let places = place(&graph, &shape, &forms, &given, buffers)?;
     let mut scratch =
         |name: &str, bytes: u64, kind: BufferKind| buffers.add(format!("{}.{name}", spec.name), bytes, kind);
     let unpacked_bytes = if halves { unpacked_bytes(&graph)? } else { None };
@@ -148,13 +161,17 @@ pub(super) fn build(
         true => Some(scratch("segments", size(&[spec.rows, 4])?, BufferKind::Io)),
         false => None,
     };
+    let across = match graph.attends_across() {
+        true => Some(scratch("across", size(&[spec.rows, Row::BYTES])?, BufferKind::Scratch)),
+        false => None,
+    };
     let mut emitter = Emitter {
         shape,
         graph: &graph,
         forms: &forms,
         places: &places,
         ropes,
-        io: TableIo { segments, ..io },
+        io: TableIo { segments, across, ..io },
         unpacked,
         advances: spec.steps > 1,
         commands: Vec::new(),

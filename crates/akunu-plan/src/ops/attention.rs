@@ -3,7 +3,7 @@
 //! With `rope` it also does the work of [`super::RopeKv`]. This is possible for one row only: with several, a row might
 //! read the key of another before it is written.
 
-use super::extent::{Counts, Extent, check_rotation, f32s, forms};
+use super::extent::{Counts, Extent, check_rotation, f32s, forms, layer_cache};
 use super::norm::OUT;
 use super::rope_kv::Rotation;
 use super::{
@@ -46,6 +46,9 @@ params! {
         /// With `query_factors`: the number of positions that share a factor, and the number of factors; otherwise 0.
         factor_step: u32,
         factors: u32,
+        /// The number of positions of an encoder's window, if its states are attended to; else 0. Only the cost depends
+        /// on it: the rows say the same.
+        across: u32,
     }
 }
 
@@ -185,7 +188,10 @@ impl Op for Attention {
         let dim = u64::from(p.head_dim);
         let cols = u64::from(p.heads) * dim;
         let beside = if self.rope.is_some() { 2 * u64::from(p.kv_heads) * dim } else { 0 };
-        let (k_cache, v_cache) = counts.cache(self.kv, p.kv_heads, p.head_dim, p.positions)?;
+        let (k_cache, v_cache) = match p.across {
+            0 => counts.cache(self.kv, p.kv_heads, p.head_dim, p.positions)?,
+            _ => layer_cache(self.kv, p.kv_heads, p.head_dim, p.positions)?,
+        };
         let norm = self.norms_heads().then(|| f32s(1, dim));
         Ok(AttentionOperands {
             q: Queries(f32s(rows, cols + beside)),
@@ -203,6 +209,14 @@ impl Op for Attention {
 
     /// Scores and weighted sums for each row; keys and values once for all rows of a sequence.
     fn cost(self, p: &AttentionParams, rows: &[Row], _: usize) -> Cost {
+        if p.across > 0 {
+            let (count, rows) = (u64::from(p.across), rows.len() as u64);
+            return Cost {
+                kv_bytes: rows * count * position_bytes(self.kv, p.kv_heads, p.head_dim),
+                f32_ops: 4 * u64::from(p.heads) * u64::from(p.head_dim) * rows * count,
+                ..Cost::default()
+            };
+        }
         let pairs: u64 = rows.iter().map(|row| p.seen(row).len() as u64).sum();
         // (start, first position, end): no end is before its first position, so after sorting it is enough to join
         // neighbours.

@@ -148,13 +148,23 @@ impl Counts {
         head_dim: u32,
         positions: u32,
     ) -> Result<(Keys<Extent>, Values<Extent>), String> {
-        let row = kv.row_bytes(head_dim as usize);
-        let row = row.ok_or_else(|| format!("heads of {head_dim} are not whole {} blocks", kv.name()))?;
         if self.bounds.positions() > positions {
             return Err(format!("{} positions in a cache of {positions}", self.bounds.positions()));
         }
-        let bytes = product(&[kv_heads.into(), positions.into(), row as u64]);
-        let extent = Extent { bytes, cols: head_dim.into() };
-        Ok((Keys(extent), Values(extent)))
+        layer_cache(kv, kv_heads, head_dim, positions)
     }
+}
+
+/// Keys and values of one layer.
+pub(super) fn layer_cache(
+    kv: KvType,
+    kv_heads: u32,
+    head_dim: u32,
+    positions: u32,
+) -> Result<(Keys<Extent>, Values<Extent>), String> {
+    let row = kv.row_bytes(head_dim as usize);
+    let row = row.ok_or_else(|| format!("heads of {head_dim} are not whole {} blocks", kv.name()))?;
+    let bytes = product(&[kv_heads.into(), positions.into(), row as u64]);
+    let extent = Extent { bytes, cols: head_dim.into() };
+    Ok((Keys(extent), Values(extent)))
 }

@@ -100,6 +100,8 @@ pub trait Op: Copy + Debug + Into<Kernel> {
 kernels! {
     embed::Embed,
     add_positions::AddPositions,
+    unfold::Unfold,
+    across_rows::AcrossRows,
     rope_angles::RopeAngles,
     norm::Norm,
     norm_add::NormAdd,

@@ -67,6 +67,7 @@ pub fn config(architecture: &str) -> ModelConfig {
         activation: None,
         bidirectional: false,
         embedding: EmbeddingFacts::default(),
+        encoder: None,
         left_out: None,
         sampling: SuggestedSampling::default(),
         eos_ids: vec![],
@@ -187,7 +188,7 @@ fn encode(dtype: DType, values: &[f32]) -> Vec<u8> {
         DType::F16 => values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect(),
         DType::Affine(_) => {
             let mut bytes = vec![0; dtype.row_bytes(values.len()).unwrap()];
-            akunu_format::blocks::quantize_row(dtype, values, &mut bytes).unwrap();
+            akunu_format::blocks::quantize_row(dtype, values, None, &mut bytes).unwrap();
             bytes
         }
         // Q8_0 by hand; models with other types are only planned here, never run.
@@ -234,6 +235,8 @@ pub fn options() -> PlanOptions {
         prefill_rows: 16,
         prefill_logit_rows: 1,
         chain: 8,
+        windows: 1,
+        beams: 1,
         fuse: true,
     }
 }

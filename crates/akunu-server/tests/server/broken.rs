@@ -22,7 +22,7 @@ struct Faults {
 static FAULTS: Mutex<Option<Faults>> = Mutex::new(None);
 
 fn open(_: &EngineOptions) -> Result<Box<dyn Device>, Error> {
-    let device = FailingDevice::new(ReferenceDevice::new());
+    let device = FailingDevice::new(Box::new(ReferenceDevice::new()));
     *FAULTS.lock().unwrap() = Some(Faults { failing: device.failing(), panicking: device.panicking() });
     Ok(Box::new(device))
 }

@@ -1,6 +1,8 @@
 //! Compares results with earlier ones: `--compare OLD.json`.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -88,7 +90,7 @@ impl Measured {
 #[derive(Debug)]
 pub enum EarlierError {
     Io(std::io::Error),
-    TooLarge(u64),
+    TooLarge,
     NotJson(serde_json::Error),
     /// JSON of another kind.
     NotResults,
@@ -103,7 +105,7 @@ impl fmt::Display for EarlierError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             EarlierError::Io(error) => write!(f, "it cannot be read: {error}"),
-            EarlierError::TooLarge(bytes) => write!(f, "it has {}", akunu::human(*bytes)),
+            EarlierError::TooLarge => write!(f, "it has more than {}", akunu::human(MAX_BYTES)),
             EarlierError::NotJson(error) => write!(f, "it is not JSON: {error}"),
             EarlierError::NotResults => write!(f, "it has no results"),
             EarlierError::NoRows => write!(f, "its list of results is empty"),
@@ -115,11 +117,12 @@ impl fmt::Display for EarlierError {
 /// Reads the output of `bench --json`, made with or without `--compare`.
 pub fn read(path: &Path) -> Result<Vec<Measured>, Failure> {
     let read = || {
-        let bytes = std::fs::metadata(path).map_err(EarlierError::Io)?.len();
-        if bytes > MAX_BYTES {
-            return Err(EarlierError::TooLarge(bytes));
+        let mut bytes = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+        match read.map_err(EarlierError::Io)? as u64 > MAX_BYTES {
+            true => Err(EarlierError::TooLarge),
+            false => parse(&bytes),
         }
-        parse(&std::fs::read(path).map_err(EarlierError::Io)?)
     };
     read().map_err(|error| {
         Failure::new(format!("cannot compare with {}: {error}", path.display()))

@@ -69,6 +69,15 @@ impl Lines {
         Lines { fresh: true, ..Lines::default() }
     }
 
+    /// A whole text without styles.
+    pub fn wrapped(text: &str, columns: Option<usize>) -> String {
+        let mut lines = Lines::new();
+        lines.set_columns(columns);
+        lines.push(text, Style::PLAIN);
+        lines.end_word();
+        lines.take()
+    }
+
     /// Sets the terminal's width, which may have changed.
     pub fn set_columns(&mut self, columns: Option<usize>) {
         self.columns = columns.filter(|&columns| columns >= MIN_COLUMNS);
@@ -219,11 +228,7 @@ mod tests {
     use super::*;
 
     fn wrapped(columns: usize, text: &str) -> String {
-        let mut lines = Lines::new();
-        lines.set_columns(Some(columns));
-        lines.push(text, Style::PLAIN);
-        lines.end_word();
-        lines.take()
+        Lines::wrapped(text, Some(columns))
     }
 
     #[test]

@@ -29,6 +29,7 @@ use crate::interrupt;
 use crate::output::{self, Output};
 use crate::terminal;
 use input::{Input, Turn};
+use lines::Lines;
 use screen::{Look, Screen};
 use settings::Settings;
 use slash_commands::{HELP, SlashCommand};
@@ -139,7 +140,12 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
         template: args.chat_template,
         template_name: args.template_name,
     };
-    let opened = Opened::new(source, args.engine.engine.device.no_mmap)?;
+    let format = args.format.read()?;
+    let name = args.model.path().filter(|path| !path.exists() && !hub::is_reference(path));
+    let opened = Opened::new(source, args.engine.engine.device.no_mmap).map_err(|failure| match name {
+        Some(_) => failure.hint("a message is given with -p TEXT"),
+        None => failure,
+    })?;
     let messages = args.load.as_deref().map(files::load).transpose()?.unwrap_or_default();
     let settings = Settings {
         sampling: args.sampling,
@@ -161,7 +167,7 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
     }
     chat.variables = args.set.into_iter().collect::<Map<_, _>>();
     chat.forget_oldest = args.context_shift;
-    chat.answer.format = args.format.read()?;
+    chat.answer.format = format;
     let mut input = Input::open(args.prompt, !args.no_history)?;
     let is_terminal = input.is_terminal();
     // While the program waits for a line, Ctrl-C must not end the process, so keep a handler installed.
@@ -477,13 +483,16 @@ fn print_notes(turn: &akunu::chat::Turn, context: usize) {
     }
 }
 
+/// The conversation, in lines of the terminal's width.
 fn history(chat: &Chat) {
+    let columns = terminal_size::terminal_size_of(std::io::stderr()).map(|(width, _)| width.0.into());
     for message in chat.messages() {
         let role = message["role"].as_str().unwrap_or_default();
-        match message["content"].as_str() {
-            Some(text) => output::note(&format!("{role}: {text}")),
-            None => output::note(&format!("{role}: {}", message["content"])),
-        }
+        let text = match message["content"].as_str() {
+            Some(text) => format!("{role}: {text}"),
+            None => format!("{role}: {}", message["content"]),
+        };
+        output::note(&Lines::wrapped(&text, columns));
     }
 }
 

@@ -4,9 +4,8 @@
 
 mod candidates;
 
+use akunu_hub::KNOWN;
 use clap::{Args, CommandFactory, ValueEnum};
-
-use akunu_hub::Cache;
 
 use crate::args::Cli;
 use crate::failure::Failure;
@@ -61,7 +60,8 @@ pub struct CompleteArgs {
 pub fn complete(args: &CompleteArgs, out: &mut Output) -> Result<(), Failure> {
     let mut cli = Cli::command();
     cli.build();
-    let found = candidates::of(&cli, &args.words, &args.current, cached_models);
+    let models = || models(&args.current);
+    let found = candidates::of(&cli, &args.words, &args.current, models);
     out.text(if found.files { "files\n" } else { "-\n" })?;
     for (word, about) in found.words {
         out.text(&format!("{}\t{}\n", printable(&word), printable(&about)))?;
@@ -69,8 +69,8 @@ pub fn complete(args: &CompleteArgs, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A cache that cannot be read has nothing to offer: an error would be printed into the line that is typed.
-fn cached_models() -> Vec<String> {
-    let repos = hub::settings().ok().and_then(|settings| Cache::new(settings.cache).list().ok());
-    repos.unwrap_or_default().iter().map(|repo| format!("hf:{}", repo.repo)).collect()
+/// Cached models and, once a part is typed, short names: all of them would hide the files beside them.
+fn models(typed: &str) -> Vec<String> {
+    let known = KNOWN.iter().filter(|_| !typed.is_empty()).map(|known| known.name.to_string());
+    hub::cached_names().into_iter().chain(known).collect()
 }

@@ -1,0 +1,108 @@
+//! Whisper and its distilled forms: an encoder of log-mel frames, and a decoder of tokens that attends to its states.
+
+use crate::Activation;
+use crate::card::{Card, HfKind};
+use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, fact};
+use crate::tensors::{Dim, Kind, Naming, TensorRule, encoder_layer, layer, model};
+use crate::tower::{FeedForwardKind, NormKind, pre_norm_across};
+
+pub static CARD: Card = Card {
+    names: &["whisper"],
+    facts: &[LLAMA_FACTS, FACTS, LAYER_NORM],
+    hf: &[WHISPER],
+    tensors: &[ENCODER, ENCODER_LAYER, DECODER, DECODER_LAYER],
+    fused: &[],
+    naming: Naming {
+        root: "decoder.",
+        layers: "decoder.layers.",
+        encoder_layers: Some("encoder.layers."),
+        prefixes: &["model.", ""],
+    },
+    layer: pre_norm_across,
+    norm: NormKind::Layer,
+    feed: FeedForwardKind::Plain,
+    activation: Activation::GeluErf,
+    rotary: false,
+    hears: true,
+    ..Card::PLAIN
+};
+
+const FACTS: &[FactRule] = &[
+    fact(Fact::ContextLength, &["context_length"], &["max_target_positions"]),
+    fact(Fact::HiddenSize, &["embedding_length"], &["d_model"]),
+    fact(Fact::LayerCount, &["block_count"], &["decoder_layers"]),
+    fact(Fact::FfnSize, &["feed_forward_length"], &["decoder_ffn_dim"]),
+    fact(Fact::HeadCount, &["attention.head_count"], &["decoder_attention_heads"]),
+    fact(Fact::EncoderPositions, &["encoder.context_length"], &["max_source_positions"]),
+    fact(Fact::EncoderLayerCount, &["encoder.block_count"], &["encoder_layers"]),
+    fact(Fact::EncoderFfnSize, &["encoder.feed_forward_length"], &["encoder_ffn_dim"]),
+    fact(Fact::EncoderHeadCount, &["encoder.attention.head_count"], &["encoder_attention_heads"]),
+    fact(Fact::MelBands, &["encoder.mel_bands"], &["num_mel_bins"]),
+];
+
+const ENCODER: &[TensorRule] = &[
+    model("enc.conv1", "encoder.conv1", Kind::Convolution, &[Dim::Hidden, Dim::ThreeFrames]),
+    model("enc.conv2", "encoder.conv2", Kind::Convolution, &[Dim::Hidden, Dim::ThreeStates]),
+    model(
+        "enc.position_embd",
+        "encoder.embed_positions",
+        Kind::Sinusoids,
+        &[Dim::EncoderPositions, Dim::Hidden],
+    ),
+    model("enc.output_norm", "encoder.layer_norm", Kind::Norm, &[Dim::Hidden]),
+];
+
+const ENCODER_LAYER: &[TensorRule] = &[
+    encoder_layer("attn_norm", "self_attn_layer_norm", Kind::Norm, &[Dim::Hidden]),
+    encoder_layer("attn_q", "self_attn.q_proj", Kind::Matrix, &[Dim::Hidden, Dim::Hidden]),
+    encoder_layer("attn_k", "self_attn.k_proj", Kind::Matrix, &[Dim::Hidden, Dim::Hidden]),
+    encoder_layer("attn_v", "self_attn.v_proj", Kind::Matrix, &[Dim::Hidden, Dim::Hidden]),
+    encoder_layer("attn_output", "self_attn.out_proj", Kind::Residual, &[Dim::Hidden, Dim::Hidden]),
+    encoder_layer("ffn_norm", "final_layer_norm", Kind::Norm, &[Dim::Hidden]),
+    encoder_layer("ffn_up", "fc1", Kind::Matrix, &[Dim::EncoderFfn, Dim::Hidden]),
+    encoder_layer("ffn_down", "fc2", Kind::Residual, &[Dim::Hidden, Dim::EncoderFfn]),
+];
+
+const DECODER: &[TensorRule] = &[
+    model("token_embd", "decoder.embed_tokens", Kind::Matrix, &[Dim::Vocab, Dim::Hidden]),
+    model("position_embd", "decoder.embed_positions", Kind::Matrix, &[Dim::Positions, Dim::Hidden]),
+    model("output_norm", "decoder.layer_norm", Kind::Norm, &[Dim::Hidden]),
+    model("output", "proj_out", Kind::Output, &[Dim::Vocab, Dim::Hidden]),
+];
+
+const DECODER_LAYER: &[TensorRule] = &[
+    layer("attn_norm", "self_attn_layer_norm", Kind::Norm, &[Dim::Hidden]),
+    layer("attn_q", "self_attn.q_proj", Kind::Matrix, &[Dim::Query, Dim::Hidden]),
+    layer("attn_k", "self_attn.k_proj", Kind::Matrix, &[Dim::KeyValue, Dim::Hidden]),
+    layer("attn_v", "self_attn.v_proj", Kind::Matrix, &[Dim::KeyValue, Dim::Hidden]),
+    layer("attn_output", "self_attn.out_proj", Kind::Residual, &[Dim::Hidden, Dim::Query]),
+    layer("cross_attn_norm", "encoder_attn_layer_norm", Kind::Norm, &[Dim::Hidden]),
+    layer("cross_attn_q", "encoder_attn.q_proj", Kind::Matrix, &[Dim::Query, Dim::Hidden]),
+    layer("cross_attn_k", "encoder_attn.k_proj", Kind::Matrix, &[Dim::KeyValue, Dim::Hidden]),
+    layer("cross_attn_v", "encoder_attn.v_proj", Kind::Matrix, &[Dim::KeyValue, Dim::Hidden]),
+    layer("cross_attn_output", "encoder_attn.out_proj", Kind::Residual, &[Dim::Hidden, Dim::Query]),
+    layer("ffn_norm", "final_layer_norm", Kind::Norm, &[Dim::Hidden]),
+    layer("ffn_up", "fc1", Kind::Matrix, &[Dim::Ffn, Dim::Hidden]),
+    layer("ffn_down", "fc2", Kind::Residual, &[Dim::Hidden, Dim::Ffn]),
+];
+
+const WHISPER: HfKind = HfKind {
+    model_type: "whisper",
+    defaults: &[
+        (Fact::ContextLength, 448.0),
+        (Fact::HiddenSize, 384.0),
+        (Fact::LayerCount, 4.0),
+        (Fact::FfnSize, 1536.0),
+        (Fact::HeadCount, 6.0),
+        (Fact::EncoderPositions, 1500.0),
+        (Fact::EncoderLayerCount, 4.0),
+        (Fact::EncoderFfnSize, 1536.0),
+        (Fact::EncoderHeadCount, 6.0),
+        (Fact::MelBands, 80.0),
+        (Fact::NormEpsilon, 1e-5),
+        (Fact::RopeBase, 10_000.0),
+    ],
+    activation_fields: &["activation_function"],
+    refused: &[("scale_embedding", true)],
+    ..HfKind::PLAIN
+};
