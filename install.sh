@@ -29,6 +29,8 @@ have() { command -v "$1" >/dev/null 2>&1; }
 fetch() {
     if have curl; then
         curl --fail --silent --show-error --location "$1" --output "$2"
+    elif [ "${1#file://}" != "$1" ]; then
+        cp "${1#file://}" "$2"
     elif have wget; then
         wget --quiet --output-document="$2" "$1"
     else

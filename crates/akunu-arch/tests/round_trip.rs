@@ -29,7 +29,7 @@ fn folders() -> Vec<(String, PathBuf)> {
 }
 
 fn convert(model: &dyn WeightProvider, vocabulary: Option<&Metadata>) -> GgufModel {
-    let recipe = ConvertOptions { mix: Mix::find("F32").unwrap(), pure: false, vocabulary };
+    let recipe = ConvertOptions { mix: Mix::find("F32").unwrap(), pure: false, vocabulary, imatrix: None };
     let conversion = Conversion::new(model, &recipe).unwrap();
     let bytes = conversion.write(Vec::new(), 2, &AtomicBool::new(false), &mut |_| {}).unwrap();
     GgufModel::from_gguf(Gguf::from_region(Region::from_vec(bytes)).unwrap()).unwrap()

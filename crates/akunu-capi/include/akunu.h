@@ -384,7 +384,7 @@ typedef struct akunu_memory {
 } akunu_memory;
 
 // Sampling settings. A new session samples greedily (temperature 0). To change a setting, call akunu_get_sampling, change the
-// field, and call akunu_set_sampling.
+// field, and call akunu_set_sampling. docs/sampling.md defines the samplers.
 typedef struct akunu_sampling {
     // sizeof(akunu_sampling)
     uint32_t size;
@@ -408,6 +408,34 @@ typedef struct akunu_sampling {
     uint32_t reserved;
     // The same seed gives the same tokens.
     uint64_t seed;
+    // Sample from tokens whose logit is at most this many standard deviations of all logits below the highest; 0: from
+    // all.
+    float top_n_sigma;
+    // Sample from the tokens whose surprise is nearest to the mean, until their probabilities sum to this; 0 or 1: from
+    // all.
+    float typical_p;
+    // XTC: how often the most probable tokens are excluded, from 0 to 1; 0: never.
+    float xtc_probability;
+    // XTC: tokens with at least this probability are excluded, except the least probable of them; 0: 0.1.
+    float xtc_threshold;
+    // Dynamic temperature: from `temperature` less this to `temperature` and this, by the entropy; 0: off.
+    float dynatemp_range;
+    // Dynamic temperature: the power of the relative entropy by which it rises; 0: 1.
+    float dynatemp_exponent;
+    // DRY: what is subtracted from the logit of a token that would extend a repetition of `dry_allowed_length` tokens;
+    // 0: off.
+    float dry_multiplier;
+    // DRY: multiplies that for each further token of the repetition; 0: 1.75.
+    float dry_base;
+    // DRY: the shortest repetition that counts, in tokens; 0: 2.
+    uint32_t dry_allowed_length;
+    // DRY: how many of the latest tokens are searched for repetitions; 0: all. akunu_set_dry_breakers says what ends a
+    // repetition.
+    uint32_t dry_last_n;
+    // Mirostat 2: the mean surprise of tokens in bits, which a limit is adjusted to; 0: off. Usual is 5.
+    float mirostat_tau;
+    // Mirostat 2: how fast the limit is adjusted; 0: 0.1.
+    float mirostat_eta;
 } akunu_sampling;
 
 // Limits of a generation. 0 in every field but `size`: until the model ends the text or the context is full.
@@ -551,6 +579,9 @@ typedef struct akunu_request_options {
     const uint32_t *bias_tokens;
     const float *biases;
     size_t bias_count;
+    // As in akunu_set_dry_breakers.
+    const char *const *dry_breakers;
+    size_t dry_breaker_count;
 } akunu_request_options;
 
 // Options for loading an embedder. 0 in every field but `size` selects the defaults.
@@ -676,11 +707,19 @@ akunu_status akunu_session_copy(const struct akunu_session *from,
 // Gets the session's sampling settings.
 akunu_status akunu_get_sampling(const struct akunu_session *session, struct akunu_sampling *sampling);
 
-// Sets the session's sampling settings, except the logit biases. Devices that can sample do so.
-akunu_status akunu_set_sampling(struct akunu_session *session, const struct akunu_sampling *sampling);
+// Sets the session's sampling settings, except the logit biases and DRY's breakers. Devices that can sample do so.
+akunu_status akunu_set_sampling(struct akunu_session *session,
+                                const struct akunu_sampling *sampling);
 
 // Gets the sampling settings that the model's files suggest, or greedy sampling where they suggest none.
 akunu_status akunu_suggested_sampling(const struct akunu_model *model, struct akunu_sampling *sampling);
+
+// Sets the texts that DRY's repetitions do not reach across: tokens that contain one of them, and control tokens, end
+// a repetition. If `texts` is null, they are the default ones: line breaks, colons, quotation marks and asterisks. If
+// it is not null and `count` is 0, only control tokens do.
+akunu_status akunu_set_dry_breakers(struct akunu_session *session,
+                                    const char *const *texts,
+                                    size_t count);
 
 // Sets the logit biases, replacing earlier ones: `biases[i]` is added to the logit of `tokens[i]`. -INFINITY excludes a token.
 // A count of 0 removes all biases.

@@ -18,7 +18,7 @@ use crate::loading::{Serve, Watcher, load_on_thread};
 use crate::log::{LogLevel, log};
 use crate::model::{MODELS, Model, small};
 use crate::registry::{Registry, number};
-use crate::session::sampling_of;
+use crate::session::{breakers, sampling_of};
 use crate::structs::{
     GenerateSettings, ModelHandle, RequestHandle, RequestSettings, SamplingSettings, Stats, TokenPiece,
 };
@@ -337,11 +337,16 @@ unsafe fn scheduled(
     let (biased, biases) = unsafe {
         (items(settings.bias_tokens, count, "the tokens")?, items(settings.biases, count, "the biases")?)
     };
-    let logit_bias = biased.iter().copied().zip(biases.iter().copied()).collect();
     let sampling = match settings.sampling.is_null() {
-        true => akunu::Sampling { logit_bias, ..Default::default() },
+        true => akunu::Sampling::default(),
         // SAFETY: guaranteed by the caller.
-        false => sampling_of(&unsafe { read_struct::<SamplingSettings>(settings.sampling) }?, logit_bias),
+        false => sampling_of(&unsafe { read_struct::<SamplingSettings>(settings.sampling) }?),
+    };
+    let sampling = akunu::Sampling {
+        logit_bias: biased.iter().copied().zip(biases.iter().copied()).collect(),
+        // SAFETY: guaranteed by the caller.
+        dry_breakers: unsafe { breakers(&model.model, settings.dry_breakers, settings.dry_breaker_count) }?,
+        ..sampling
     };
     sampling.check(model.model.config().vocab_size)?;
     // SAFETY: guaranteed by the caller.

@@ -1,10 +1,13 @@
 //! Sessions: sequences in the KV cache, which are prefilled and decoded.
 
+use std::ffi::c_char;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use akunu::{Engine, Error, Sampler, Sampling};
+use akunu::{Breakers, Engine, Error, Sampling};
 
-use crate::arguments::{OutBuffer, check_pointer, items, read_struct, write, write_optional, write_struct};
+use crate::arguments::{
+    AKUNU_TO_NULL, OutBuffer, check_pointer, items, read_struct, text, write, write_optional, write_struct,
+};
 use crate::boundary::{Failure, Status, check_not_in_callback, guard};
 use crate::model::{MODELS, Model, small};
 use crate::registry::{Registry, number};
@@ -185,7 +188,7 @@ pub unsafe extern "C" fn akunu_get_sampling(
     })
 }
 
-/// Sets the session's sampling settings, except the logit biases. Devices that can sample do so.
+/// Sets the session's sampling settings, except the logit biases and DRY's breakers. Devices that can sample do so.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn akunu_set_sampling(
     session: *mut SessionHandle,
@@ -195,12 +198,21 @@ pub unsafe extern "C" fn akunu_set_sampling(
         let session = SESSIONS.get(session)?;
         // SAFETY: guaranteed by the caller.
         let settings = unsafe { read_struct(sampling) }?;
-        session
-            .change(|sampling| *sampling = sampling_of(&settings, std::mem::take(&mut sampling.logit_bias)))
+        session.change(|sampling| {
+            *sampling = Sampling {
+                logit_bias: std::mem::take(&mut sampling.logit_bias),
+                dry_breakers: sampling.dry_breakers.take(),
+                ..sampling_of(&settings)
+            };
+        })
     })
 }
 
-pub(crate) fn sampling_of(settings: &SamplingSettings, logit_bias: Vec<(u32, f32)>) -> Sampling {
+/// The settings, without logit biases and breakers.
+pub(crate) fn sampling_of(settings: &SamplingSettings) -> Sampling {
+    let usual = Sampling::default();
+    let or = |value: f32, usual: f32| if value == 0.0 { usual } else { value };
+    let count_or = |value: u32, usual: usize| if value == 0 { usual } else { value as usize };
     Sampling {
         temperature: settings.temperature,
         top_k: settings.top_k as usize,
@@ -210,10 +222,21 @@ pub(crate) fn sampling_of(settings: &SamplingSettings, logit_bias: Vec<(u32, f32
         frequency_penalty: settings.frequency_penalty,
         presence_penalty: settings.presence_penalty,
         repeat_last_n: settings.repeat_last_n as usize,
+        logit_bias: Vec::new(),
+        top_n_sigma: settings.top_n_sigma,
+        typical_p: or(settings.typical_p, usual.typical_p),
+        xtc_probability: settings.xtc_probability,
+        xtc_threshold: or(settings.xtc_threshold, usual.xtc_threshold),
+        dynatemp_range: settings.dynatemp_range,
+        dynatemp_exponent: or(settings.dynatemp_exponent, usual.dynatemp_exponent),
+        dry_multiplier: settings.dry_multiplier,
+        dry_base: or(settings.dry_base, usual.dry_base),
+        dry_allowed_length: count_or(settings.dry_allowed_length, usual.dry_allowed_length),
+        dry_last_n: count_or(settings.dry_last_n, usual.dry_last_n),
+        dry_breakers: None,
+        mirostat_tau: settings.mirostat_tau,
+        mirostat_eta: or(settings.mirostat_eta, usual.mirostat_eta),
         seed: settings.seed,
-        logit_bias,
-        // The struct has none of the other samplers.
-        ..Sampling::default()
     }
 }
 
@@ -244,7 +267,62 @@ fn settings(sampling: &Sampling) -> SamplingSettings {
         repeat_last_n: small(sampling.repeat_last_n),
         reserved: 0,
         seed: sampling.seed,
+        top_n_sigma: sampling.top_n_sigma,
+        typical_p: sampling.typical_p,
+        xtc_probability: sampling.xtc_probability,
+        xtc_threshold: sampling.xtc_threshold,
+        dynatemp_range: sampling.dynatemp_range,
+        dynatemp_exponent: sampling.dynatemp_exponent,
+        dry_multiplier: sampling.dry_multiplier,
+        dry_base: sampling.dry_base,
+        dry_allowed_length: small(sampling.dry_allowed_length),
+        // All, as 0.
+        dry_last_n: u32::try_from(sampling.dry_last_n).unwrap_or(0),
+        mirostat_tau: sampling.mirostat_tau,
+        mirostat_eta: sampling.mirostat_eta,
     }
+}
+
+/// Sets the texts that DRY's repetitions do not reach across: tokens that contain one of them, and control tokens, end
+/// a repetition. If `texts` is null, they are the default ones: line breaks, colons, quotation marks and asterisks. If
+/// it is not null and `count` is 0, only control tokens do.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn akunu_set_dry_breakers(
+    session: *mut SessionHandle,
+    texts: *const *const c_char,
+    count: usize,
+) -> Status {
+    guard(|| {
+        let session = SESSIONS.get(session)?;
+        // SAFETY: guaranteed by the caller.
+        let breakers = unsafe { breakers(&session.model.model, texts, count) }?;
+        session.change(|sampling| sampling.dry_breakers = breakers)
+    })
+}
+
+/// The tokens that contain one of the texts; `None`: the default ones.
+///
+/// # Safety
+/// `texts` is null or points at `count` null-terminated texts.
+pub(crate) unsafe fn breakers(
+    model: &akunu::Model,
+    texts: *const *const c_char,
+    count: usize,
+) -> Result<Option<Breakers>, Failure> {
+    if texts.is_null() && count == 0 {
+        return Ok(None);
+    }
+    // SAFETY: guaranteed by the caller.
+    let texts = unsafe { items(texts, count, "the breakers") }?;
+    let breaker = |&breaker: &*const c_char| {
+        // SAFETY: guaranteed by the caller for each of them.
+        match unsafe { text(breaker, AKUNU_TO_NULL, "a breaker") }? {
+            "" => Err(Failure::argument("a breaker is empty")),
+            text => Ok(text),
+        }
+    };
+    let texts: Vec<&str> = texts.iter().map(breaker).collect::<Result<_, _>>()?;
+    Ok(Some(model.breakers(&texts)))
 }
 
 /// Sets the logit biases, replacing earlier ones: `biases[i]` is added to the logit of `tokens[i]`. -INFINITY excludes a token.
@@ -285,7 +363,7 @@ pub unsafe extern "C" fn akunu_prefill(
         let (sampled, kept) = session.run_for_logits(move |engine, state| {
             let kept = engine.prefill(&mut state.session, &tokens)?.reused;
             let Some(sampling) = sampling else { return Ok((0, kept)) };
-            let mut sampler = Sampler::new(&sampling, engine.vocab_size())?;
+            let mut sampler = engine.sampler(&sampling)?;
             Ok((sampler.pick(engine.last_logits()?, &tokens)?, kept))
         })?;
         // SAFETY: guaranteed by the caller.
@@ -364,7 +442,7 @@ fn decode(
 ) -> Result<Vec<u32>, Failure> {
     let mut sampler = match sampling.is_plain_greedy() {
         true => None,
-        false => Some(Sampler::new(sampling, engine.vocab_size())?),
+        false => Some(engine.sampler(sampling)?),
     };
     let start = state.session.len();
     let mut history = state.session.tokens().to_vec();

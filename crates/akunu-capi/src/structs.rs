@@ -167,7 +167,7 @@ pub struct Memory {
 }
 
 /// Sampling settings. A new session samples greedily (temperature 0). To change a setting, call akunu_get_sampling, change the
-/// field, and call akunu_set_sampling.
+/// field, and call akunu_set_sampling. docs/sampling.md defines the samplers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SamplingSettings {
@@ -193,6 +193,34 @@ pub struct SamplingSettings {
     pub reserved: u32,
     /// The same seed gives the same tokens.
     pub seed: u64,
+    /// Sample from tokens whose logit is at most this many standard deviations of all logits below the highest; 0: from
+    /// all.
+    pub top_n_sigma: f32,
+    /// Sample from the tokens whose surprise is nearest to the mean, until their probabilities sum to this; 0 or 1: from
+    /// all.
+    pub typical_p: f32,
+    /// XTC: how often the most probable tokens are excluded, from 0 to 1; 0: never.
+    pub xtc_probability: f32,
+    /// XTC: tokens with at least this probability are excluded, except the least probable of them; 0: 0.1.
+    pub xtc_threshold: f32,
+    /// Dynamic temperature: from `temperature` less this to `temperature` and this, by the entropy; 0: off.
+    pub dynatemp_range: f32,
+    /// Dynamic temperature: the power of the relative entropy by which it rises; 0: 1.
+    pub dynatemp_exponent: f32,
+    /// DRY: what is subtracted from the logit of a token that would extend a repetition of `dry_allowed_length` tokens;
+    /// 0: off.
+    pub dry_multiplier: f32,
+    /// DRY: multiplies that for each further token of the repetition; 0: 1.75.
+    pub dry_base: f32,
+    /// DRY: the shortest repetition that counts, in tokens; 0: 2.
+    pub dry_allowed_length: u32,
+    /// DRY: how many of the latest tokens are searched for repetitions; 0: all. akunu_set_dry_breakers says what ends a
+    /// repetition.
+    pub dry_last_n: u32,
+    /// Mirostat 2: the mean surprise of tokens in bits, which a limit is adjusted to; 0: off. Usual is 5.
+    pub mirostat_tau: f32,
+    /// Mirostat 2: how fast the limit is adjusted; 0: 0.1.
+    pub mirostat_eta: f32,
 }
 
 /// What happens when the context is full before the text is complete.
@@ -414,6 +442,9 @@ pub struct RequestSettings {
     pub bias_tokens: *const u32,
     pub biases: *const f32,
     pub bias_count: usize,
+    /// As in akunu_set_dry_breakers.
+    pub dry_breakers: *const *const c_char,
+    pub dry_breaker_count: usize,
 }
 
 macro_rules! sized_structs {
@@ -444,7 +475,7 @@ sized_structs! {
     Stats = "akunu_stats", std::mem::offset_of!(Stats, reasoning_tokens);
     Config = "akunu_config", size_of::<Config>();
     Memory = "akunu_memory", size_of::<Memory>();
-    SamplingSettings = "akunu_sampling", size_of::<SamplingSettings>();
+    SamplingSettings = "akunu_sampling", std::mem::offset_of!(SamplingSettings, top_n_sigma);
     AnswerSettings = "akunu_answer_options", size_of::<AnswerSettings>();
-    RequestSettings = "akunu_request_options", size_of::<RequestSettings>();
+    RequestSettings = "akunu_request_options", std::mem::offset_of!(RequestSettings, dry_breakers);
 }

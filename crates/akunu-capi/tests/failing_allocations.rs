@@ -137,12 +137,41 @@ fn samplers() {
     }
 }
 
+/// DRY's tables grow with the text. Without memory for them a token is an error, and the next ones are as they would
+/// have been.
+fn repetitions() {
+    const IDS: usize = 8;
+    let sampling = Sampling { dry_multiplier: 0.1, ..Sampling::default() };
+    let text: Vec<u32> = (0..20_000u32).map(|i| i.wrapping_mul(i).wrapping_mul(0x9e37_79b1) >> 29).collect();
+    let picked = |first| {
+        let mut sampler = Sampler::new(&sampling, IDS).unwrap();
+        fail_allocations(LARGE, first, false);
+        let lengths = text.len() - 8..text.len();
+        let found: Vec<_> = lengths.map(|length| sampler.pick(&[0.0; IDS], &text[..length])).collect();
+        (found, allow_allocations())
+    };
+    let (expected, count) = picked(usize::MAX);
+    let expected: Vec<u32> = expected.into_iter().map(Result::unwrap).collect();
+    assert!(count > 4 && expected.iter().any(|id| *id != expected[0]), "{count}: {expected:?}");
+    for first in 0..count {
+        let (found, _) = picked(first);
+        assert_eq!(found.iter().filter(|found| found.is_err()).count(), 1, "{first}");
+        for (found, expected) in found.into_iter().zip(&expected) {
+            match found {
+                Ok(id) => assert_eq!(id, *expected),
+                Err(error) => assert!(error.is_out_of_memory(), "{error}"),
+            }
+        }
+    }
+}
+
 fn main() {
     if let Ok(fails) = std::env::var(FAILS) {
         let (first, all) = fails.split_once(' ').unwrap();
         return child(first.parse().unwrap(), all == "true");
     }
     samplers();
+    repetitions();
     let (count, status) = spawn(usize::MAX, false);
     assert_eq!(status.trim_end(), "Ok");
     assert!(count >= if cfg!(target_os = "linux") { 10 } else { 1 }, "{count} large allocations");

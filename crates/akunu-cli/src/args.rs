@@ -63,6 +63,7 @@ pub enum Command {
     Rerank(commands::rerank::RerankArgs),
     Tokenize(commands::tokenize::TokenizeArgs),
     Detokenize(commands::detokenize::DetokenizeArgs),
+    Imatrix(commands::imatrix::ImatrixArgs),
     Quantize(commands::quantize::QuantizeArgs),
     Pull(commands::pull::PullArgs),
     #[command(visible_aliases = ["list", "ls"])]

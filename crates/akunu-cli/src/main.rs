@@ -14,6 +14,7 @@ mod out_file;
 mod output;
 mod progress;
 mod prompt;
+mod samplers;
 mod sources;
 mod tensor_file;
 mod terminal;

@@ -15,7 +15,7 @@ use akunu_plan::sample::{Records, Settings};
 use akunu_plan::verify::{verify, verify_encoder};
 use akunu_plan::{
     Device, EncodeOptions, EncodeOutput, Entries, KvType, Loaded, ModelPlan, Outcome, PassKind, PlanOptions,
-    ReplayId, Row, Submission, TextPass, load, plan, plan_encoder,
+    ReplayId, Row, Submission, TextPass, load, plan, plan_encoder, unwatched,
 };
 
 fn root() -> PathBuf {
@@ -52,6 +52,7 @@ fn options(kv: KvType, context: usize, rows: usize) -> PlanOptions {
         windows: 1,
         beams: 1,
         fuse: true,
+        keep_inputs: false,
     }
 }
 
@@ -65,7 +66,7 @@ struct Running {
 impl Running {
     fn new(model: &dyn WeightProvider, mut device: Box<dyn Device>, options: &PlanOptions) -> Running {
         let plan = plan(model, device.capabilities(), options).unwrap();
-        let loaded = load(&plan, model, &mut *device).unwrap();
+        let loaded = load(&plan, model, &mut *device, &mut unwatched).unwrap();
         Running { device, plan, loaded }
     }
 

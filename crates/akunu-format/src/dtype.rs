@@ -121,6 +121,11 @@ impl DType {
         matches!(self, IQ1S | IQ1M | IQ2XXS | IQ2XS | IQ2S | IQ3XXS | IQ3S)
     }
 
+    /// Whether [`crate::blocks::quantize_row`] searches scales, so that weights of the error matter.
+    pub const fn is_searched(self) -> bool {
+        self.is_quantised() && !matches!(self, DType::Q8_0 | DType::Affine(_))
+    }
+
     pub fn from_gguf_id(id: u32) -> Option<DType> {
         DType::ALL.into_iter().find(|t| t.gguf_id() == Some(id))
     }

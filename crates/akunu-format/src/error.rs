@@ -77,6 +77,9 @@ pub enum FormatError {
     #[error("`{key}` {asks}, which is not supported")]
     Unsupported { key: String, asks: String },
 
+    #[error("this is no usable importance matrix: {problem}")]
+    Imatrix { problem: String },
+
     #[error("{0}")]
     Row(#[from] crate::blocks::RowError),
 }

@@ -14,7 +14,7 @@ use akunu_gpu::{
 use akunu_kernels::{Chip, Function, Pass};
 use akunu_plan::{
     Capabilities, Device, DeviceError, Entries, InPlace, KeyOrder, KvType, Loaded, ModelPlan, PassKind,
-    PlanOptions, Row, Submission, load, plan,
+    PlanOptions, Row, Submission, load, plan, unwatched,
 };
 
 const NAME: &str = "ledger";
@@ -253,9 +253,10 @@ impl Running {
             windows: 1,
             beams: 1,
             fuse: true,
+            keep_inputs: false,
         };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();
-        let loaded = load(&plan, &*model, &mut device).unwrap();
+        let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();
         Running { device, plan, loaded }
     }
 

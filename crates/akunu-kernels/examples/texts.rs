@@ -100,6 +100,7 @@ fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
         windows: 1,
         beams: 1,
         fuse,
+        keep_inputs: false,
     };
     // A head may not be a whole number of the cache type's blocks.
     let Ok(plan) = plan(&*model, device.capabilities(), &options) else { return };

@@ -13,6 +13,7 @@ use akunu_kernels::Function;
 use akunu_metal::CHIPS;
 use akunu_plan::{
     Capabilities, Device, DeviceError, Entries, InPlace, KvType, PlanOptions, Row, Submission, load, plan,
+    unwatched,
 };
 use akunu_testing::{CountingAllocator, allocations};
 
@@ -143,9 +144,10 @@ fn replays_allocate_nothing(indirect: bool) {
         windows: 1,
         beams: 1,
         fuse: true,
+        keep_inputs: false,
     };
     let plan = plan(&*model, device.capabilities(), &options).unwrap();
-    let loaded = load(&plan, &*model, &mut device).unwrap();
+    let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();
     let rows: Vec<Row> = (0..100).map(|i| Row::causal(i, i, 0)).collect();
     let before = allocations();
     let dispatched = device.gpu().dispatches;

@@ -12,7 +12,7 @@ use akunu_arch::open_model;
 use akunu_gpu::{TableDevice, Tuning, Word};
 use akunu_plan::{
     Device, DeviceError, Entries, KvType, Loaded, ModelPlan, PlanOptions, ReplayId, Row, Submission, load,
-    plan,
+    plan, unwatched,
 };
 use paper::{Paper, Recorded, Then, Words, render};
 
@@ -47,9 +47,10 @@ impl Drawn {
             windows: 1,
             beams: 1,
             fuse: true,
+            keep_inputs: false,
         };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();
-        let loaded = load(&plan, &*model, &mut device).unwrap();
+        let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();
         assert_eq!(device.allocated_bytes(), plan.memory.allocated(), "{path}");
         device.gpu_mut().forget();
         Drawn { device, plan, loaded }

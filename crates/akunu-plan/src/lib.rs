@@ -6,6 +6,7 @@ mod cost;
 pub mod device;
 pub mod entries;
 pub mod halves;
+mod inputs;
 pub mod keys;
 pub mod load;
 mod lower;
@@ -35,8 +36,9 @@ pub use device::{
     Capabilities, Device, DeviceBuffer, DeviceError, DriverMemory, InPlace, Outcome, ReplayId, Submission,
 };
 pub use entries::{Entries, EntryBounds, Move, MoveBounds, MoveKind, RowBounds};
+pub use inputs::{ProductInput, product_inputs};
 pub use keys::KeyOrder;
-pub use load::{Loaded, OnLoad, load, load_buffers, load_buffers_watched, load_watched, unwatched};
+pub use load::{Loaded, OnLoad, load, load_buffers, unwatched};
 pub use ops::{Access, Content, Kernel, RowSet};
 pub use passes::{PassKind, Passes, Tables};
 pub use plan::{

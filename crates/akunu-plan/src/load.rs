@@ -40,15 +40,6 @@ pub fn load_buffers(
     specs: &[BufferSpec],
     weights: &dyn WeightProvider,
     device: &mut dyn Device,
-) -> Result<Vec<DeviceBuffer>, DeviceError> {
-    load_buffers_watched(specs, weights, device, &mut unwatched)
-}
-
-/// As [`load_buffers`], and reports the progress.
-pub fn load_buffers_watched(
-    specs: &[BufferSpec],
-    weights: &dyn WeightProvider,
-    device: &mut dyn Device,
     on_load: OnLoad<'_>,
 ) -> Result<Vec<DeviceBuffer>, DeviceError> {
     let (mut done, total) = (0, weight_bytes(specs));
@@ -87,22 +78,14 @@ pub fn load_buffers_watched(
     Ok(buffers)
 }
 
+/// Allocates the buffers, uploads weights, and prepares the tables.
 pub fn load(
-    plan: &ModelPlan,
-    weights: &dyn WeightProvider,
-    device: &mut dyn Device,
-) -> Result<Loaded, DeviceError> {
-    load_watched(plan, weights, device, &mut unwatched)
-}
-
-/// As [`load`], and reports the progress.
-pub fn load_watched(
     plan: &ModelPlan,
     weights: &dyn WeightProvider,
     device: &mut dyn Device,
     on_load: OnLoad<'_>,
 ) -> Result<Loaded, DeviceError> {
-    let buffers = load_buffers_watched(&plan.buffers, weights, device, on_load)?;
+    let buffers = load_buffers(&plan.buffers, weights, device, on_load)?;
     let total = weight_bytes(&plan.buffers);
     let replays = plan.tables.try_map(|table| {
         let replay = device.prepare(table, &buffers)?;

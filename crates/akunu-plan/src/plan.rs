@@ -26,6 +26,9 @@ pub struct PlanOptions {
     /// Fuse Q, K and V, and gate and up, if dtypes are equal, and fold operations as the device asks. Disabled only in
     /// tests.
     pub fuse: bool,
+    /// Write the inputs of products as f32 even if products read them rounded, and normalise them before products:
+    /// [`crate::product_inputs`] finds them.
+    pub keep_inputs: bool,
 }
 
 /// Everything that is known before a device allocates memory.

@@ -5,7 +5,7 @@
 
 use akunu_arch::WeightProvider;
 
-use crate::load::{load, load_buffers};
+use crate::load::{load, load_buffers, unwatched};
 use crate::ops::{Access, Content, Counts, Extent, Slot};
 use crate::plan::{EncodePlan, ModelPlan};
 use crate::reference::{ReferenceDevice, kv_load};
@@ -76,8 +76,8 @@ pub fn verify(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, DeviceError> {
     let mut reference = ReferenceDevice::like(device.capabilities());
-    let ours = load(plan, weights, &mut reference)?;
-    let theirs = load(plan, weights, device)?;
+    let ours = load(plan, weights, &mut reference, &mut unwatched)?;
+    let theirs = load(plan, weights, device, &mut unwatched)?;
     let split = tokens.len().saturating_sub(1).min(plan.tables.prefill().rows);
     let row = |i: usize| Row::causal(tokens[i], i as u32, 0);
     let prompt: Vec<Row> = (0..split).map(row).collect();
@@ -118,8 +118,8 @@ pub fn verify_encoder(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, DeviceError> {
     let mut reference = ReferenceDevice::like(device.capabilities());
-    let ours = load_buffers(&plan.buffers, weights, &mut reference)?;
-    let theirs = load_buffers(&plan.buffers, weights, device)?;
+    let ours = load_buffers(&plan.buffers, weights, &mut reference, &mut unwatched)?;
+    let theirs = load_buffers(&plan.buffers, weights, device, &mut unwatched)?;
     let replays = [reference.prepare(&plan.table, &ours)?, device.prepare(&plan.table, &theirs)?];
     if let Some(segments) = plan.table.io.segments {
         let kinds = bytemuck::cast_slice(&texts.segments);

@@ -11,6 +11,7 @@ use akunu_arch::{Pooling, WeightProvider, open_model};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
     Device, EncodeOptions, EncodeOutput, Entries, KvType, Row, Submission, load_buffers, plan_encoder,
+    unwatched,
 };
 use serde_json::Value;
 
@@ -47,7 +48,7 @@ fn encode(model: &dyn WeightProvider, texts: &[Text], output: EncodeOutput) -> R
         fuse: true,
     };
     let plan = plan_encoder(model, device.capabilities(), &options).map_err(|error| error.to_string())?;
-    let buffers = load_buffers(&plan.buffers, model, &mut device).unwrap();
+    let buffers = load_buffers(&plan.buffers, model, &mut device, &mut unwatched).unwrap();
     let replay = device.prepare(&plan.table, &buffers).unwrap();
     let first = matches!(output, EncodeOutput::Vectors(Pooling::First))
         || output == EncodeOutput::Scores

@@ -11,7 +11,9 @@ use akunu_arch::{WeightProvider, open_model};
 use akunu_fixtures::Dequantised;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::verify;
-use akunu_plan::{Capabilities, Device, Entries, KvType, PlanOptions, Row, Submission, load, plan};
+use akunu_plan::{
+    Capabilities, Device, Entries, KvType, PlanOptions, Row, Submission, load, plan, unwatched,
+};
 
 /// The logits of every position of one sequence, processed in chunks.
 ///
@@ -31,9 +33,10 @@ fn logits(model: &dyn WeightProvider, ids: &[u32], chunk: usize, kv: KvType) -> 
         windows: 1,
         beams: 1,
         fuse: true,
+        keep_inputs: false,
     };
     let plan = plan(model, device.capabilities(), &options).unwrap();
-    let loaded = load(&plan, model, &mut device).unwrap();
+    let loaded = load(&plan, model, &mut device, &mut unwatched).unwrap();
     let vocab = plan.config.vocab_size;
     let table = Arc::clone(plan.tables.prefill());
     let mut all = Vec::new();

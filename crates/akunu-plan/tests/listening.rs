@@ -5,7 +5,9 @@
 
 use akunu_arch::open_model;
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{Capabilities, Device, Entries, KvType, PassKind, PlanOptions, Row, Submission, load, plan};
+use akunu_plan::{
+    Capabilities, Device, Entries, KvType, PassKind, PlanOptions, Row, Submission, load, plan, unwatched,
+};
 use serde_json::Value;
 
 fn numbers(value: &Value) -> Vec<f64> {
@@ -44,9 +46,10 @@ fn compare(chunk: usize, folds: bool) {
         windows: 2,
         beams: 2,
         fuse: true,
+        keep_inputs: false,
     };
     let plan = plan(&*model, device.capabilities(), &options).unwrap();
-    let loaded = load(&plan, &*model, &mut device).unwrap();
+    let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();
     let mut run = |kind: PassKind, rows: &[Row], frames: Option<&[f32]>| {
         let io = plan.tables.get(kind).unwrap().io;
         if let Some(frames) = frames {

@@ -13,7 +13,7 @@ use akunu_plan::ops::AttentionParams;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
     BufferKind, Capabilities, Device, DispatchCommand, Entries, InPlace, Kernel, KvType, Move, PlanOptions,
-    Row, Submission, extents, load, load_watched, plan,
+    Row, Submission, extents, load, plan, unwatched,
 };
 use common::{FakeModel, affine, capabilities, config, family, model, options};
 
@@ -36,7 +36,7 @@ fn the_device_allocates_what_was_planned() {
                 let plan =
                     plan(&model, &capabilities, &PlanOptions { kv, prefill_rows: 20, ..options() }).unwrap();
                 let mut device = MockDevice::new(capabilities);
-                load(&plan, &model, &mut device).unwrap();
+                load(&plan, &model, &mut device, &mut unwatched).unwrap();
                 assert_eq!(device.allocated_bytes(), plan.memory.allocated());
                 let imports = device.calls.iter().filter(|c| matches!(c, Call::Import { .. })).count();
                 let weights =
@@ -58,7 +58,7 @@ fn loading_reports_the_bytes_of_weights_and_can_be_cancelled_at_any_report() {
         reports.push((done, total));
         ControlFlow::Continue(())
     };
-    load_watched(&plan, &model, &mut device, all).unwrap();
+    load(&plan, &model, &mut device, all).unwrap();
     let weights: Vec<u64> = plan
         .buffers
         .iter()
@@ -82,7 +82,7 @@ fn loading_reports_the_bytes_of_weights_and_can_be_cancelled_at_any_report() {
             count += 1;
             if count > stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let error = load_watched(&plan, &model, &mut device, until).unwrap_err();
+        let error = load(&plan, &model, &mut device, until).unwrap_err();
         assert!(matches!(error, akunu_plan::DeviceError::Cancelled), "{error}");
         assert_eq!(count, stop + 1);
         let imports = device.calls.iter().filter(|call| matches!(call, Call::Import { .. })).count();
@@ -97,7 +97,7 @@ fn affine_weights_take_their_packed_bytes_and_no_more() {
         let capabilities = Capabilities { in_place, ..capabilities() };
         let plan = plan(&model, &capabilities, &options()).unwrap();
         let mut device = MockDevice::new(capabilities);
-        load(&plan, &model, &mut device).unwrap();
+        load(&plan, &model, &mut device, &mut unwatched).unwrap();
         assert_eq!(device.allocated_bytes(), plan.memory.allocated());
 
         let of = |vectors: bool| model.tensors.iter().filter(move |t| (t.shape.len() == 1) == vectors);
@@ -124,7 +124,7 @@ fn the_reference_allocates_what_was_planned() {
     let model = model(family("qwen3"), |_| DType::Q8_0);
     let mut device = ReferenceDevice::new();
     let plan = plan(&model, device.capabilities(), &options()).unwrap();
-    load(&plan, &model, &mut device).unwrap();
+    load(&plan, &model, &mut device, &mut unwatched).unwrap();
     assert_eq!(device.allocated_bytes(), plan.memory.allocated());
 }
 
@@ -133,7 +133,7 @@ fn a_table_takes_entries_of_its_own_kind_and_within_its_bounds() {
     let model = model(config("llama"), |_| DType::F16);
     let mut device = MockDevice::new(capabilities());
     let plan = plan(&model, &capabilities(), &options()).unwrap();
-    let loaded = load(&plan, &model, &mut device).unwrap();
+    let loaded = load(&plan, &model, &mut device, &mut unwatched).unwrap();
     let mut replay = |replay, entries: Entries<'_>| {
         let submission = Submission { entries, logit_rows: &[], steps: 1, stop: &[], cancel: None };
         device.replay(replay, submission).map_err(|error| error.to_string())

@@ -31,7 +31,7 @@ pub struct Samplers {
 
 impl Samplers {
     pub(crate) fn read(fields: &Fields<'_>) -> Result<Samplers, Refusal> {
-        let tau = fields.number("mirostat_tau", 0.01..=100.0)?.unwrap_or(5.0);
+        let tau = fields.number("mirostat_tau", 0.01..=100.0)?.unwrap_or(Sampling::MIROSTAT_TAU);
         let mirostat_tau = match fields.whole("mirostat")? {
             None | Some(0) => 0.0,
             Some(2) => tau,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use akunu_arch::{ModelConfig, Pooling};
 use akunu_plan::{
     Capabilities, Cost, Device, DeviceBuffer, EncodeOptions, EncodeOutput, EncodePlan, Entries, KvType,
-    OnLoad, ReplayId, TextPass, load_buffers_watched, plan_encoder,
+    OnLoad, ReplayId, TextPass, load_buffers, plan_encoder,
 };
 
 use crate::engine::{available, check_memory};
@@ -198,7 +198,7 @@ impl Embedder {
         }
         notes.extend(note);
         notes.extend(model.tokenizer_notes());
-        let buffers = load_buffers_watched(&plan.buffers, model.weights(), &mut *device, on_load)?;
+        let buffers = load_buffers(&plan.buffers, model.weights(), &mut *device, on_load)?;
         let replay = device.prepare(&plan.table, &buffers)?;
         let pass = TextPass::default();
         Ok(Embedder { load_time: began.elapsed(), model, device, plan, buffers, replay, notes, pass })

@@ -13,7 +13,7 @@ use crate::memory::reserved;
 use crate::pass::{Feed, LastPass};
 use crate::prompt::check_prompt;
 use crate::session::SlotPool;
-use crate::{BackendOptions, DeviceChoice, Error, Model, Session, memory};
+use crate::{BackendOptions, DeviceChoice, Error, Model, Sampler, Sampling, Session, memory};
 
 /// Default context length, unless that of the model is shorter.
 pub const DEFAULT_CONTEXT: usize = 4096;
@@ -122,11 +122,6 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
     at_least_1("the number of logit rows", Some(options.logit_rows))?;
     at_least_1("the chain", options.chain)?;
 
-    if model.config().encoder.is_some() {
-        return Err(
-            PlanError::Unsupported("the model transcribes audio, which is not available yet".into()).into()
-        );
-    }
     let trained = model.config().context_length;
     let context = options.context.unwrap_or(trained.clamp(1, DEFAULT_CONTEXT));
     // A pass has a row for each sequence.
@@ -142,6 +137,7 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
         windows: 1,
         beams: 1,
         fuse: options.fuse,
+        keep_inputs: false,
     };
     Ok(akunu_plan::plan(model.weights(), capabilities, &plan_options)?)
 }
@@ -251,12 +247,16 @@ impl Engine {
         on_load: OnLoad<'_>,
     ) -> Result<Engine, Error> {
         let start = Instant::now();
+        if model.config().encoder.is_some() {
+            let reason = "the model transcribes audio, which is not available yet";
+            return Err(PlanError::Unsupported(reason.into()).into());
+        }
         let plan = plan(&model, device.capabilities(), options)?;
         let available = available(device.capabilities());
         check_fits(&plan, available)?;
         let mut notes = notes(&model, options, &plan, device.capabilities(), available);
         notes.extend(model.tokenizer_notes());
-        let loaded = akunu_plan::load_watched(&plan, model.weights(), &mut *device, on_load)?;
+        let loaded = akunu_plan::load(&plan, model.weights(), &mut *device, on_load)?;
         let mut logits = reserved("logits", plan.config.vocab_size)?;
         logits.resize(plan.config.vocab_size, 0.0);
         Ok(Engine {
@@ -308,6 +308,15 @@ impl Engine {
     /// The time for planning, loading and preparing.
     pub fn load_time(&self) -> Duration {
         self.load_time
+    }
+
+    /// A sampler for a text, with the model's default breakers for DRY if the settings have none.
+    pub fn sampler(&self, sampling: &Sampling) -> Result<Sampler, Error> {
+        if sampling.dry_multiplier > 0.0 && sampling.dry_breakers.is_none() {
+            let dry_breakers = Some(self.model.default_breakers().clone());
+            return Sampler::new(&Sampling { dry_breakers, ..sampling.clone() }, self.vocab_size());
+        }
+        Sampler::new(sampling, self.vocab_size())
     }
 
     /// Takes a free slot.

@@ -65,6 +65,12 @@ pub enum Error {
     )]
     NotFinite { position: usize },
 
+    #[error(
+        "the input of {tensor} is not finite somewhere in this text: the weights are damaged, or a kernel is wrong \
+         (check with akunu verify MODEL)"
+    )]
+    InputNotFinite { tensor: String },
+
     #[error("all {slots} slots are in use: free a session, or create the engine with more slots")]
     NoFreeSlot { slots: usize },
 

@@ -40,13 +40,9 @@ impl Generation {
         let constraint = options.constraint.as_ref();
         let cursor = constraint
             .map(|constraint| Cursor::new(constraint, prompt.len(), output.endings(), engine.samples()));
-        let mut sampling = options.sampling.clone();
-        if sampling.dry_multiplier > 0.0 {
-            sampling.dry_breakers.get_or_insert_with(|| engine.model().default_breakers().clone());
-        }
-        let sampler = match sampling.is_plain_greedy() && cursor.is_none() {
+        let sampler = match options.sampling.is_plain_greedy() && cursor.is_none() {
             true => None,
-            false => Some(Sampler::new(&sampling, engine.vocab_size())?.held_to(cursor)),
+            false => Some(engine.sampler(&options.sampling)?.held_to(cursor)),
         };
         Ok(Generation {
             output,

@@ -1,6 +1,8 @@
 //! Available memory, and messages about memory plans.
 
+use std::collections::HashMap;
 use std::fs::read_to_string;
+use std::hash::Hash;
 use std::path::Path;
 
 use akunu_plan::{DeviceError, MemoryPlan};
@@ -21,11 +23,23 @@ pub fn available_memory() -> Option<u64> {
 /// An empty vector with a capacity that depends on the model or its context, so that it may be large.
 pub(crate) fn reserved<T>(what: &str, count: usize) -> Result<Vec<T>, DeviceError> {
     let mut items = Vec::new();
-    items.try_reserve_exact(count).map_err(|_| {
-        let bytes = count.saturating_mul(size_of::<T>()) as u64;
-        DeviceError::OutOfMemory { device: "the host", what: what.into(), bytes }
-    })?;
+    items.try_reserve_exact(count).map_err(|_| refused::<T>(what, count))?;
     Ok(items)
+}
+
+/// Makes room for more items, with space to grow, in a vector that may be large.
+pub(crate) fn grow<T>(what: &str, items: &mut Vec<T>, more: usize) -> Result<(), DeviceError> {
+    items.try_reserve(more).map_err(|_| refused::<T>(what, items.len().saturating_add(more)))
+}
+
+/// Makes room for one more entry, with space to grow, in a map that may be large.
+pub(crate) fn grow_map<K: Eq + Hash, V>(what: &str, map: &mut HashMap<K, V>) -> Result<(), DeviceError> {
+    map.try_reserve(1).map_err(|_| refused::<(K, V)>(what, map.len() + 1))
+}
+
+fn refused<T>(what: &str, count: usize) -> DeviceError {
+    let bytes = count.saturating_mul(size_of::<T>()) as u64;
+    DeviceError::OutOfMemory { device: "the host", what: what.into(), bytes }
 }
 
 fn mem_available(meminfo: &str) -> Option<u64> {

@@ -10,7 +10,7 @@ use akunu_tokenizer::{EncodeOptions, TokenKind, Tokenizer};
 
 use crate::Error;
 use crate::engine::Note;
-use crate::sampling::Breakers;
+use crate::sampling::{Breakers, Sampling};
 
 /// Bytes with the alignment of a mapped file, because kernels load whole vectors of weights.
 #[repr(align(64))]
@@ -173,9 +173,9 @@ impl Model {
         Breakers::new((0..tokenizer.vocab_size() as u32).map(is_breaker))
     }
 
-    /// [`Model::breakers`] for line breaks, colons, quotation marks and asterisks.
+    /// [`Model::breakers`] for [`Sampling::BREAKERS`].
     pub fn default_breakers(&self) -> &Breakers {
-        self.default_breakers.get_or_init(|| self.breakers(&["\n", ":", "\"", "*"]))
+        self.default_breakers.get_or_init(|| self.breakers(&Sampling::BREAKERS))
     }
 
     /// Ids that end a text, from the configuration and the vocabulary; ascending.

@@ -10,11 +10,12 @@ use akunu_plan::sample::{self, Records, Settings, fraction, part_of, share};
 
 use crate::Error;
 use crate::constraint::Cursor;
-use crate::memory::reserved;
+use crate::memory::{grow, reserved};
 use crate::random::{Draws, GUMBEL_MAX, ln};
 
 mod mirostat;
 mod repetition;
+mod suffixes;
 
 use mirostat::Mirostat;
 pub use repetition::Breakers;
@@ -64,8 +65,8 @@ pub struct Sampling {
     pub dry_allowed_length: usize,
     /// How many tokens are searched for repetitions, including the prompt.
     pub dry_last_n: usize,
-    /// Tokens that repetitions do not reach across. `None`: for generated text those of [`crate::Model::default_breakers`], else
-    /// none.
+    /// Tokens that repetitions do not reach across. `None`: those of [`crate::Model::default_breakers`] for the samplers
+    /// of an engine, none for [`Sampler::new`].
     pub dry_breakers: Option<Breakers>,
     /// Mirostat 2: the mean surprise of the tokens in bits, which a limit of each token's surprise is adjusted to; 0: off.
     pub mirostat_tau: f32,
@@ -106,6 +107,12 @@ impl Default for Sampling {
 }
 
 impl Sampling {
+    /// The mean surprise that mirostat comes near where no other is given.
+    pub const MIROSTAT_TAU: f32 = 5.0;
+
+    /// The texts of DRY's breakers where no others are given.
+    pub const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+
     /// The settings that a model's files suggest, or `otherwise` where they suggest none. If they suggest any of temperature, top-k,
     /// top-p and min-p, the others of these are off.
     pub fn suggested(by: &SuggestedSampling, otherwise: &Sampling) -> Sampling {
@@ -224,6 +231,9 @@ impl Sampling {
 const WORKING_MEMORY: &str = "the sampler's working memory";
 
 /// Samples tokens on the host. Allocates only when created, but for DRY, whose tables grow with the text.
+///
+/// A sampler is for one text: the history of a call is that of the call before, with more tokens or none, or less of
+/// it.
 #[derive(Debug)]
 pub struct Sampler {
     settings: Settings,
@@ -256,11 +266,7 @@ impl Sampler {
         let window = if sampling.has_penalties() { sampling.repeat_last_n } else { 0 };
         let mut biases = sampling.logit_bias.clone();
         biases.sort_by_key(|bias| bias.0);
-        biases.dedup_by(|next, first| {
-            let again = next.0 == first.0;
-            first.1 += if again { next.1 } else { 0.0 };
-            again
-        });
+        add_equal(&mut biases);
         let min_p = sampling.min_p;
         let halves = |v: u64| [v as u32, (v >> 32) as u32];
         let settings = Settings {
@@ -347,14 +353,13 @@ impl Sampler {
         if self.window > sample::WINDOW || self.mirostat.is_some() {
             return false;
         }
-        self.edit(history);
-        if self.edited.len() > sample::BIASES {
+        // An error is found again where the host samples.
+        if self.edit(history).is_err() || self.edited.len() > sample::BIASES {
             return false;
         }
         let mask = match self.cursor.as_mut().map(|cursor| cursor.allowed(history, self.vocab)) {
             None => None,
             Some(Ok(mask)) => Some(mask),
-            // The error is found again where the host samples.
             Some(Err(_)) => return false,
         };
         let draw = history.len() as u64;
@@ -376,7 +381,7 @@ impl Sampler {
         if logits.iter().any(|l| !l.is_finite()) {
             return Err(Error::NotFinite { position: history.len().saturating_sub(1) });
         }
-        self.edit(history);
+        self.edit(history)?;
         self.scaled.clear();
         self.scaled.extend_from_slice(logits);
         for &(id, bias) in &self.edited {
@@ -407,12 +412,16 @@ impl Sampler {
     }
 
     /// The biases of the token after `history`.
-    fn edit(&mut self, history: &[u32]) {
+    fn edit(&mut self, history: &[u32]) -> Result<(), Error> {
         self.edited.clear();
+        grow(WORKING_MEMORY, &mut self.edited, self.biases.len())?;
         self.edited.extend_from_slice(&self.biases);
         if let Some(repetition) = &mut self.repetition {
-            repetition.add_to(history, &mut self.edited);
+            repetition.add_to(history, &mut self.edited)?;
+            self.edited.sort_unstable_by_key(|bias| bias.0);
+            add_equal(&mut self.edited);
         }
+        Ok(())
     }
 
     /// The inverse temperature, and the least scaled logit within top-n-sigma.
@@ -526,6 +535,15 @@ impl Sampler {
     }
 }
 
+/// Adds the biases of equal ids, which are sorted.
+fn add_equal(biases: &mut Vec<(u32, f32)>) {
+    biases.dedup_by(|next, first| {
+        let again = next.0 == first.0;
+        first.1 += if again { next.1 } else { 0.0 };
+        again
+    });
+}
+
 /// What the limits keep, by the scaled logits.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
@@ -544,7 +562,9 @@ impl Kept {
 /// How much warmer the dynamic temperature is where all tokens are equally probable than where one is certain.
 fn dynamic_span(sampling: &Sampling) -> f32 {
     let &Sampling { temperature, dynatemp_range: range, .. } = sampling;
-    if range > 0.0 { temperature + range - (temperature - range).max(0.0) } else { 0.0 }
+    // Finite, so that a product with 0 is 0.
+    let span = (temperature + range - (temperature - range).max(0.0)).min(f32::MAX);
+    if range > 0.0 { span } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -15,7 +15,8 @@ use akunu_format::quantise::Mix;
 use common::{DEVICES, checked_in, checked_in_models, exact, ids, json};
 
 fn convert(weights: &dyn WeightProvider, mix: &str, file: &Path) {
-    let recipe = ConvertOptions { mix: Mix::find(mix).unwrap(), pure: false, vocabulary: None };
+    let recipe =
+        ConvertOptions { mix: Mix::find(mix).unwrap(), pure: false, vocabulary: None, imatrix: None };
     let conversion = Conversion::new(weights, &recipe).unwrap();
     let (bytes, mut told) = (conversion.bytes(), 0);
     let out = std::fs::File::create(file).unwrap();

@@ -38,7 +38,8 @@ fn a_converted_gguf_file_has_the_same_logits() {
     for name in MLX_MODELS {
         let folder = checked_in("mlx").join(name);
         let model = Arc::new(Model::open(&folder).unwrap());
-        let recipe = ConvertOptions { mix: Mix::find("F32").unwrap(), pure: false, vocabulary: None };
+        let recipe =
+            ConvertOptions { mix: Mix::find("F32").unwrap(), pure: false, vocabulary: None, imatrix: None };
         let file = dir.path().join(format!("{name}.gguf"));
         let conversion = Conversion::new(model.weights(), &recipe).unwrap();
         let out = std::fs::File::create(&file).unwrap();

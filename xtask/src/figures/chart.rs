@@ -65,7 +65,7 @@ fn find(speeds: &[Speed], place: [&str; 5]) -> Option<f64> {
 
 pub(super) fn table(speeds: &[Speed]) -> Result<String> {
     let mut table =
-        "| machine | model | generated tok/s | llama.cpp | ik_llama.cpp | prompt tok/s | llama.cpp \
+        "| machine | model | generated: Akunu | llama.cpp | ik_llama.cpp | prompt: Akunu | llama.cpp \
                      | ik_llama.cpp |\n|---|---|---|---|---|---|---|---|\n"
             .to_string();
     for (machine, name, generation) in TABLE {

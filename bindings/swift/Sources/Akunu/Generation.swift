@@ -12,6 +12,22 @@ public struct Sampling: Sendable {
     public var presencePenalty: Float = 0
     public var repeatLastN: UInt32 = 64
     public var seed: UInt64 = 0
+    public var topNSigma: Float = 0
+    public var typicalP: Float = 1
+    public var xtcProbability: Float = 0
+    public var xtcThreshold: Float = 0.1
+    public var dynatempRange: Float = 0
+    public var dynatempExponent: Float = 1
+    public var dryMultiplier: Float = 0
+    public var dryBase: Float = 1.75
+    public var dryAllowedLength: UInt32 = 2
+    /// How many of the latest tokens are searched for repetitions; 0: all.
+    public var dryLastN: UInt32 = 0
+    /// Texts that repetitions do not reach across; nil: line breaks, colons, quotation marks and asterisks.
+    public var dryBreakers: [String]?
+    /// Mirostat 2's mean surprise in bits; 0: off.
+    public var mirostatTau: Float = 0
+    public var mirostatEta: Float = 0.1
 
     public init(temperature: Float = 0, seed: UInt64 = 0) {
         self.temperature = temperature
@@ -30,7 +46,26 @@ public struct Sampling: Sendable {
         sampling.presence_penalty = presencePenalty
         sampling.repeat_last_n = repeatLastN
         sampling.seed = seed
+        sampling.top_n_sigma = topNSigma
+        sampling.typical_p = typicalP
+        sampling.xtc_probability = xtcProbability
+        sampling.xtc_threshold = xtcThreshold
+        sampling.dynatemp_range = dynatempRange
+        sampling.dynatemp_exponent = dynatempExponent
+        sampling.dry_multiplier = dryMultiplier
+        sampling.dry_base = dryBase
+        sampling.dry_allowed_length = dryAllowedLength
+        sampling.dry_last_n = dryLastN
+        sampling.mirostat_tau = mirostatTau
+        sampling.mirostat_eta = mirostatEta
         return sampling
+    }
+
+    /// Calls `body` with the breakers, null for the default ones, and their number.
+    func withBreakers<R>(_ body: (UnsafePointer<UnsafePointer<CChar>?>?, Int) throws -> R) rethrows -> R {
+        guard let dryBreakers else { return try body(nil, 0) }
+        // The array of none must not be null.
+        return try withTexts(dryBreakers + [""]) { try body($0, dryBreakers.count) }
     }
 }
 

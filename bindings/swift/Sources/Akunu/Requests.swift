@@ -37,13 +37,17 @@ extension Model {
     ) throws -> Generation<Piece> {
         var made: OpaquePointer?
         try limits.withOptions { options in
-            var sampling = sampling.c
-            try withUnsafePointer(to: &sampling) { sampling in
-                var how = akunu_request_options()
-                how.size = size(akunu_request_options.self)
-                how.priority = priority
-                how.sampling = sampling
-                try check(akunu_submit(handle, prompt, prompt.count, &options, &how, &made))
+            var settings = sampling.c
+            try sampling.withBreakers { breakers, count in
+                try withUnsafePointer(to: &settings) { settings in
+                    var how = akunu_request_options()
+                    how.size = size(akunu_request_options.self)
+                    how.priority = priority
+                    how.sampling = settings
+                    how.dry_breakers = breakers
+                    how.dry_breaker_count = count
+                    try check(akunu_submit(handle, prompt, prompt.count, &options, &how, &made))
+                }
             }
         }
         let request = Request(self, made!)

@@ -29,8 +29,9 @@ public final class Session: @unchecked Sendable {
     }
 
     public func set(_ sampling: Sampling) throws {
-        var sampling = sampling.c
-        try check(akunu_set_sampling(handle, &sampling))
+        var settings = sampling.c
+        try check(akunu_set_sampling(handle, &settings))
+        try sampling.withBreakers { try check(akunu_set_dry_breakers(handle, $0, $1)) }
     }
 
     /// The tokens in the cache.

@@ -115,6 +115,35 @@ final class AkunuTests: XCTestCase {
         }
     }
 
+    func testSamplersChangeTheText() async throws {
+        let session = try Session(model())
+        let batch = try model(batch: true)
+        func text(_ change: (inout Sampling) -> Void) async throws -> String {
+            var sampling = Sampling(temperature: 1.1, seed: 3)
+            change(&sampling)
+            try session.set(sampling)
+            let text = try await session.generate(Self.prompt, Limits(maxTokens: 20)).text()
+            let request = try batch.submit(batch.encode(Self.prompt), Limits(maxTokens: 20), sampling: sampling)
+            let again = try await request.text()
+            XCTAssertEqual(again, text)
+            return text
+        }
+        var texts = [try await text { _ in }]
+        texts.append(try await text { $0.topNSigma = 0.5 })
+        texts.append(try await text { $0.typicalP = 0.3 })
+        texts.append(try await text { $0.xtcProbability = 1; $0.xtcThreshold = 0.01 })
+        texts.append(try await text { $0.dynatempRange = 1; $0.dynatempExponent = 3 })
+        texts.append(try await text { $0.mirostatTau = 0.5 })
+        texts.append(
+            try await text {
+                $0.temperature = 0
+                $0.dryMultiplier = 50
+                $0.dryAllowedLength = 1
+                $0.dryBreakers = []
+            })
+        XCTAssertEqual(Set(texts).count, texts.count, "\(texts)")
+    }
+
     func testAChatRemembersItsMessages() async throws {
         let chat = Chat(try Session(model()), system: "You tell stories.")
         let first = try await chat.send("tell me about a \"fox\"", Limits(maxTokens: 20)).answer()

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu_format::blocks::{dequantize_nth, quantize_row};
 use akunu_format::quantise::{Mix, Proportions};
-use akunu_format::{DType, FormatError, GgufWriter, Metadata, TensorInfo, TensorSpec};
+use akunu_format::{DType, FormatError, GgufWriter, Imatrix, Metadata, TensorInfo, TensorSpec, Value};
 use metadata::{added, card, llama3_factors, metadata, permutes_rows};
 
 use crate::WeightProvider;
@@ -26,6 +26,15 @@ pub struct ConvertOptions<'a> {
     pub pure: bool,
     /// Where the vocabulary comes from; `None`: from the model itself, if it has one.
     pub vocabulary: Option<&'a Metadata>,
+    /// Weights of the quantisation error.
+    pub imatrix: Option<ImatrixFile<'a>>,
+}
+
+/// An importance matrix, and the name of its file.
+#[derive(Clone, Copy, Debug)]
+pub struct ImatrixFile<'a> {
+    pub imatrix: &'a Imatrix,
+    pub name: &'a str,
 }
 
 /// A planned conversion. No weights have been read yet.
@@ -54,6 +63,8 @@ enum Data {
         /// Row permutation of Q and K, if the RoPE layouts differ.
         permutation: Option<Permutation>,
         add: f32,
+        /// The weight of each column in the error.
+        importance: Option<Vec<f32>>,
     },
 }
 
@@ -72,6 +83,34 @@ impl Permutation {
     }
 }
 
+/// The tensors that a GGUF file of the model has: its own, or fused ones if files of the family have them.
+fn written(weights: &dyn WeightProvider) -> &[TensorInfo] {
+    if card(weights.config()).fused_in_gguf { weights.stored() } else { weights.tensors() }
+}
+
+/// The name that one of the model's own tensors has in a GGUF file: that of the fused tensor that contains it, if it is
+/// part of one there.
+pub fn gguf_name<'a>(weights: &'a dyn WeightProvider, tensor: &'a TensorInfo) -> &'a str {
+    let contains = |whole: &&TensorInfo| {
+        let place = whole.place();
+        place.region == tensor.region
+            && place.offset <= tensor.offset
+            && tensor.offset + tensor.bytes <= place.offset + place.bytes
+    };
+    written(weights).iter().find(contains).map_or(&tensor.name, |whole| &whole.name)
+}
+
+/// The keys that llama.cpp writes.
+fn describe_imatrix(file: ImatrixFile<'_>, metadata: &mut Metadata) {
+    let ImatrixFile { imatrix, name } = file;
+    metadata.insert("quantize.imatrix.file", Value::String(name.to_string()));
+    if let Some(dataset) = imatrix.datasets.first() {
+        metadata.insert("quantize.imatrix.dataset", Value::String(dataset.clone()));
+    }
+    metadata.insert("quantize.imatrix.entries_count", Value::U32(imatrix.entries.len() as u32));
+    metadata.insert("quantize.imatrix.chunks_count", Value::U32(imatrix.chunks));
+}
+
 impl<'a> Conversion<'a> {
     pub fn new(
         weights: &'a dyn WeightProvider,
@@ -84,7 +123,10 @@ impl<'a> Conversion<'a> {
             kv_heads: config.kv_head_count,
             tied: weights.tensor("output.weight").is_none(),
         };
-        let metadata = metadata(weights, recipe.mix.file_type, recipe.vocabulary)?;
+        let mut metadata = metadata(weights, recipe.mix.file_type, recipe.vocabulary)?;
+        if let Some(file) = recipe.imatrix {
+            describe_imatrix(file, &mut metadata);
+        }
         let mut tensors = Vec::new();
         if weights.tensor(ROPE_FACTORS).is_none()
             && let Some(factors) = llama3_factors(config)
@@ -92,7 +134,7 @@ impl<'a> Conversion<'a> {
             let spec = TensorSpec::new(ROPE_FACTORS, DType::F32, [factors.len()]);
             tensors.push(Planned { spec, data: Data::Values(factors) });
         }
-        let sources = if card(config).fused_in_gguf { weights.stored() } else { weights.tensors() };
+        let sources = written(weights);
         let has = |name: &str| sources.iter().any(|tensor| tensor.name == name);
         if let Some(factors) = &config.rope.factors {
             for (name, factors) in LONG_ROPE_FACTORS.into_iter().zip([&factors.short, &factors.long]) {
@@ -114,7 +156,11 @@ impl<'a> Conversion<'a> {
             }
             let spec = TensorSpec::new(tensor.name.clone(), dtype, tensor.shape.clone());
             let add = added(config, &tensor.name);
-            tensors.push(Planned { spec, data: Data::Tensor { index, permutation, add } });
+            let importance = match recipe.imatrix.filter(|_| dtype.is_searched()) {
+                Some(file) => file.imatrix.importance(&tensor.name, &tensor.shape)?,
+                None => None,
+            };
+            tensors.push(Planned { spec, data: Data::Tensor { index, permutation, add, importance } });
         }
         Ok(Conversion { weights, sources, metadata, tensors })
     }
@@ -130,6 +176,18 @@ impl<'a> Conversion<'a> {
             Data::Values(_) => None,
             Data::Tensor { index, .. } => Some(&self.sources[index]),
         }
+    }
+
+    /// Of the tensors for which an importance matrix matters, those for which it has an entry and those for which it
+    /// has none.
+    pub fn importance(&self) -> (Vec<&Planned>, Vec<&Planned>) {
+        // Without an output matrix the embedding is one; otherwise its rows are only looked up.
+        let has_output = self.tensors.iter().any(|planned| planned.spec.name == "output.weight");
+        let searched = self.tensors.iter().filter(|planned| {
+            let TensorSpec { name, dtype, .. } = &planned.spec;
+            dtype.is_searched() && !(has_output && name == "token_embd.weight")
+        });
+        searched.partition(|planned| matches!(planned.data, Data::Tensor { importance: Some(_), .. }))
     }
 
     /// Size of all tensors in bytes.
@@ -183,12 +241,14 @@ impl<'a> Conversion<'a> {
         threads: usize,
         put: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), Problem> {
-        let (index, permutation, add) = match &planned.data {
+        let (index, permutation, add, importance) = match &planned.data {
             Data::Values(values) => {
                 let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
                 return Ok(put(&bytes)?);
             }
-            Data::Tensor { index, permutation, add } => (*index, *permutation, *add),
+            Data::Tensor { index, permutation, add, importance } => {
+                (*index, *permutation, *add, importance.as_deref())
+            }
         };
         let source = &self.sources[index];
         let dtype = planned.spec.dtype;
@@ -202,7 +262,7 @@ impl<'a> Conversion<'a> {
             _ => (source.rows(), source.cols()),
         };
         let planes = self.weights.plane_bytes(source);
-        let job = Job { source, planes, dtype, cols, permutation, add };
+        let job = Job { source, planes, dtype, cols, permutation, add, importance };
         let part_rows = (PART / cols).min(rows.div_ceil(threads)).max(1);
         let parts: Vec<_> =
             (0..rows).step_by(part_rows).map(|first| first..rows.min(first + part_rows)).collect();
@@ -257,6 +317,7 @@ struct Job<'a> {
     cols: usize,
     permutation: Option<Permutation>,
     add: f32,
+    importance: Option<&'a [f32]>,
 }
 
 impl Job<'_> {
@@ -274,7 +335,7 @@ impl Job<'_> {
                 values.iter_mut().for_each(|v| *v += self.add);
             }
             self.check(&values, from)?;
-            quantize_row(self.dtype, &values, None, out)?;
+            quantize_row(self.dtype, &values, self.importance, out)?;
         }
         Ok(out)
     }

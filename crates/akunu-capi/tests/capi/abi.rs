@@ -49,6 +49,8 @@ fn layouts() -> Vec<Layout> {
         }
         SamplingSettings as "akunu_sampling" {
             size temperature top_k top_p min_p repeat_penalty frequency_penalty presence_penalty repeat_last_n reserved seed
+            top_n_sigma typical_p xtc_probability xtc_threshold dynatemp_range dynatemp_exponent dry_multiplier dry_base
+            dry_allowed_length dry_last_n mirostat_tau mirostat_eta
         }
         GenerateSettings as "akunu_generate_options" {
             size max_tokens stop_texts stop_tokens stop_text_count stop_token_count overflow keep ignore_end format
@@ -59,7 +61,7 @@ fn layouts() -> Vec<Layout> {
         }
         Logprob as "akunu_logprob" { token logprob }
         RequestSettings as "akunu_request_options" {
-            size priority owner salt sampling bias_tokens biases bias_count
+            size priority owner salt sampling bias_tokens biases bias_count dry_breakers dry_breaker_count
         }
         Stats as "akunu_stats" {
             size finish end_token prompt_tokens reused_tokens generated_tokens prompt_seconds generate_seconds

@@ -103,6 +103,30 @@ fn requests_that_share_passes_have_the_texts_of_single_ones() {
     assert!(!text.is_empty() && story().starts_with(&text), "{text}");
 }
 
+#[test]
+fn samplers_have_the_engines_texts() {
+    let Some(program) = program("samplers.c", &[]) else { return };
+    let mut engine = engine();
+    let encode = EncodeOptions { add_special: true, parse_special: false };
+    let prompt = engine.model().tokenizer().unwrap().encode("Once upon a time", encode).unwrap();
+    let warm = Sampling { temperature: 1.0, seed: 5, ..Sampling::default() };
+    let dry_breakers = Some(engine.model().breakers(&[" the", " a"]));
+    let samplings = [
+        warm.clone(),
+        Sampling { top_n_sigma: 0.5, ..warm.clone() },
+        Sampling { typical_p: 0.3, ..warm.clone() },
+        Sampling { xtc_probability: 1.0, ..warm.clone() },
+        Sampling { dynatemp_range: 0.9, dynatemp_exponent: 3.0, ..warm.clone() },
+        Sampling { dry_multiplier: 50.0, dry_allowed_length: 1, dry_breakers, ..Sampling::default() },
+        Sampling { mirostat_tau: 0.5, mirostat_eta: 0.5, ..warm },
+    ];
+    let line = |sampling| {
+        let options = GenerateOptions { max_tokens: Some(TOKENS), sampling, ..Default::default() };
+        text(&mut engine, &prompt, &options) + "\n"
+    };
+    assert_eq!(program.run(), samplings.map(line).concat());
+}
+
 #[cfg(unix)]
 #[test]
 fn an_exception_that_leaves_a_callback_ends_the_process() {
@@ -190,7 +214,7 @@ fn address_sanitizer_finds_nothing() {
         return;
     }
     let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-    for name in ["misuse.c", "decode.c", "held.c", "requests.c"] {
+    for name in ["misuse.c", "decode.c", "held.c", "requests.c", "samplers.c"] {
         let Some(program) = program(name, &flags) else { return };
         program.run();
     }

@@ -8,6 +8,7 @@ pub mod completions;
 pub mod detokenize;
 pub mod doctor;
 pub mod embed;
+pub mod imatrix;
 pub mod inspect;
 pub mod logits;
 mod man;
@@ -57,6 +58,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Verify(args) => verify::run(&args, &mut out),
         Command::Logits(args) => logits::run(&args, &mut out),
         Command::Perplexity(args) => perplexity::run(&args, &mut out),
+        Command::Imatrix(args) => imatrix::run(&args, &mut out),
         Command::Embed(args) => embed::run(args, &mut out),
         Command::Rerank(args) => rerank::run(args, &mut out),
         Command::Tokenize(args) => tokenize::run(args, &mut out),

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use akunu_arch::convert::{Conversion, ConvertOptions, Planned};
+use akunu_arch::convert::{Conversion, ConvertOptions, ImatrixFile, Planned};
 use akunu_arch::{WeightProvider, open_model};
 use akunu_file::NewFile;
 use akunu_format::quantise::{MIXES, Mix};
-use akunu_format::{DType, FormatError, Gguf, Metadata};
+use akunu_format::{DType, FormatError, Gguf, Imatrix, Metadata};
 use akunu_tokenizer::gguf_vocabulary;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -39,6 +39,9 @@ pub struct QuantizeArgs {
     /// Use this type for every matrix, including output and embedding
     #[arg(long)]
     pure: bool,
+    /// Importance matrix by which errors are weighted: a file of akunu imatrix or llama-imatrix
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
     /// Take the vocabulary from this GGUF file of the same model [default: from the folder]
     #[arg(long, value_name = "GGUF", conflicts_with = "no_vocab")]
     vocab: Option<PathBuf>,
@@ -66,6 +69,7 @@ pub fn run(args: &QuantizeArgs, out: &mut Output) -> Result<(), Failure> {
     if !args.dry_run {
         refuse_places(args)?;
     }
+    let imatrix = args.imatrix.as_deref().map(Imatrix::open).transpose()?;
     let path = hub::resolve(&args.model)?;
     let weights = open_model(&path)?;
     let vocabulary = vocabulary(args, &path, weights.as_ref())?;
@@ -75,12 +79,17 @@ pub fn run(args: &QuantizeArgs, out: &mut Output) -> Result<(), Failure> {
             sources::refuse_regions(&args.out, gguf.regions())?;
         }
     }
+    let imatrix_name = args.imatrix.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     let recipe = ConvertOptions {
         mix: args.mix,
         pure: args.pure,
         vocabulary: vocabulary.as_ref().map(Vocabulary::metadata),
+        imatrix: imatrix.as_ref().map(|imatrix| ImatrixFile { imatrix, name: &imatrix_name }),
     };
     let conversion = Conversion::new(weights.as_ref(), &recipe)?;
+    if args.imatrix.is_some() {
+        check_importance(args, &conversion)?;
+    }
     if args.dry_run {
         return list(&conversion, out);
     }
@@ -159,6 +168,31 @@ fn write(args: &QuantizeArgs, conversion: &Conversion<'_>, cancel: &AtomicBool) 
     let threads = super::threads(args.threads);
     let written = conversion.write(file, threads, cancel, &mut |done| progress.set(done));
     sources::commit(written.map_err(failed)?, &args.out, args.force)
+}
+
+/// An importance matrix of another model is an error, and tensors that it lacks are a note.
+fn check_importance(args: &QuantizeArgs, conversion: &Conversion<'_>) -> Result<(), Failure> {
+    const SHOWN: usize = 3;
+    let (with, without) = conversion.importance();
+    let all = with.len() + without.len();
+    if all == 0 {
+        output::note("note: no tensor gets a type that an importance matrix matters for");
+    } else if with.is_empty() {
+        let file = args.imatrix.as_deref().unwrap_or(Path::new("")).display();
+        return Err(Failure::new(format!(
+            "{file} has no entry for any of the {all} tensors to be quantised"
+        ))
+        .hint("the importance matrix must have been made from the same model"));
+    } else if !without.is_empty() {
+        let names: Vec<&str> = without.iter().take(SHOWN).map(|planned| &*planned.spec.name).collect();
+        let more = if without.len() > SHOWN { ", …" } else { "" };
+        output::note(&format!(
+            "note: the importance matrix has no entry for {} of {all} tensors: {}{more}",
+            without.len(),
+            names.join(", ")
+        ));
+    }
+    Ok(())
 }
 
 /// Notes on results that a user may not expect.

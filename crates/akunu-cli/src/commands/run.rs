@@ -20,6 +20,7 @@ use crate::interrupt;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::prompt::{Prompt, PromptArgs};
+use crate::samplers::SamplerArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -121,6 +122,8 @@ pub struct SamplingArgs {
     /// Random seed; the same seed gives the same text [default: a new one each time]
     #[arg(long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
     pub seed: Option<u64>,
+    #[command(flatten)]
+    pub more: SamplerArgs,
 }
 
 fn seed(text: &str) -> Result<u64, String> {
@@ -142,23 +145,18 @@ pub fn default_sampling(model: &Model) -> Sampling {
 impl SamplingArgs {
     /// Checks what does not depend on a model, before one is loaded.
     pub fn check(&self) -> Result<(), Failure> {
-        let any = Sampling::default();
-        let given = Sampling {
-            temperature: self.temp.unwrap_or(any.temperature),
-            top_p: self.top_p.unwrap_or(any.top_p),
-            min_p: self.min_p.unwrap_or(any.min_p),
-            repeat_penalty: self.repeat_penalty.unwrap_or(any.repeat_penalty),
-            frequency_penalty: self.frequency_penalty.unwrap_or_default(),
-            presence_penalty: self.presence_penalty.unwrap_or_default(),
-            logit_bias: self.logit_bias.clone(),
-            ..any
-        };
+        let given = self.more.over(self.over(Sampling::default()));
         given.check(usize::MAX).map_err(|error| Failure::usage(error.to_string()))
     }
 
     /// Options take precedence over the model's suggestions and the defaults.
     pub fn sampling(&self, model: &Model) -> Sampling {
-        let suggested = default_sampling(model);
+        let sampling = self.more.over_for(self.over(default_sampling(model)), model);
+        Sampling { seed: self.seed.unwrap_or_else(random_seed), ..sampling }
+    }
+
+    /// The settings of this struct's own options on top of others.
+    fn over(&self, suggested: Sampling) -> Sampling {
         Sampling {
             temperature: self.temp.unwrap_or(suggested.temperature),
             top_k: self.top_k.unwrap_or(suggested.top_k),
@@ -169,7 +167,6 @@ impl SamplingArgs {
             presence_penalty: self.presence_penalty.unwrap_or_default(),
             repeat_last_n: self.repeat_last_n.unwrap_or(suggested.repeat_last_n),
             logit_bias: self.logit_bias.clone(),
-            seed: self.seed.unwrap_or_else(random_seed),
             ..suggested
         }
     }

@@ -67,6 +67,7 @@ fn a_missing_file() {
     refuses(&["run", "no-such-model.gguf"], 1, &["there is no file", "-p"]);
     refuses(&["run", "-f", "no/such/prompt.txt"], 1, &["no/such/prompt.txt"]);
     refuses(&["perplexity", "no/such/text.txt"], 1, &["no/such/text.txt"]);
+    refuses(&["imatrix", "-f", "no/such/text.txt"], 1, &["no/such/text.txt"]);
 }
 
 #[test]

@@ -114,7 +114,9 @@ fn outputs() -> Vec<(&'static str, Value)> {
     };
     write_small_model(&unknown, martian, None);
     let tokenizer = file("xtask/clients/words.json");
-    let [small, story, base, earlier] = [path(&small), path(&story), path(&base), path(&earlier)];
+    let imatrix = folder.path().join("imatrix.gguf");
+    let [small, story, base, earlier, imatrix] =
+        [&small, &story, &base, &earlier, &imatrix].map(|file| path(file));
     json(&["perplexity", story, "--save-logits", base, "--json"]);
     let bench = ["bench", small, "-p", "2", "-n", "0", "-r", "1", "--device", "cpu", "--json"];
     fs::write(earlier, json(&[&bench[..], &["--kv-type", "f32"]].concat()).to_string()).unwrap();
@@ -142,6 +144,7 @@ fn outputs() -> Vec<(&'static str, Value)> {
         ("akunu perplexity, with --kl", json(&["perplexity", story, "--kl", base, "--json"])),
         ("akunu models, with --known", json(&["models", "--known", "--json"])),
         ("akunu bench, with --compare", compared),
+        ("akunu imatrix", json(&["imatrix", "-f", story, "-o", imatrix, "--json"])),
         ("akunu table", json(&["table", "--json"])),
         ("akunu verify", json(&["verify", small, "--tokens", "2", "--all", "--json"])),
         ("akunu profile", json(&["profile", small, "-r", "1", "--device", "cpu", "--json"])),

@@ -185,10 +185,10 @@ pub fn quantize_row(
         | DType::IQ2S
         | DType::IQ3XXS
         | DType::IQ3S => {
-            let weights = |index: usize| importance.and_then(|all| all.as_chunks().0.get(index));
             let blocks = values.as_chunks().0.iter().zip(out.chunks_exact_mut(dtype.block_bytes()));
             for (index, (values, block)) in blocks.enumerate() {
-                to_lattice(dtype, values, weights(index), block);
+                let weights = importance.and_then(|weights| weights.as_chunks().0.get(index));
+                to_lattice(dtype, values, weights, block);
             }
         }
         DType::IQ4NL => each_row(values, importance, out, to_tables::to_iq4_nl),

@@ -19,6 +19,10 @@ pub(crate) fn plan_encoder(
 ) -> Result<EncodePlan, PlanError> {
     let config = provider.config();
     let card = card_of(config)?;
+    if config.encoder.is_some() {
+        let reason = "the model transcribes audio, and has no vectors or scores of texts";
+        return Err(PlanError::Unsupported(reason.into()));
+    }
     let as_plan = PlanOptions {
         context: options.longest,
         slots: 1,
@@ -29,6 +33,7 @@ pub(crate) fn plan_encoder(
         windows: 1,
         beams: 1,
         fuse: options.fuse,
+        keep_inputs: false,
     };
     check(config, &as_plan)?;
     let mut buffers = Buffers::default();

@@ -67,6 +67,9 @@ impl ValueForms {
                 Read::F16 => Form::F16,
                 Read::Input(dtype, rows) => shape.form_of(dtype, rows),
             });
+            if matches!(how, Read::Input(..)) && shape.context.options.keep_inputs {
+                read[value.0].push(Form::F32);
+            }
         }
         let wanted: Vec<OutputForms> = read.into_iter().map(union).collect();
         let mut written = vec![OutputForms::F32; graph.values.len()];

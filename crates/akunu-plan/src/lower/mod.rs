@@ -130,8 +130,8 @@ pub(crate) fn plan(
         config,
         arch,
         options,
-        folds: capabilities.folds && options.fuse,
-        half_products: capabilities.half_products,
+        folds: capabilities.folds && options.fuse && !options.keep_inputs,
+        half_products: capabilities.half_products.filter(|_| !options.keep_inputs),
         kv,
         across,
     };
@@ -153,7 +153,7 @@ pub(crate) fn plan(
     );
     let prefill = tables.prefill();
     let in_halves = prefill.commands.iter().any(|command| matches!(command.kernel, Kernel::HalfMatmul(_)));
-    if let Some(rows) = capabilities.half_products.filter(|_| in_halves) {
+    if let Some(rows) = context.half_products.filter(|_| in_halves) {
         let (kind, io) = (PassKind::SmallPrefill, Some(prefill.io));
         let small = pass::Spec { name: kind.name(), rows, logit_rows: prefill.logit_rows, steps: 1, io };
         tables.push(kind, pass::build(&context, generating(), &model.ropes, &small, &mut buffers)?);

@@ -238,5 +238,6 @@ pub fn options() -> PlanOptions {
         windows: 1,
         beams: 1,
         fuse: true,
+        keep_inputs: false,
     }
 }

@@ -141,10 +141,11 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
         template_name: args.template_name,
     };
     let format = args.format.read()?;
-    let name = args.model.path().filter(|path| !path.exists() && !hub::is_reference(path));
-    let opened = Opened::new(source, args.engine.engine.device.no_mmap).map_err(|failure| match name {
-        Some(_) => failure.hint("a message is given with -p TEXT"),
-        None => failure,
+    let may_be_text = |path: &Path| !path.exists() && !hub::is_reference(path);
+    let is_text = args.prompt.is_none() && args.model.path().is_some_and(may_be_text);
+    let opened = Opened::new(source, args.engine.engine.device.no_mmap).map_err(|failure| match is_text {
+        true => failure.hint("a message is given with -p TEXT"),
+        false => failure,
     })?;
     let messages = args.load.as_deref().map(files::load).transpose()?.unwrap_or_default();
     let settings = Settings {

@@ -11,24 +11,27 @@ use crate::failure::Failure;
 /// A sampling setting: the same name, values and errors as the option.
 struct Setting {
     name: &'static str,
-    shown: fn(&Sampling) -> String,
+    shown: fn(&Sampling, &SamplingArgs) -> String,
     is_given: fn(&SamplingArgs) -> bool,
     /// Back to the model's suggestion or the default.
     unset: fn(&mut SamplingArgs),
 }
 
 macro_rules! setting {
-    ($name:literal, $field:ident, $shown:expr) => {
+    ($name:literal, $($field:ident).+, $shown:expr) => {
         Setting {
             name: $name,
-            shown: $shown,
-            is_given: |args| args.$field.is_some(),
-            unset: |args| args.$field = None,
+            shown: |sampling, _| {
+                let shown: fn(&Sampling) -> String = $shown;
+                shown(sampling)
+            },
+            is_given: |args| args.$($field).+.is_some(),
+            unset: |args| args.$($field).+ = None,
         }
     };
 }
 
-static SAMPLING: [Setting; 10] = [
+static SAMPLING: [Setting; 24] = [
     setting!("temp", temp, |s| s.temperature.to_string()),
     setting!("top-k", top_k, |s| s.top_k.to_string()),
     setting!("top-p", top_p, |s| s.top_p.to_string()),
@@ -40,13 +43,40 @@ static SAMPLING: [Setting; 10] = [
     setting!("seed", seed, |s| s.seed.to_string()),
     Setting {
         name: "logit-bias",
-        shown: |s| {
+        shown: |s, _| {
             let biases: Vec<String> = s.logit_bias.iter().map(|(id, bias)| format!("{id}={bias}")).collect();
             if biases.is_empty() { "none".to_string() } else { biases.join(" ") }
         },
         is_given: |args| !args.logit_bias.is_empty(),
         unset: |args| args.logit_bias.clear(),
     },
+    setting!("top-n-sigma", more.top_n_sigma, |s| s.top_n_sigma.to_string()),
+    setting!("typical-p", more.typical_p, |s| s.typical_p.to_string()),
+    setting!("xtc-probability", more.xtc_probability, |s| s.xtc_probability.to_string()),
+    setting!("xtc-threshold", more.xtc_threshold, |s| s.xtc_threshold.to_string()),
+    setting!("dynatemp-range", more.dynatemp_range, |s| s.dynatemp_range.to_string()),
+    setting!("dynatemp-exp", more.dynatemp_exp, |s| s.dynatemp_exponent.to_string()),
+    setting!("dry-multiplier", more.dry_multiplier, |s| s.dry_multiplier.to_string()),
+    setting!("dry-base", more.dry_base, |s| s.dry_base.to_string()),
+    setting!("dry-allowed-length", more.dry_allowed_length, |s| s.dry_allowed_length.to_string()),
+    setting!("dry-penalty-last-n", more.dry_penalty_last_n, |s| match s.dry_last_n {
+        usize::MAX => "-1".to_string(),
+        count => count.to_string(),
+    }),
+    Setting {
+        name: "dry-sequence-breaker",
+        shown: |_, args| format!("{:?}", args.more.breakers()),
+        is_given: |args| !args.more.dry_sequence_breaker.is_empty(),
+        unset: |args| args.more.dry_sequence_breaker.clear(),
+    },
+    setting!("mirostat", more.mirostat, |s| if s.mirostat_tau > 0.0 { "2" } else { "0" }.to_string()),
+    Setting {
+        name: "mirostat-ent",
+        shown: |_, args| args.more.mirostat_ent.unwrap_or(Sampling::MIROSTAT_TAU).to_string(),
+        is_given: |args| args.more.mirostat_ent.is_some(),
+        unset: |args| args.more.mirostat_ent = None,
+    },
+    setting!("mirostat-lr", more.mirostat_lr, |s| s.mirostat_eta.to_string()),
 ];
 
 type Field = fn(&mut Look) -> &mut bool;
@@ -120,7 +150,7 @@ impl Settings {
         let mut rows = Vec::new();
         for setting in &SAMPLING {
             let given = if (setting.is_given)(&self.sampling) { "" } else { "(default)" };
-            rows.push((setting.name, (setting.shown)(sampling), given));
+            rows.push((setting.name, (setting.shown)(sampling, &self.sampling), given));
         }
         let limit = self.max_tokens.map_or_else(|| "none".to_string(), |limit| limit.to_string());
         rows.push((MAX_TOKENS, limit, if self.max_tokens.is_some() { "" } else { "(default)" }));
@@ -135,7 +165,7 @@ impl Settings {
                 return Err(unknown(&name));
             }
         }
-        let line = |(name, value, note): &(&str, String, &str)| format!("{name:<18} {value:<8} {note}");
+        let line = |(name, value, note): &(&str, String, &str)| format!("{name:<20} {value:<8} {note}");
         Ok(rows.iter().map(|row| line(row).trim_end().to_string()).collect::<Vec<_>>().join("\n"))
     }
 }
@@ -145,6 +175,12 @@ fn canonical(name: &str) -> String {
     match name.to_ascii_lowercase().replace('_', "-").trim_start_matches('-') {
         "temperature" => "temp".to_string(),
         "num-predict" | "n" => MAX_TOKENS.to_string(),
+        "top-nsigma" => "top-n-sigma".to_string(),
+        "typical" => "typical-p".to_string(),
+        "dynatemp-exponent" => "dynatemp-exp".to_string(),
+        "dry-sequence-breakers" => "dry-sequence-breaker".to_string(),
+        "mirostat-tau" => "mirostat-ent".to_string(),
+        "mirostat-eta" => "mirostat-lr".to_string(),
         other => other.to_string(),
     }
 }
@@ -181,12 +217,18 @@ mod tests {
         let model = Model::embedded().unwrap();
         let mut settings = settings();
         for (name, value, shown) in [
-            ("temperature", "0.5", "temp               0.5"),
-            ("TOP_K", "7", "top-k              7"),
-            ("seed", "5", "seed               5"),
-            ("logit-bias", "5=-inf", "logit-bias         5=-inf"),
-            ("max_tokens", "9", "max-tokens         9"),
-            ("wrap", "off", "wrap               off"),
+            ("temperature", "0.5", "temp                 0.5"),
+            ("TOP_K", "7", "top-k                7"),
+            ("seed", "5", "seed                 5"),
+            ("logit-bias", "5=-inf", "logit-bias           5=-inf"),
+            ("max_tokens", "9", "max-tokens           9"),
+            ("typical", "0.5", "typical-p            0.5"),
+            ("dry-penalty-last-n", "100", "dry-penalty-last-n   100"),
+            ("dry_sequence_breaker", "\\n", "dry-sequence-breaker [\"\\n\"]"),
+            ("dry-sequence-breakers", "none", "dry-sequence-breaker []"),
+            ("mirostat", "2", "mirostat             2"),
+            ("mirostat_tau", "3", "mirostat-ent         3"),
+            ("wrap", "off", "wrap                 off"),
         ] {
             settings.set(name, value, &model).unwrap();
             let sampling = settings.sampling.sampling(&model);
@@ -212,6 +254,13 @@ mod tests {
             ("top-p", "2"),
             ("seed", "x"),
             ("logit-bias", "9999999=1"),
+            ("typical-p", "1.5"),
+            ("xtc-threshold", "nan"),
+            ("dry-base", "0.5"),
+            ("dry-penalty-last-n", "-2"),
+            ("dry-sequence-breaker", ""),
+            ("mirostat", "1"),
+            ("mirostat-ent", "0"),
             ("max-tokens", "0"),
             ("wrap", "maybe"),
             ("temps", "1"),

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use akunu_format::Metadata;
 use akunu_format::gguf::{ListedTensor, Listing};
+use akunu_format::{FormatError, Imatrix, ImatrixEntry, Metadata};
 use akunu_tokenizer::{HfTokenizer, Tokenizer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -101,7 +101,7 @@ fn read(path: &Path) -> Option<Found> {
         _ if first.starts_with(b"GGUF") => gguf(path),
         // The length of a header, then its opening brace.
         Some((length, b"{")) if u64::from_le_bytes(*length) <= about.len() => safetensors_file(path),
-        _ => json(path),
+        _ => json(path).or_else(|| dat(path)),
     }
 }
 
@@ -126,6 +126,9 @@ fn gguf(path: &Path) -> Option<Found> {
     if metadata.get("tokenizer.ggml.model").is_some() {
         found.insert("vocabulary".to_string(), Value::String(vocabulary(&metadata)));
     }
+    if kind.as_deref() == Some("imatrix") {
+        found.extend(importance(&Imatrix::open(path)));
+    }
     let is_told = |key: &str| {
         !key.starts_with("tokenizer.")
             && !["general.name", "general.architecture", "general.type"].contains(&key)
@@ -142,6 +145,37 @@ fn gguf(path: &Path) -> Option<Found> {
         ..Contents::default()
     };
     Some((contents, tensors.into_iter().map(ListedJson::from).collect(), all))
+}
+
+/// An importance matrix of the older format.
+fn dat(path: &Path) -> Option<Found> {
+    let imatrix = Imatrix::open(path).ok()?;
+    let listed = |(name, entry): (&String, &ImatrixEntry)| {
+        let bytes = entry.sums.len() as u64 * 4;
+        ListedJson { name: name.clone(), dtype: "F32".into(), shape: vec![bytes / 4], bytes: Some(bytes) }
+    };
+    let tensors = imatrix.entries.iter().map(listed).collect();
+    let mut found = Map::from_iter([("chunks".to_string(), imatrix.chunks.into())]);
+    found.extend(imatrix.datasets.first().map(|dataset| ("dataset".to_string(), dataset.clone().into())));
+    found.extend(importance(&Ok(imatrix)));
+    let contents = Contents {
+        format: "imatrix.dat",
+        content: "importance matrix".to_string(),
+        facts: found,
+        ..Contents::default()
+    };
+    Some((contents, tensors, Map::new()))
+}
+
+/// Facts of an importance matrix: the number of weight matrices, and of tokens, if it is stated.
+fn importance(imatrix: &Result<Imatrix, FormatError>) -> Vec<(String, Value)> {
+    let imatrix = match imatrix {
+        Ok(imatrix) => imatrix,
+        Err(error) => return vec![("problem".to_string(), error.kind().to_string().into())],
+    };
+    let rows = imatrix.entries.values().flat_map(|entry| &entry.counts).copied().fold(0.0, f32::max);
+    let tokens = imatrix.chunk_size.map(|_| ("tokens".to_string(), (rows as u64).into()));
+    [("entries".to_string(), imatrix.entries.len().into())].into_iter().chain(tokens).collect()
 }
 
 /// `gpt2, 50257 tokens`, and why it cannot be used, if so.
