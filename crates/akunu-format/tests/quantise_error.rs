@@ -37,8 +37,8 @@ const GGML: [(DType, f64, f64, f64); 20] = [
 /// (dtype, ggml's root mean square error on `normal` and on `heavy`, weighted by `importance`)
 ///
 /// From `ggml_quantize_chunk` with `importance` as the importance matrix, rows of 256: oracle/weighted.py with the ggml
-/// of llama.cpp v0.5.0 (npm's @node-llama-cpp/linux-x64 3.22.1), 2026-11-25.
-const GGML_WEIGHTED: [(DType, f64, f64); 11] = [
+/// of llama.cpp v0.5.0 (npm's @node-llama-cpp/linux-x64 3.22.1), for IQ1 to IQ3 of pywhispercpp 1.5.1, 2026-11-25.
+const GGML_WEIGHTED: [(DType, f64, f64); 18] = [
     (DType::Q4_0, 0.001_369_007_88, 0.003_896_356_7),
     (DType::Q4_1, 0.001_041_623_02, 0.002_376_711_05),
     (DType::Q5_0, 0.000_676_075_046, 0.002_014_695_71),
@@ -48,6 +48,13 @@ const GGML_WEIGHTED: [(DType, f64, f64); 11] = [
     (DType::Q4K, 0.001_062_955_15, 0.002_520_922_1),
     (DType::Q5K, 0.000_558_976_015, 0.001_315_375_76),
     (DType::Q6K, 0.000_281_826_168, 0.000_771_054_657),
+    (DType::IQ1S, 0.007_582_514_49, 0.015_579_294_4),
+    (DType::IQ1M, 0.006_369_760_98, 0.012_527_178_7),
+    (DType::IQ2XXS, 0.004_875_943_16, 0.012_246_539_3),
+    (DType::IQ2XS, 0.004_299_056_28, 0.010_465_077_4),
+    (DType::IQ2S, 0.003_937_321_42, 0.009_796_759_17),
+    (DType::IQ3XXS, 0.002_437_089_34, 0.005_614_294_38),
+    (DType::IQ3S, 0.001_977_548_93, 0.005_082_543_66),
     (DType::IQ4NL, 0.001_207_400_11, 0.002_909_710_04),
     (DType::IQ4XS, 0.001_224_395_25, 0.003_003_256_23),
 ];

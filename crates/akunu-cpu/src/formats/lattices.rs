@@ -2,7 +2,10 @@
 
 use std::array::from_fn;
 
-use akunu_format::blocks::lattices::{SubBlock, scale, scale_bits, scale_of, scales_halves, sub_block};
+use akunu_format::blocks::lattices::{
+    Codes, Points, SubBlock, codes_of, points, scale, scale_bits, scale_of, scales_halves, signs_of,
+    sub_block, upper_bits,
+};
 use akunu_plan::DType;
 
 use super::{Block, Quant, Sub, u8_at};
@@ -30,6 +33,27 @@ impl<const ID: u32> Lattice<ID> {
     #[inline(always)]
     pub(crate) unsafe fn block(w: *const u8, b: usize) -> SubBlock {
         sub_block(Self::DTYPE, |at| u8_at(w, at), b)
+    }
+
+    /// The codes of block `b`'s points, and its signs.
+    ///
+    /// # Safety
+    /// Block `b` can be read.
+    #[inline(always)]
+    pub(crate) unsafe fn codes(w: *const u8, b: usize) -> (Codes, u32) {
+        let byte = |at| u8_at(w, at);
+        (codes_of(Self::DTYPE, byte, b), signs_of(Self::DTYPE, byte, b))
+    }
+
+    /// The mask of a code's upper bits, and from how many bits on those of the next point follow.
+    pub(crate) const UPPER: (u32, u32) = upper_bits(Self::DTYPE);
+
+    /// Codes have nine bits in sixteen.
+    pub(crate) const WIDE: bool = matches!(Self::DTYPE, DType::IQ2XS);
+
+    #[inline(always)]
+    pub(crate) fn points() -> Points {
+        points(Self::DTYPE)
     }
 
     /// The integer scales of the halves of eight blocks.

@@ -64,6 +64,25 @@ static IQ3_XXS: [u32; 256] = fours(codes(1792), [4, 12, 20, 28, 36, 44, 52, 62])
 static IQ3_S: [u32; 512] = fours(codes(2048), [1, 3, 5, 7, 9, 11, 13, 15]);
 static IQ1: [u64; 2048] = eights(codes(2560), [-8, 0, 8, 0]);
 
+/// The points of a type by their codes, coordinate i in byte i. Any code that [`Codes`] can have is a place in it.
+#[derive(Clone, Copy, Debug)]
+pub enum Points {
+    Eights(&'static [u64]),
+    Fours(&'static [u32]),
+}
+
+#[inline(always)]
+pub fn points(dtype: DType) -> Points {
+    match dtype {
+        DType::IQ2XXS => Points::Eights(&IQ2_XXS),
+        DType::IQ2XS => Points::Eights(&IQ2_XS),
+        DType::IQ2S => Points::Eights(&IQ2_S),
+        DType::IQ3XXS => Points::Fours(&IQ3_XXS),
+        DType::IQ3S => Points::Fours(&IQ3_S),
+        _ => Points::Eights(&IQ1),
+    }
+}
+
 /// The points of a lattice as `lattices.bin` has them; none for other types.
 pub fn lattice_codes(dtype: DType) -> Vec<u16> {
     let (first, count) = match dtype {
@@ -104,48 +123,87 @@ fn word(byte: impl Fn(usize) -> u8, at: usize) -> u32 {
 }
 
 #[inline(always)]
-fn half_word(byte: impl Fn(usize) -> u8, at: usize) -> usize {
-    usize::from(u16::from_le_bytes([byte(at), byte(at + 1)]))
+fn half_word(byte: impl Fn(usize) -> u8, at: usize) -> u32 {
+    u32::from(u16::from_le_bytes([byte(at), byte(at + 1)]))
 }
 
-/// Sub-block `sub` < 8 of a block, whose bytes `byte` reads. Inlined, so that a constant type has no cost.
+/// The codes of a sub-block's points: four of nine bits in sixteen each (IQ2_XS), or four or eight whose lower eight
+/// bits are bytes of `low`, and whose upper ones are in `upper`, as [`upper_bits`] says.
+#[derive(Clone, Copy, Debug)]
+pub struct Codes {
+    pub low: u64,
+    pub upper: u32,
+}
+
+/// The mask of a code's upper bits, and from how many bits on those of the next point follow.
+pub const fn upper_bits(dtype: DType) -> (u32, u32) {
+    match dtype {
+        DType::IQ2S => (3, 2),
+        DType::IQ3S => (1, 1),
+        DType::IQ1S => (7, 3),
+        DType::IQ1M => (7, 4),
+        _ => (0, 1),
+    }
+}
+
+/// The codes of sub-block `sub` < 8 of a block, whose bytes `byte` reads. Inlined, so that a constant type has no cost.
 #[inline(always)]
-pub fn sub_block(dtype: DType, byte: impl Fn(usize) -> u8 + Copy, sub: usize) -> SubBlock {
-    let place = |at: usize| usize::from(byte(at));
-    let (points, signs) = match dtype {
-        DType::IQ2XXS => (from_fn(|i| IQ2_XXS[place(2 + 8 * sub + i)]), with_parity(word(byte, 6 + 8 * sub))),
+pub fn codes_of(dtype: DType, byte: impl Fn(usize) -> u8 + Copy, sub: usize) -> Codes {
+    let (from, bytes) = match dtype {
+        DType::IQ2XXS => (2 + 8 * sub, 4),
+        DType::IQ2XS | DType::IQ3XXS | DType::IQ3S => (2 + 8 * sub, 8),
+        DType::IQ1M => (4 * sub, 4),
+        _ => (2 + 4 * sub, 4),
+    };
+    let low = (0..bytes).fold(0, |low, i| low | u64::from(byte(from + i)) << (8 * i));
+    let upper = match dtype {
+        DType::IQ2S | DType::IQ3S => u32::from(byte(66 + sub)),
+        DType::IQ1S => half_word(byte, 34 + 2 * sub),
+        DType::IQ1M => half_word(byte, 32 + 2 * sub),
+        _ => 0,
+    };
+    Codes { low, upper }
+}
+
+/// [`SubBlock::signs`] of sub-block `sub` < 8.
+#[inline(always)]
+pub fn signs_of(dtype: DType, byte: impl Fn(usize) -> u8 + Copy, sub: usize) -> u32 {
+    match dtype {
+        DType::IQ2XXS => with_parity(word(byte, 6 + 8 * sub)),
         DType::IQ2XS => {
-            let codes = |i| half_word(byte, 2 + 8 * sub + 2 * i);
-            let signs = (0..4).fold(0, |signs, i| signs | (codes(i) as u32 >> 9) << (7 * i));
-            (from_fn(|i| IQ2_XS[codes(i) & 511]), with_parity(signs))
+            let fields =
+                (0..4).fold(0, |all, i| all | (half_word(byte, 2 + 8 * sub + 2 * i) >> 9) << (7 * i));
+            with_parity(fields)
         }
-        DType::IQ2S => {
-            let upper = place(66 + sub);
-            let code = |i| place(2 + 4 * sub + i) | (upper >> (2 * i) & 3) << 8;
-            (from_fn(|i| IQ2_S[code(i)]), word(byte, 34 + 4 * sub))
-        }
-        DType::IQ3XXS => {
-            let four = |i| u64::from(IQ3_XXS[place(2 + 8 * sub + i)]);
-            (from_fn(|i| four(2 * i) | four(2 * i + 1) << 32), with_parity(word(byte, 66 + 4 * sub)))
-        }
-        DType::IQ3S => {
-            let upper = place(66 + sub);
-            let four = |i| u64::from(IQ3_S[place(2 + 8 * sub + i) | (upper >> i & 1) << 8]);
-            (from_fn(|i| four(2 * i) | four(2 * i + 1) << 32), word(byte, 74 + 4 * sub))
-        }
-        DType::IQ1S => {
-            let upper = half_word(byte, 34 + 2 * sub);
-            let code = |i| place(2 + 4 * sub + i) | (upper >> (3 * i) & 7) << 8;
-            (from_fn(|i| IQ1[code(i)]), if upper >> 15 == 0 { 0x0101_0101 } else { 0xffff_ffff })
-        }
+        DType::IQ3XXS => with_parity(word(byte, 66 + 4 * sub)),
+        DType::IQ2S => word(byte, 34 + 4 * sub),
+        DType::IQ3S => word(byte, 74 + 4 * sub),
+        DType::IQ1S if byte(35 + 2 * sub) >> 7 == 0 => 0x0101_0101,
+        DType::IQ1S => 0xffff_ffff,
         _ => {
             let upper = half_word(byte, 32 + 2 * sub);
-            let code = |i| place(4 * sub + i) | (upper >> (4 * i) & 7) << 8;
-            let one = |i| if upper >> (4 * i) & 8 == 0 { 1 } else { 0xff };
-            (from_fn(|i| IQ1[code(i)]), u32::from_le_bytes(from_fn(one)))
+            u32::from_le_bytes(from_fn(|i| if upper >> (4 * i) & 8 == 0 { 1 } else { 0xff }))
+        }
+    }
+}
+
+#[inline(always)]
+pub fn sub_block(dtype: DType, byte: impl Fn(usize) -> u8 + Copy, sub: usize) -> SubBlock {
+    let Codes { low, upper } = codes_of(dtype, byte, sub);
+    let (mask, step) = upper_bits(dtype);
+    let code = |i: usize| {
+        if dtype == DType::IQ2XS {
+            return (low >> (16 * i)) as usize & 511;
+        }
+        usize::from((low >> (8 * i)) as u8) | ((upper >> (step * i as u32) & mask) << 8) as usize
+    };
+    let points = match points(dtype) {
+        Points::Eights(points) => from_fn(|i| points[code(i)]),
+        Points::Fours(points) => {
+            from_fn(|i| u64::from(points[code(2 * i)]) | u64::from(points[code(2 * i + 1)]) << 32)
         }
     };
-    SubBlock { points, signs }
+    SubBlock { points, signs: signs_of(dtype, byte, sub) }
 }
 
 impl SubBlock {

@@ -12,7 +12,8 @@ import numpy as np
 TYPES = {
     "Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20), "Q5_0": (6, 32, 22), "Q5_1": (7, 32, 24),
     "Q2K": (10, 256, 84), "Q3K": (11, 256, 110), "Q4K": (12, 256, 144), "Q5K": (13, 256, 176), "Q6K": (14, 256, 210),
-    "IQ4NL": (20, 32, 18), "IQ4XS": (23, 256, 136),
+    "IQ1S": (19, 256, 50), "IQ1M": (29, 256, 56), "IQ2XXS": (16, 256, 66), "IQ2XS": (17, 256, 74), "IQ2S": (22, 256, 82),
+    "IQ3XXS": (18, 256, 98), "IQ3S": (21, 256, 110), "IQ4NL": (20, 32, 18), "IQ4XS": (23, 256, 136),
 }  # fmt: skip
 COUNT, COLUMNS = 32_768, 256
 
@@ -55,9 +56,11 @@ lib.ggml_quantize_chunk.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void
     ctypes.c_void_p
 ]
 names = {2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 10: "q2_K", 11: "q3_K", 12: "q4_K", 13: "q5_K", 14: "q6_K",
+         19: "iq1_s", 29: "iq1_m", 16: "iq2_xxs", 17: "iq2_xs", 22: "iq2_s", 18: "iq3_xxs", 21: "iq3_s",
          20: "iq4_nl", 23: "iq4_xs"}  # fmt: skip
 for name, (kind, length, size) in TYPES.items():
     found = []
+    lib.ggml_quantize_init(kind)
     for values in (normal(), heavy()):
         x = np.array(values, np.float32)
         rows = COUNT // COLUMNS

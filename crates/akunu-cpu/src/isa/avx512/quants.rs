@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use akunu_format::blocks::IQ4;
+use akunu_format::blocks::lattices::{Codes, Points};
 
 use super::lanes::Avx512;
 use super::registers::{and_wide, floats_of_halves, join, join_integers, load64, shift_halves};
@@ -170,9 +171,71 @@ impl<const ID: u32> QuantAvx512 for Lattice<ID> {
     const RAISED: i32 = 64;
 
     #[inline(always)]
+    unsafe fn load_two(w: *const u8, b: usize) -> __m512i {
+        simd!({
+            let (first, first_signs) = Self::codes(w, b);
+            let (second, second_signs) = Self::codes(w, b + 1);
+            let points = match Self::points() {
+                // SAFETY: no code is past the end of its type's table.
+                Points::Eights(points) => {
+                    let codes = codes_of_eights::<ID>(first, second);
+                    _mm512_i32gather_epi64::<8>(codes, points.as_ptr().cast())
+                }
+                Points::Fours(points) => {
+                    let codes = codes_of_fours::<ID>(first, second);
+                    _mm512_i32gather_epi32::<4>(codes, points.as_ptr().cast())
+                }
+            };
+            let signs = u64::from(first_signs) | u64::from(second_signs) << 32;
+            if Self::SHIFTED {
+                let bytes = _mm512_cvtepu8_epi64(_mm_cvtsi64_si128(signs as i64));
+                let eights = _mm512_shuffle_epi8(bytes, _mm512_set4_epi32(0x0808_0808, 0x0808_0808, 0, 0));
+                return _mm512_add_epi8(points, eights);
+            }
+            _mm512_mask_sub_epi8(points, signs, _mm512_setzero_si512(), points)
+        })
+    }
+
+    #[inline(always)]
     unsafe fn raised_two(w: *const u8, b: usize) -> __m512i {
         simd!(_mm512_add_epi8(Self::load_two(w, b), _mm512_set1_epi8(Self::RAISED as i8)))
     }
+}
+
+/// The codes of four points of each of two blocks.
+#[inline(always)]
+fn codes_of_eights<const ID: u32>(first: Codes, second: Codes) -> __m256i {
+    simd!({
+        if Lattice::<ID>::WIDE {
+            let low = _mm_set_epi64x(second.low as i64, first.low as i64);
+            return _mm256_and_si256(_mm256_cvtepu16_epi32(low), _mm256_set1_epi32(511));
+        }
+        let low = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((first.low | second.low << 32) as i64));
+        let (mask, step) = Lattice::<ID>::UPPER;
+        if mask == 0 {
+            return low;
+        }
+        let upper = _mm256_set_m128i(_mm_set1_epi32(second.upper as i32), _mm_set1_epi32(first.upper as i32));
+        let step = step as i32;
+        let steps = _mm256_setr_epi32(0, step, 2 * step, 3 * step, 0, step, 2 * step, 3 * step);
+        let upper = _mm256_srlv_epi32(_mm256_slli_epi32(upper, 8), steps);
+        _mm256_or_si256(low, _mm256_and_si256(upper, _mm256_set1_epi32((mask << 8) as i32)))
+    })
+}
+
+/// The codes of eight points of each of two blocks.
+#[inline(always)]
+fn codes_of_fours<const ID: u32>(first: Codes, second: Codes) -> __m512i {
+    simd!({
+        let low = _mm512_cvtepu8_epi32(_mm_set_epi64x(second.low as i64, first.low as i64));
+        let (mask, _) = Lattice::<ID>::UPPER;
+        if mask == 0 {
+            return low;
+        }
+        // The ninth bits of sixteen codes.
+        let upper = (first.upper | second.upper << 8) as u16;
+        _mm512_mask_or_epi32(low, upper, low, _mm512_set1_epi32(256))
+    })
 }
 
 impl QuantAvx512 for Iq4Xs {
