@@ -210,9 +210,9 @@ fn notes(args: &QuantizeArgs, conversion: &Conversion<'_>) {
         ));
     }
     let coarse = [DType::IQ1S, DType::IQ1M, DType::IQ2XXS, DType::IQ2XS];
-    if coarse.contains(&args.mix.base) {
+    if args.imatrix.is_none() && coarse.contains(&args.mix.base) {
         output::note(&format!(
-            "note: {} without an importance matrix makes a model much worse; llama-quantize refuses it",
+            "note: {} without an importance matrix makes a model much worse: measure one with akunu imatrix",
             args.mix.name
         ));
     }
