@@ -1,0 +1,303 @@
+//! Sampled tokens: the reference device and the emulated kernels against the definition, for various settings, sizes
+//! and logits.
+
+#![cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::Arc;
+
+use akunu_emulated::{Emulator, skipped};
+use akunu_format::blocks::Rng;
+use akunu_plan::ops::{self, SampleParams};
+use akunu_plan::random::Draws;
+use akunu_plan::reference::ReferenceDevice;
+use akunu_plan::sample::{
+    Records, Settings, WINDOW, fraction, inverse_temperature, mask_words, part_of, record_words, share,
+};
+use akunu_plan::{
+    BufferId, Device, DispatchCommand, DispatchTable, Entries, Kernel, Row, RowBounds, Submission, TableIo,
+};
+use akunu_testing::some_of;
+
+/// The record of a row.
+#[derive(Clone, Debug, Default)]
+struct Wish {
+    settings: Settings,
+    mask: Option<Vec<u32>>,
+    biases: Vec<(u32, f32)>,
+    recent: Vec<u32>,
+}
+
+/// Sampling from the same logits in every step, for chains of up to `STEPS`.
+struct Case {
+    vocab: usize,
+    /// Per row.
+    logits: Vec<Vec<f32>>,
+    wishes: Vec<Wish>,
+}
+
+const STEPS: usize = 3;
+
+impl Case {
+    fn records(&self) -> Vec<u32> {
+        let mut records = Records::default();
+        records.clear(self.wishes.len(), STEPS);
+        for Wish { settings, mask, biases, recent } in &self.wishes {
+            records.push(settings, mask.as_deref(), biases, recent);
+        }
+        let mut words = vec![0xdead_beef; self.wishes.len() * record_words(self.vocab, STEPS)];
+        words[..records.words().len()].copy_from_slice(records.words());
+        words
+    }
+
+    fn table(&self) -> DispatchTable {
+        let rows = self.wishes.len();
+        let params = SampleParams { vocab: self.vocab as u32, advance: 1 };
+        let command = DispatchCommand::new(Kernel::Sample(ops::Sample), (0..5).map(BufferId), params);
+        DispatchTable {
+            name: "test",
+            commands: vec![command],
+            labels: vec!["sample".into()],
+            rows,
+            logit_rows: rows,
+            steps: STEPS,
+            io: TableIo {
+                logits: BufferId(0),
+                segments: None,
+                records: None,
+                tokens: BufferId(1),
+                rows: BufferId(2),
+                logit_rows: BufferId(3),
+            },
+            bounds: RowBounds::one_sequence(self.vocab as u32, 9).into(),
+        }
+    }
+
+    /// The completed steps, and everything they wrote: tokens, rows and records.
+    fn run(&self, device: &mut dyn Device) -> (usize, Vec<Vec<u32>>) {
+        let count = self.wishes.len();
+        let rows: Vec<Row> = (0..count).map(|i| Row::causal(0, i as u32 % 5, 0)).collect();
+        let asked: Vec<u32> = (0..count as u32).collect();
+        let logits: Vec<u32> = self.logits.iter().flatten().map(|l| l.to_bits()).collect();
+        let tokens = vec![7; (STEPS + 1) * count];
+        let buffers = [logits, tokens, vec![0; 4 * count], vec![0; count], self.records()];
+        let ids = buffers.each_ref().map(|words| {
+            let id = device.allocate("test", words.len() as u64 * 4).unwrap();
+            device.upload(id, 0, bytemuck::cast_slice(words)).unwrap();
+            id
+        });
+        let replay = device.prepare(&Arc::new(self.table()), &ids).unwrap();
+        let submission = Submission {
+            entries: Entries::Rows(&rows),
+            logit_rows: &asked,
+            steps: STEPS,
+            stop: &[],
+            cancel: None,
+        };
+        device.replay(replay, submission).unwrap();
+        let steps = device.wait().unwrap().steps;
+        let read = |i: usize| {
+            let mut words = buffers[i].clone();
+            device.download(ids[i], 0, bytemuck::cast_slice_mut(&mut words)).unwrap();
+            words
+        };
+        (steps, [1, 2, 4].map(read).to_vec())
+    }
+
+    /// The tokens, on which all devices must agree, step by step.
+    fn check(&self) -> Vec<u32> {
+        let expected = self.run(&mut ReferenceDevice::new());
+        for backwards in [false, true] {
+            let emulator = Emulator::default();
+            let emulator = if backwards { emulator.backwards() } else { emulator };
+            let mut device = emulator.device().unwrap();
+            let found = self.run(&mut device);
+            assert!(
+                found == expected,
+                "{} tokens, {:#?}: {:?} for {:?}",
+                self.vocab,
+                self.wishes,
+                found.1[0],
+                expected.1[0]
+            );
+        }
+        expected.1[0][self.wishes.len()..][..expected.0 * self.wishes.len()].to_vec()
+    }
+}
+
+fn normal(rng: &mut Rng, scale: f32) -> f32 {
+    (0..6).map(|_| rng.uniform() * 2.0 - 1.0).sum::<f32>() * scale
+}
+
+fn wish(rng: &mut Rng, vocab: usize) -> Wish {
+    let mut pick = |n: usize| (rng.next_u64() % n as u64) as usize;
+    // Those of these settings cost the emulator a search of the whole vocabulary.
+    let shaped = pick(6) == 0;
+    let temperature = [0.0, 0.02, 0.7, 1.0, 1.0, 3.0, 1e-30, 1e30][pick(8)];
+    let settings = Settings {
+        inverse_temperature: inverse_temperature(temperature),
+        top_k: [0, 0, 1, 2, 5, 40, 1000, 1 << 20][pick(8)],
+        top_p: [u32::MAX, u32::MAX, fraction(0.0), fraction(0.3), fraction(0.9), fraction(0.999), 1, 0]
+            [pick(8)],
+        min_p: [f32::NEG_INFINITY, f32::NEG_INFINITY, -0.5, -3.0, 0.0, -20.0][pick(6)],
+        repeat_penalty: [1.0, 1.3, 0.5][pick(3)],
+        frequency_penalty: [0.0, 0.4, -0.3][pick(3)],
+        presence_penalty: [0.0, 0.7][pick(2)],
+        window: [0, 1, 64, 5000][pick(4)],
+        seed: [pick(1 << 32) as u32, pick(1 << 32) as u32],
+        draw: [[0, 0], [17, 0], [u32::MAX - 1, 3]][pick(3)],
+        ..Settings::default()
+    };
+    let settings = match shaped {
+        false => settings,
+        true => Settings {
+            coolest: [0.0, 0.3, 2.0][pick(3)],
+            span: [0.0, 0.0, 1.5, 1e30][pick(4)],
+            exponent: [1.0, 0.0, 2.7][pick(3)],
+            top_n_sigma: [0.0, 0.0, 0.5, 1.0, 2.5][pick(5)],
+            typical_p: [u32::MAX, u32::MAX, fraction(0.9), fraction(0.2), 0][pick(5)],
+            xtc_threshold: [0, fraction(0.001), fraction(0.1), fraction(0.4)][pick(4)],
+            xtc_probability: [0, 0, u32::MAX, fraction(0.5)][pick(4)],
+            ..settings
+        },
+    };
+    let mut biases: Vec<(u32, f32)> = (0..[0, 0, 3, 200][pick(4)])
+        .map(|_| (pick(vocab) as u32, [f32::NEG_INFINITY, -2.5, 4.0, 0.1][pick(4)]))
+        .collect();
+    biases.sort_by_key(|bias| bias.0);
+    biases.dedup_by_key(|bias| bias.0);
+    let recent = (0..[0, 1, 50, WINDOW][pick(4)]).map(|_| pick(vocab) as u32).collect();
+    // Of all tokens, of half of them, and of few.
+    let mask = [None, Some(0), Some(1), Some(8)][pick(4)].map(|thinned| {
+        let word = |_| (0..thinned).fold(u32::MAX, |word, _| word & pick(1 << 32) as u32);
+        (0..mask_words(vocab)).map(word).collect()
+    });
+    Wish { settings, mask, biases, recent }
+}
+
+fn logits(rng: &mut Rng, vocab: usize) -> Vec<f32> {
+    let kind = rng.next_u64() % 6;
+    let mut logits: Vec<f32> = (0..vocab).map(|_| normal(rng, 3.0)).collect();
+    for logit in &mut logits {
+        match kind {
+            // Many equal values, with zeros of both signs among them.
+            0 => *logit = (*logit / 2.0).round() * 0.5,
+            // All are equal.
+            1 => *logit = -4.25,
+            2 => *logit *= 1e-6,
+            3 => *logit *= 30.0,
+            _ => {}
+        }
+    }
+    logits
+}
+
+#[test]
+fn tokens_are_those_of_the_reference() {
+    if skipped() {
+        return;
+    }
+    let mut rng = Rng::new(11);
+    for (vocab, count) in
+        [(1, 12), (2, 12), (31, 25), (257, 25), (2048, 12), (2049, 12), (5003, 25), (32_003, 4)]
+    {
+        for _ in some_of(0..count, 4) {
+            let rows = 1 + (rng.next_u64() % 4) as usize;
+            let wishes = (0..rows).map(|_| wish(&mut rng, vocab)).collect();
+            let logits = (0..rows).map(|_| logits(&mut rng, vocab)).collect();
+            Case { vocab, logits, wishes }.check();
+        }
+    }
+}
+
+#[test]
+fn logits_that_are_no_numbers_and_nothing_to_pick_are_reported() {
+    if skipped() {
+        return;
+    }
+    for vocab in [3, 4099] {
+        let limited = Settings { inverse_temperature: 1.0, top_k: 2, ..Settings::default() };
+        for settings in [Settings::default(), limited] {
+            let wish = Wish { settings, ..Wish::default() };
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut logits = vec![0.5; vocab];
+                logits[vocab - 1] = bad;
+                let case = Case { vocab, logits: vec![logits], wishes: vec![wish.clone()] };
+                assert_eq!(case.check(), [u32::MAX]);
+            }
+        }
+        // All tokens that biases can reach.
+        let biases = (0..vocab.min(1000) as u32).map(|id| (id, f32::NEG_INFINITY)).collect();
+        let wish = Wish { settings: limited, biases, ..Wish::default() };
+        let case = Case { vocab, logits: vec![vec![0.5; vocab]], wishes: vec![wish] };
+        let found = case.check();
+        assert_eq!(found == [u32::MAX], vocab == 3);
+        assert!(found.iter().all(|id| *id >= 1000));
+    }
+}
+
+/// The higher a token's logit, the lower its noise, so that none beats another: more stairs than a part or a row
+/// keeps.
+#[test]
+fn tokens_that_are_all_stairs_are_walked() {
+    if skipped() {
+        return;
+    }
+    for vocab in [25, 90, 2500] {
+        let settings = Settings {
+            inverse_temperature: 1.0,
+            top_k: 3,
+            seed: [5, 6],
+            draw: [9, 0],
+            ..Settings::default()
+        };
+        let mut draws = Draws::new(5 | 6 << 32, 9);
+        let gumbels: Vec<f32> = (0..vocab as u32).map(|id| draws.gumbel(id)).collect();
+        // Only some of a large vocabulary, so that the sequential search ends.
+        let chosen: Vec<usize> = (0..vocab).step_by(vocab / 25).collect();
+        let mut logits = vec![-9.0; vocab];
+        for &id in &chosen {
+            logits[id] = -gumbels[id] * 0.9;
+        }
+        for (top_k, top_p_of, min_p) in
+            [(3, 1.0, f32::NEG_INFINITY), (0, 0.2, f32::NEG_INFINITY), (0, 1.0, -0.1), (1, 1.0, -9.0)]
+        {
+            let settings = Settings { top_k, top_p: fraction(top_p_of), min_p, ..settings };
+            let wish = Wish { settings, ..Wish::default() };
+            Case { vocab, logits: vec![logits.clone()], wishes: vec![wish] }.check();
+        }
+    }
+}
+
+/// If top-p is just large enough to keep a token, a few hundred units of a sum of 2⁴⁰ decide.
+#[test]
+fn sums_of_top_p_are_exact() {
+    if skipped() {
+        return;
+    }
+    let mut rng = Rng::new(12);
+    let vocab = 3000;
+    for seed in 0..12 {
+        let logits: Vec<f32> = (0..vocab).map(|_| normal(&mut rng, 1.5)).collect();
+        let settings = Settings { inverse_temperature: 0.7, seed: [seed, 0], ..Settings::default() };
+        let pick = |settings: Settings| {
+            let wish = Wish { settings, ..Wish::default() };
+            Case { vocab, logits: vec![logits.clone()], wishes: vec![wish] }.check()[0]
+        };
+        let scaled: Vec<f32> = logits.iter().map(|logit| settings.scaled(*logit)).collect();
+        let best = scaled.iter().copied().fold(f32::MIN, f32::max);
+        let winner = pick(settings);
+        let sum =
+            |least: f32| -> u64 { scaled.iter().filter(|x| **x > least).map(|x| share(*x - best)).sum() };
+        let (total, better) = (sum(f32::MIN), sum(scaled[winner as usize]));
+        let keeps = |top_p: u32| better < part_of(total, top_p);
+        let least =
+            (0..32).rev().fold(u32::MAX, |p, bit| if keeps(p - (1 << bit)) { p - (1 << bit) } else { p });
+        if least == u32::MAX || least == 0 {
+            continue;
+        }
+        assert!(keeps(least) && (better == 0 || !keeps(least - 1)));
+        assert_eq!(pick(Settings { top_p: least, ..settings }), winner);
+        assert_eq!(pick(Settings { top_p: least - 1, ..settings }) == winner, better == 0);
+    }
+}

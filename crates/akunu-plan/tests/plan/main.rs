@@ -1,0 +1,6 @@
+mod common;
+mod costs;
+mod encoders;
+mod goldens;
+mod plans;
+mod tables;
