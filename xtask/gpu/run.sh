@@ -76,7 +76,7 @@ chains() {
 # A separate program compares the kernel with the definition for random settings, and texts sampled on the GPU with texts sampled on
 # the host. On the CPU the host always samples.
 sampling() {
-  attempt "sampling" env AKUNU_TEST_DEVICE="${device/cpu/reference}" ./device_sampling --test-threads 1
+  attempt "sampling" env AKUNU_TEST_DEVICE="${device/cpu/reference}" ./engine device_sampling:: --test-threads 1
 }
 
 # A separate program checks that after a warm-up tokens allocate no memory, neither on the host nor on the GPU.

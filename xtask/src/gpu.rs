@@ -24,7 +24,7 @@ pub(crate) fn bundle() -> Result<()> {
     let programs = [
         (akunu, "akunu"),
         (built_test("akunu", "zero_alloc")?, "zero_alloc"),
-        (built_test("akunu", "device_sampling")?, "device_sampling"),
+        (built_test("akunu", "engine")?, "engine"),
         (built_example("akunu", "chain_end")?, "chain_end"),
     ];
     for (program, name) in programs {

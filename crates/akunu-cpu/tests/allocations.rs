@@ -2,20 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
-
-use akunu_cpu::Isa;
+use akunu_cpu::{CpuDevice, CpuOptions, Isa};
 use akunu_device_testing::{cases, specs};
 use akunu_plan::{Device, Submission};
 use akunu_testing::{CountingAllocator, allocations};
-use common::cpu;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// A separate program, because a test harness allocates when a test takes long.
 fn main() {
-    let mut device = cpu(*Isa::available().last().unwrap(), 2);
+    let isa = *Isa::available().last().unwrap();
+    let options = CpuOptions { threads: Some(2), isa: Some(isa), ..CpuOptions::default() };
+    let mut device = CpuDevice::new(options).unwrap();
     for case in specs().iter().map(|spec| spec.whole()).chain(cases()) {
         let mut ids = vec![];
         for bytes in &case.buffers {

@@ -2,12 +2,14 @@
 //! workspace, so unit tests can use it, too.
 
 mod allocations;
+mod cases;
 mod clock;
 mod data;
 mod failing;
 mod growth;
 
 pub use allocations::{CountingAllocator, allocations};
+pub use cases::{Cases, cases, few_or_many, some_of};
 pub use clock::thread_time;
 pub use data::data;
 pub use failing::{FailingAllocator, allocation_fails, allow_allocations, fail_allocations};

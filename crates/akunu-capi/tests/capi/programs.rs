@@ -8,6 +8,7 @@ use std::sync::Arc;
 use akunu::chat::{ChatTemplates, conversation};
 use akunu::{DeviceChoice, EmbedOptions, Embedder, Engine, EngineOptions, GenerateOptions, Model, Sampling};
 use akunu_fixtures::scripted;
+use akunu_testing::{Cases, cases};
 use akunu_tokenizer::EncodeOptions;
 
 use crate::tools::{Program, here, libraries, shared, succeed, tool};
@@ -239,8 +240,12 @@ fn has_sanitizer() -> bool {
     has
 }
 
+/// It takes as long as all other programs together, and the sanitizer of addresses finds most of the same.
 #[test]
 fn valgrind_finds_nothing() {
+    if cases() == Cases::Few {
+        return;
+    }
     let (Some(valgrind), Some(program)) = (tool("VALGRIND", "valgrind"), program("misuse.c", &[])) else {
         return;
     };

@@ -260,7 +260,7 @@ fn a_client_stalls_the_stream_of_another_by_at_most_250_ms() {
         ("/v1/completions", r#"{"prompt":"a","n":16,"max_tokens":50}"#.to_string()),
     ];
     attacks.extend(costly_formats(20).into_iter().map(|body| (CHAT, body)));
-    for (path, body) in &attacks {
+    for (path, body) in akunu_testing::some_of(&attacks, 3) {
         let done = AtomicBool::new(false);
         let gaps: Vec<Duration> = std::thread::scope(|scope| {
             scope.spawn(|| {

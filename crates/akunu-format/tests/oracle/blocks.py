@@ -1,4 +1,4 @@
-"""Prints the table in tests/oracle_blocks.rs. Needs: pip install gguf numpy. Takes a second.
+"""Prints the table in tests/format/oracle_blocks.rs. Needs: pip install gguf numpy. Takes a second.
 
 Blocks are bytes of a fixed generator with sane half-precision scales put in; their values as gguf-py
 dequantises them go into one hash. The other way, fixed numbers are quantised and the bytes hashed.

@@ -1,0 +1,10 @@
+mod cards;
+mod damage;
+mod gguf_config;
+mod growth;
+mod hf_config;
+mod mlx;
+mod open_model;
+mod real_gguf;
+mod real_safetensors;
+mod round_trip;

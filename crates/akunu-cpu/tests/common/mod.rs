@@ -1,7 +1,0 @@
-//! The device under test.
-
-use akunu_cpu::{CpuDevice, CpuOptions, Isa};
-
-pub fn cpu(isa: Isa, threads: usize) -> CpuDevice {
-    CpuDevice::new(CpuOptions { threads: Some(threads), isa: Some(isa), ..CpuOptions::default() }).unwrap()
-}

@@ -1,0 +1,6 @@
+mod bf16;
+mod common;
+mod pool;
+mod quantised;
+mod reference;
+mod same_bits;

@@ -1,0 +1,106 @@
+//! Every kernel compared with the reference device, which computes in f64.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::cpu;
+use akunu_cpu::Isa;
+use akunu_device_testing::{Case, Shape, cases, folded, specs, to_f32s};
+use akunu_plan::ops::{self, AttentionParams};
+use akunu_plan::reference::ReferenceDevice;
+use akunu_plan::{Content, Device, DeviceError, Kernel, KvType, OutputForms, Row, q8};
+
+/// The largest difference relative to the largest magnitude.
+fn relative(expected: &[f32], found: &[f32]) -> f64 {
+    let most = expected.iter().filter(|v| v.is_finite()).fold(0.0_f64, |m, v| m.max(f64::from(v.abs())));
+    let mut worst = 0.0_f64;
+    for (e, f) in expected.iter().zip(found) {
+        let difference = if e.is_nan() && f.is_nan() { 0.0 } else { f64::from((e - f).abs()) };
+        worst = worst.max(if difference.is_nan() { f64::INFINITY } else { difference });
+    }
+    if worst == 0.0 { 0.0 } else { worst / most.max(1e-30) }
+}
+
+fn check(name: &str, case: &Case, device: &mut akunu_cpu::CpuDevice) {
+    let expected = case.run(&mut ReferenceDevice::new());
+    let found = case.run(device);
+    for ((e, f), (_, content)) in expected.iter().zip(&found).zip(&case.written) {
+        let (error, tolerance) = match content {
+            Content::F32 => (relative(&to_f32s(e), &to_f32s(f)), 1e-5),
+            Content::Q8 => (q8_error(case, e, f), 1.02 / 127.0),
+            Content::Keys(KvType::F32) | Content::Values(KvType::F32) => {
+                (relative(&to_f32s(e), &to_f32s(f)), 1e-5)
+            }
+            Content::Keys(kv) | Content::Values(kv) => {
+                (relative(&kv_values(*kv, e), &kv_values(*kv, f)), 1.02 / 127.0)
+            }
+            _ => (if e == f { 0.0 } else { 1.0 }, 0.0),
+        };
+        assert!(error <= tolerance, "{name}: {content:?} is off by {error}");
+    }
+}
+
+/// A code may differ by one if the values differ by an ulp.
+fn q8_error(case: &Case, expected: &[u8], found: &[u8]) -> f64 {
+    let rows = if case.asked.is_empty() { case.table.rows } else { case.asked.len() };
+    let row = expected.len() / rows;
+    let cols = row / 40 * 32;
+    assert_eq!(q8::row_bytes(cols), row);
+    let value =
+        |bytes: &[u8]| -> Vec<f32> { bytes.chunks(row).flat_map(|r| q8::dequantise_row(r, cols)).collect() };
+    relative(&value(expected), &value(found))
+}
+
+fn kv_values(kv: KvType, bytes: &[u8]) -> Vec<f32> {
+    let elements = bytes.len() / kv.dtype().block_bytes() * kv.dtype().block_len();
+    let mut values = vec![0.0; elements];
+    akunu_format::blocks::dequantize_row(kv.dtype(), bytes, &mut values).unwrap();
+    values
+}
+
+#[test]
+fn every_kernel_is_near_the_reference() {
+    let mut device = cpu(*Isa::available().last().unwrap(), 2);
+    // Miri takes about a thousand times as long.
+    let step = if cfg!(miri) { 100 } else { 1 };
+    for spec in specs().iter().step_by(step) {
+        check(&spec.name, &spec.whole(), &mut device);
+    }
+    for case in cases().into_iter().step_by(step) {
+        let name = case.kernel.name();
+        check(&name, &case, &mut device);
+    }
+}
+
+/// The keys of 16 positions are interleaved.
+#[test]
+fn caches_and_sequences_that_share_a_group_of_keys_are_refused() {
+    for (positions, alignment, expected) in [
+        (40, 16, "a cache of 40 positions; multiples of 16 are supported"),
+        (48, 8, "sequences that begin at multiples of 8; 16 is supported"),
+    ] {
+        let mut device = cpu(Isa::Scalar, 1);
+        let params =
+            AttentionParams { heads: 1, kv_heads: 1, head_dim: 32, positions, ..AttentionParams::default() };
+        let shape = Shape::sequences(vec![Row::causal(0, 3, 0)], 16, positions, alignment);
+        let kernel = Kernel::Attention(ops::Attention::plain(KvType::F16, OutputForms::F32));
+        let cache = vec![0; positions as usize * 64];
+        let data = vec![vec![0; 128], cache.clone(), cache, vec![0; 128]];
+        let case = Case::new(kernel, params, shape, data);
+        let ids = case.load(&mut device);
+        let error = device.prepare(&case.table, &ids).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+/// Deferred norms and rotation in attention are only for devices that request them.
+#[test]
+fn what_is_folded_for_other_devices_is_refused_by_name() {
+    let mut device = cpu(*Isa::available().last().unwrap(), 1);
+    for spec in folded::matrices().into_iter().take(6).chain(folded::attention().into_iter().take(1)) {
+        let case = spec.whole();
+        let ids = case.load(&mut device);
+        let error = device.prepare(&case.table, &ids).unwrap_err();
+        let DeviceError::MissingKernel { kernel, .. } = error else { panic!("{error}") };
+        assert_eq!(kernel, case.kernel.name());
+    }
+}

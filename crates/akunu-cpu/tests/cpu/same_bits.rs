@@ -1,0 +1,215 @@
+//! Canonical arithmetic: the same bits on every instruction set, with every number of threads and split of the rows.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::cpu;
+use akunu_cpu::{CpuDevice, CpuOptions, Isa, ReadPattern};
+use akunu_device_testing::attention::{Seen, attend};
+use akunu_device_testing::{
+    Case, POISON, Shape, cases, matrices, poison, specs, to_f32s, values, weight_rows,
+};
+use akunu_plan::ops::{self, AttentionParams};
+use akunu_plan::{Activation, Content, DType, Device, KvType, OutputForms, Row};
+use akunu_testing::some_of;
+
+fn named_cases() -> Vec<(String, Case)> {
+    let whole = specs().into_iter().map(|spec| (spec.name.clone(), spec.whole()));
+    whole.chain(cases().into_iter().map(|case| (case.kernel.name(), case))).collect()
+}
+
+/// NaNs may differ in their payload; nothing else may.
+fn assert_same(name: &str, case: &Case, expected: &[Vec<u8>], found: &[Vec<u8>]) {
+    for ((a, b), (_, content)) in expected.iter().zip(found).zip(&case.written) {
+        if a == b {
+            continue;
+        }
+        let at = a.iter().zip(b).position(|(a, b)| a != b).unwrap_or(0) / 4 * 4;
+        if *content == Content::F32 {
+            let (a, b) = (to_f32s(a), to_f32s(b));
+            let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
+            let Some(i) = a.iter().zip(&b).position(differs) else { continue };
+            panic!("{name}: element {i} is {} and not {}", b[i], a[i]);
+        }
+        panic!("{name}: {content:?} differs at byte {at}: {:?} and not {:?}", &b[at..at + 4], &a[at..at + 4]);
+    }
+}
+
+#[test]
+fn every_instruction_set_gives_the_scalar_bits() {
+    let mut devices: Vec<_> = Isa::available().into_iter().map(|isa| (isa, cpu(isa, 1))).collect();
+    for (name, case) in named_cases() {
+        let expected = case.run(&mut devices[0].1);
+        for (isa, device) in &mut devices[1..] {
+            let found = case.run(device);
+            assert_same(&format!("{} {name}", isa.name()), &case, &expected, &found);
+        }
+    }
+}
+
+fn read_pattern(isa: Isa, threads: usize, read_pattern: ReadPattern) -> CpuDevice {
+    let (threads, isa, read_pattern) = (Some(threads), Some(isa), Some(read_pattern));
+    CpuDevice::new(CpuOptions { threads, isa, read_pattern }).unwrap()
+}
+
+#[test]
+fn every_way_of_reading_one_rows_weights_gives_the_same_bits() {
+    let matrices = matrices::matrices();
+    for isa in Isa::available() {
+        let mut straight = read_pattern(isa, 2, ReadPattern::STRAIGHT);
+        let mut others = [ReadPattern::STRIPS, ReadPattern::MANY_STRIPS].map(|way| read_pattern(isa, 2, way));
+        for spec in matrices.iter().filter(|spec| spec.rows == 1) {
+            let case = spec.whole();
+            let expected = case.run(&mut straight);
+            for other in &mut others {
+                let found = case.run(other);
+                assert_same(&format!("{} {}", isa.name(), spec.name), &case, &expected, &found);
+            }
+        }
+    }
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_bits() {
+    let isa = *Isa::available().last().unwrap();
+    let mut devices: Vec<_> = [1, 2, 3, 5].into_iter().map(|threads| cpu(isa, threads)).collect();
+    for (name, case) in some_of(named_cases(), 5) {
+        let expected = case.run(&mut devices[0]);
+        for device in &mut devices[1..] {
+            let found = case.run(device);
+            assert_same(&format!("{:?} {name}", device.capabilities().detail), &case, &expected, &found);
+        }
+    }
+}
+
+/// A few outputs remain after the strips that one worker reads alternately; their tile is written in multiples of
+/// sixteen.
+#[test]
+fn outputs_left_behind_the_strips_touch_no_others() {
+    let spec = matrices::glu_matmul(DType::Q8_0, 1, 32, (1 << 15) - 2, Activation::Silu, OutputForms::F32);
+    let case = spec.whole();
+    for isa in Isa::available() {
+        for way in [ReadPattern::STRIPS, ReadPattern::MANY_STRIPS] {
+            let run = |threads| case.run(&mut read_pattern(isa, threads, way));
+            assert_same(&format!("{} {}", isa.name(), spec.name), &case, &run(2), &run(1));
+        }
+    }
+}
+
+#[test]
+fn rows_together_give_the_bits_of_rows_alone() {
+    // Of many rows some, at other distances from the first in each spec, and the last.
+    const MOST_ROWS: usize = 24;
+    let mut device = cpu(*Isa::available().last().unwrap(), 2);
+    for (i, spec) in some_of(specs().iter().filter(|s| s.rows > 1).enumerate(), 5) {
+        let whole = spec.whole();
+        let together = whole.run(&mut device);
+        let step = spec.rows.div_ceil(MOST_ROWS);
+        for row in (i % step..spec.rows - 1).step_by(step).chain([spec.rows - 1]) {
+            let case = (spec.build)(row..row + 1);
+            let alone = case.run(&mut device);
+            for (i, ((all, one), (_, content))) in together.iter().zip(&alone).zip(&case.written).enumerate()
+            {
+                if let Content::Keys(_) | Content::Values(_) = content {
+                    // The cache is not divided by rows: what this row wrote must equal what the whole pass left there.
+                    let untouched = &case.buffers[case.written[i].0];
+                    let same = one.iter().zip(all).zip(untouched).all(|((o, a), u)| o == a || o == u);
+                    assert!(same, "{} row {row}", spec.name);
+                    continue;
+                }
+                // Rows have a stride: compare from this row's start to the next one's.
+                let stride = all.len() / spec.rows;
+                let part = vec![all[row * stride..(row + 1) * stride].to_vec()];
+                let name = format!("{} row {row}", spec.name);
+                let mut only = case.clone();
+                only.written = vec![case.written[i]];
+                assert_same(&name, &only, &part, std::slice::from_ref(one));
+            }
+        }
+    }
+}
+
+/// An infinite value times a weight of 0 would be NaN.
+#[test]
+fn rows_are_not_touched_by_values_that_only_later_ones_see() {
+    let seen = Seen { rows: 12, first: 250, window: 9, soft_cap: 0.0, factor_step: 0 };
+    let spec = attend((3, 1, 16), KvType::F32, seen, OutputForms::F32);
+    // The second sequence has the rows from the eighth on, the first one those from position 250.
+    let infinite = |mut case: Case| {
+        for (start, position) in [(0, 255), (272, 259)] {
+            let at = (start + position) * 64;
+            case.buffers[6][at..at + 4].copy_from_slice(&f32::INFINITY.to_le_bytes());
+        }
+        case
+    };
+    for isa in Isa::available() {
+        let found = infinite(spec.whole()).run(&mut cpu(isa, 2));
+        for (row, out) in to_f32s(&found[0]).chunks(48).enumerate() {
+            let sees = (5..8).contains(&row) || row >= 9;
+            assert_eq!(out.iter().all(|v| v.is_finite()), !sees, "{} row {row}", isa.name());
+        }
+    }
+}
+
+/// Rows of one sequence of 320 positions, which begins at `start` of a cache of 640.
+fn sequence_at(kv: KvType, start: u32) -> Case {
+    let (heads, kv_heads, head_dim, context, positions) = (4, 2, 32, 320, 640);
+    let row = kv.row_bytes(head_dim as usize).unwrap();
+    let cache = |seed| {
+        let sequence = weight_rows(kv.dtype(), seed, (kv_heads * context) as usize, head_dim as usize);
+        let mut all = vec![POISON; (kv_heads * positions) as usize * row];
+        for (all, own) in
+            all.chunks_mut(positions as usize * row).zip(sequence.chunks(context as usize * row))
+        {
+            all[start as usize * row..][..own.len()].copy_from_slice(own);
+        }
+        all
+    };
+    let params = AttentionParams {
+        heads,
+        kv_heads,
+        head_dim,
+        positions,
+        scale: 0.3,
+        window: 290,
+        ..AttentionParams::default()
+    };
+    let cols = (heads * head_dim) as usize;
+    let rows: Vec<Row> = [0, 7, 255, 256, 300].map(|position| Row::causal(0, position, start)).to_vec();
+    let queries: Vec<u8> = bytemuck::cast_slice(&values(70, rows.len() * cols)).to_vec();
+    let data = vec![queries, cache(71), cache(72), poison(rows.len() * cols * 4)];
+    let op = ops::Attention::plain(kv, OutputForms::F32);
+    Case::new(op.into(), params, Shape::sequences(rows, context, positions, 16), data)
+}
+
+#[test]
+fn where_a_sequence_begins_changes_no_bit() {
+    for isa in Isa::available() {
+        for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
+            let expected = sequence_at(kv, 0).run(&mut cpu(isa, 2));
+            for start in [16, 208, 320] {
+                let case = sequence_at(kv, start);
+                let name = format!("{} {kv:?} from {start} on", isa.name());
+                assert_same(&name, &case, &expected, &case.run(&mut cpu(isa, 2)));
+            }
+        }
+    }
+}
+
+/// Random weights have few of MXFP4's 256 scales: subnormal and overflowing ones among them.
+#[test]
+fn every_scale_of_mxfp4_gives_the_same_bits() {
+    for rows in [1, 5] {
+        // Whole octets of blocks, and a partial one.
+        for (inputs, outputs) in [(256, 32), (32, 256)] {
+            let mut case = matrices::matmul(DType::MXFP4, rows, (inputs, outputs), false, false).whole();
+            for (block, exponent) in case.buffers[5].chunks_mut(17).zip(0..=255) {
+                block[0] = exponent;
+            }
+            let expected = case.run(&mut cpu(Isa::Scalar, 1));
+            for isa in Isa::available() {
+                let name = format!("{} {rows}x{inputs}", isa.name());
+                assert_same(&name, &case, &expected, &case.run(&mut cpu(isa, 2)));
+            }
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Every kernel against the reference, over the shapes of the CPU's tests; and in two orders of threads, which must
+//! give the same bits.
+//!
+//! Compiling takes most of the time, so of a test's texts only those are compiled that cover something new
+//! ([`Cover`]): every value of a variant and every weight type, each of which runs in one shape. With
+//! `AKUNU_TEST_CASES=many` also every pair of these that occurs together in a spec, and what is compiled runs in all its
+//! shapes. With `AKUNU_TEST_CASES=all`, all are compiled.
+
+#![cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::HashSet;
+
+use akunu_device_testing::attention::{self, Seen};
+use akunu_device_testing::{Case, Spec, asking, cache, folded, halves, matrices, rows};
+use akunu_emulated::{Emulator, skipped};
+use akunu_kernels::{Cover, Function, Work, emulated_text, launches, repack, weights};
+use akunu_plan::ops;
+use akunu_plan::reference::ReferenceDevice;
+use akunu_plan::verify::compare;
+use akunu_plan::{Access, DType, Kernel, KvType, MatmulForm, OutputForms};
+use akunu_testing::{Cases, cases, few_or_many};
+
+fn check_all(specs: impl IntoIterator<Item = Spec>) {
+    check_cases(specs.into_iter().map(|spec| (spec.name.clone(), spec.whole())));
+}
+
+fn check_cases(cases: impl IntoIterator<Item = (String, Case)>) {
+    if skipped() {
+        return;
+    }
+    let mut few = Few::new(Emulator::default);
+    cases.into_iter().for_each(|(name, case)| few.check(&name, &case));
+}
+
+/// Cases on a device, and the selection of those that are worth compiling.
+struct Few<E> {
+    emulator: E,
+    cover: Option<Cover>,
+    /// The texts that ran, each of which runs only once if there are few cases.
+    ran: HashSet<String>,
+    checked: usize,
+}
+
+impl<E: Fn() -> Emulator> Few<E> {
+    fn new(emulator: E) -> Few<E> {
+        let cover = match cases() {
+            Cases::Few => Some(Cover::of_numbers()),
+            Cases::Many => Some(Cover::of_pairs()),
+            Cases::All => None,
+        };
+        Few { emulator, cover, ran: HashSet::new(), checked: 0 }
+    }
+
+    fn check(&mut self, name: &str, case: &Case) {
+        let command = &case.table.commands[0];
+        let works = launches(command, &case.table, (self.emulator)().chip()).unwrap();
+        let repacks: Vec<_> = weights(command).iter().flat_map(repack).collect();
+        let launched = works.iter().filter_map(Work::launch).chain(&repacks);
+        let functions: Vec<&Function> = launched.map(|launch| &launch.function).collect();
+        if self.cover.as_mut().is_none_or(|cover| cover.takes(&functions)) && self.may_run(&functions) {
+            check_on(&self.emulator, name, case);
+            self.checked += 1;
+        }
+    }
+
+    fn may_run(&mut self, functions: &[&Function]) -> bool {
+        cases() > Cases::Few
+            || functions.iter().filter(|function| self.ran.insert(emulated_text(function))).count() > 0
+    }
+}
+
+fn check_on(emulator: impl Fn() -> Emulator, name: &str, case: &Case) {
+    let expected = case.run(&mut ReferenceDevice::new());
+    let found = case.run(&mut emulator().device().unwrap());
+    let command = &case.table.commands[0];
+    let written: Vec<_> = case.kernel.bindings().into_iter().filter(|s| s.access != Access::Read).collect();
+    for ((slot, e), f) in written.iter().zip(&expected).zip(&found) {
+        let (error, tolerance) = compare(command, *slot, e, f);
+        assert!(error <= tolerance, "{name}: {} is off by {error:e}, more than {tolerance:e}", slot.name);
+    }
+    let backwards = case.run(&mut emulator().backwards().device().unwrap());
+    assert!(backwards == found, "{name} depends on the order of threads");
+}
+
+/// Checks the cases whose launch is `wanted`; returns how many.
+fn check_those(
+    emulator: impl Fn() -> Emulator,
+    specs: impl IntoIterator<Item = Spec>,
+    wanted: impl Fn(&Case, &Function) -> bool,
+) -> usize {
+    let mut few = Few::new(emulator);
+    for spec in specs {
+        let case = spec.whole();
+        let works = launches(&case.table.commands[0], &case.table, (few.emulator)().chip()).unwrap();
+        if works[0].launch().is_some_and(|launch| wanted(&case, &launch.function)) {
+            few.check(&spec.name, &case);
+        }
+    }
+    few.checked
+}
+
+#[test]
+fn kernels_along_rows_are_near_the_reference() {
+    check_all(rows::along_rows());
+}
+
+#[test]
+fn rows_weights_and_products_of_halves_are_near_the_reference() {
+    check_all(halves());
+}
+
+/// Half of the specs; the two halves have different types, so they compile different kernels.
+fn matrices(half: usize) {
+    let mut first = matrices::matrices();
+    let second = first.split_off(first.len() / 2);
+    let specs = if half == 0 { first } else { second };
+    let cases = specs.into_iter().map(|spec| (spec.name.clone(), spec.whole()));
+    check_cases(cases.filter(|(_, case)| is_worth_compiling(case)));
+}
+
+#[test]
+fn matrices_are_near_the_reference_in_the_first_half_of_the_types() {
+    matrices(0);
+}
+
+#[test]
+fn matrices_are_near_the_reference_in_the_second_half_of_the_types() {
+    matrices(1);
+}
+
+/// Whether other types represent this one where kernels differ only in how weights are decoded: affine codes of these
+/// bits are decoded like other types', which every test has, and the scales like affine ones of 3 and 8 bits. IQ2_XS
+/// and IQ3_S stand for other lattices with and without scales of halves.
+fn has_stand_ins(dtype: DType) -> bool {
+    match dtype {
+        DType::Affine(affine) => [2, 4, 5, 6].contains(&affine.bits()),
+        dtype => dtype.is_lattice() && !matches!(dtype, DType::IQ2XS | DType::IQ3S),
+    }
+}
+
+/// Of types that others represent, one kernel for one row and one for many.
+fn is_worth_compiling(case: &Case) -> bool {
+    match case.kernel {
+        Kernel::Matmul(ops::Matmul { weight, .. }) if has_stand_ins(weight) => {
+            [1, 64].contains(&case.table.rows)
+        }
+        Kernel::Qkv(ops::Qkv { weight, .. }) | Kernel::GluMatmul(ops::GluMatmul { weight, .. }) => {
+            !has_stand_ins(weight)
+        }
+        _ => true,
+    }
+}
+
+/// Whether there is a special kernel for tensor cores.
+fn is_for_tensor_cores(kernel: Kernel) -> bool {
+    match kernel {
+        Kernel::Matmul(ops::Matmul { weight, .. })
+        | Kernel::Qkv(ops::Qkv { weight, .. })
+        | Kernel::GluMatmul(ops::GluMatmul { weight, .. })
+            if has_stand_ins(weight) =>
+        {
+            false
+        }
+        Kernel::Matmul(ops::Matmul { weight, form, .. })
+        | Kernel::Qkv(ops::Qkv { weight, form, .. })
+        | Kernel::GluMatmul(ops::GluMatmul { weight, form, .. }) => {
+            (form == MatmulForm::Gemm && weight != DType::F32)
+                || (form == MatmulForm::Small && weight.is_quantised())
+        }
+        _ => false,
+    }
+}
+
+#[test]
+fn matrices_of_many_rows_are_near_the_reference_on_tensor_cores() {
+    if skipped() {
+        return;
+    }
+    let cases =
+        matrices::matrices().into_iter().chain(matrices::large_matrices()).map(|spec| (spec.whole(), spec));
+    let mut few = Few::new(|| Emulator::default().with_tensor_cores());
+    for (case, spec) in cases.filter(|(case, _)| is_for_tensor_cores(case.kernel)) {
+        few.check(&spec.name, &case);
+    }
+    assert!(few.checked > few_or_many(2, 100), "{}", few.checked);
+}
+
+#[test]
+fn matrices_of_many_rows_are_near_the_reference_by_tiles() {
+    if skipped() {
+        return;
+    }
+    let specs =
+        || matrices::matrices().into_iter().chain(matrices::large_matrices()).chain(folded::matrices());
+    let tiled = |case: &Case, f: &Function| f.entry == "gemm_tiles" && is_worth_compiling(case);
+    let emulator = |bf16| move || Emulator::default().with_tiles(bf16);
+    let count = check_those(emulator(false), specs(), tiled);
+    assert!(count > few_or_many(2, 150), "{count}");
+    let of_bf16 = |f: &Function| f.variant.contains(&("BF16_TILES", 1));
+    let count = check_those(emulator(true), specs(), |case, f| tiled(case, f) && of_bf16(f));
+    assert!(count > few_or_many(0, 5), "{count}");
+}
+
+/// Whether it is a product of one row, which may use streaming.
+fn is_of_one_row(case: &Case) -> bool {
+    match case.kernel {
+        Kernel::Matmul(ops::Matmul { weight, .. })
+        | Kernel::Qkv(ops::Qkv { weight, .. })
+        | Kernel::GluMatmul(ops::GluMatmul { weight, .. }) => case.table.rows == 1 && !has_stand_ins(weight),
+        _ => false,
+    }
+}
+
+#[test]
+fn products_of_one_row_are_near_the_reference_where_weights_stream() {
+    if skipped() {
+        return;
+    }
+    let specs = matrices::matrices().into_iter().chain(matrices::long_rows()).chain(folded::matrices());
+    let emulator = || Emulator::default().with_copies();
+    let streams = |case: &Case, f: &Function| is_of_one_row(case) && f.entry == "gemv_stream";
+    let streamed = check_those(emulator, specs, streams);
+    assert!(streamed > few_or_many(2, 30), "{streamed}");
+}
+
+#[test]
+fn products_of_one_row_are_near_the_reference_where_a_group_shares_its_input() {
+    if skipped() {
+        return;
+    }
+    let emulator = Emulator::default;
+    let specs = matrices::long_rows().into_iter().chain(folded::long_rows());
+    let shared = check_those(emulator, specs, |case, f| {
+        let shares = f.variant.iter().any(|(name, pieces)| *name == "INPUT_PIECES" && *pieces > 0);
+        shares && is_of_one_row(case)
+    });
+    assert!(shared > few_or_many(2, 60), "{shared}");
+}
+
+#[test]
+fn products_of_one_row_are_near_the_reference_where_simd_groups_have_two_outputs() {
+    if skipped() {
+        return;
+    }
+    let emulator = || Emulator::default().with_two_gemv_outputs();
+    let specs = matrices::matrices().into_iter().chain(folded::matrices());
+    let checked = check_those(emulator, specs, |case, f| {
+        let alone = matches!(case.kernel, Kernel::Matmul(_)) && is_of_one_row(case);
+        alone && f.entry == "gemv" && f.variant.contains(&("OUTS", 2))
+    });
+    assert!(checked > few_or_many(2, 20), "{checked}");
+}
+
+#[test]
+fn products_with_a_part_in_norms_are_near_the_reference() {
+    check_all(folded::matrices());
+}
+
+#[test]
+fn attention_that_rotates_its_heads_is_near_the_reference() {
+    check_all(folded::attention());
+}
+
+#[test]
+fn rope_and_the_cache_are_near_the_reference() {
+    check_all(cache::rope());
+    check_cases(cache::moves().into_iter().map(|case| (case.kernel.name(), case)));
+}
+
+#[test]
+fn attention_is_near_the_reference() {
+    check_all(attention::attention());
+}
+
+#[test]
+fn attention_of_whole_texts_is_near_the_reference() {
+    check_all(attention::whole_texts());
+}
+
+/// With heads rotated by this kernel or before it, from one query head per KV head to more than a product has rows,
+/// with one split and several.
+#[test]
+fn attention_of_few_rows_is_near_the_reference_on_tensor_cores() {
+    if skipped() {
+        return;
+    }
+    let emulator = || Emulator::default().with_tensor_cores();
+    let several = [(0, 0.0), (1500, 0.0), (1500, 5.0)].map(|(first, soft_cap)| {
+        let seen = Seen { rows: 1, first, window: 0, soft_cap, factor_step: 0 };
+        attention::attend((17, 1, 64), KvType::F16, seen, OutputForms::Both)
+    });
+    let specs = attention::attention().into_iter().chain(folded::attention()).chain(several);
+    let count = check_those(emulator, specs, |_, f| f.entry == "attention_few");
+    assert!(count > few_or_many(2, 20), "{count}");
+}
+
+/// Two slots in large tiles and small ones, more query heads per KV head than a tile has, windows, and rows to which
+/// nothing of an iteration is visible.
+#[test]
+fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {
+    if skipped() {
+        return;
+    }
+    let shapes = [(4, 1, 64), (3, 3, 32), (6, 2, 128), (17, 1, 64), (5, 1, 96)];
+    let seen = [(20, 0, 0, 0.0), (100, 90, 0, 5.0), (70, 210, 120, 0.0), (33, 500, 40, 0.0)];
+    let mut few = Few::new(|| Emulator::default().with_tensor_cores());
+    for (i, shape) in shapes.into_iter().enumerate() {
+        for (rows, first, window, soft_cap) in seen {
+            let own = [OutputForms::F32, OutputForms::Q8, OutputForms::Both][(i + rows) % 3];
+            for out in [own, OutputForms::F16] {
+                let spec = attention::attend(
+                    shape,
+                    KvType::F16,
+                    Seen { rows, first, window, soft_cap, factor_step: window },
+                    out,
+                );
+                few.check(&spec.name, &spec.whole());
+            }
+        }
+    }
+}
+
+/// Every head size and cache type, with two slots, more query heads per KV head than a threadgroup has lines, windows,
+/// and rows to which nothing of an iteration is visible.
+#[test]
+fn attention_of_many_rows_is_near_the_reference_by_tiles() {
+    if skipped() {
+        return;
+    }
+    let shapes =
+        [(4, 1, 64), (3, 3, 32), (6, 2, 128), (37, 1, 64), (5, 1, 96), (4, 2, 80), (3, 3, 80), (4, 2, 256)];
+    let seen = [(20, 0, 0, 0.0), (70, 90, 0, 5.0), (70, 210, 120, 0.0), (33, 300, 40, 0.0)];
+    let mut specs = vec![];
+    for (i, shape) in shapes.into_iter().enumerate() {
+        let kvs = [KvType::F32, KvType::F16, KvType::Q8_0].into_iter().enumerate();
+        for (j, kv) in kvs.filter(|(_, kv)| kv.row_bytes(shape.2 as usize).is_some()) {
+            for turn in 0..2 {
+                let (rows, first, window, soft_cap) = seen[(i + j + 2 * turn) % 4];
+                let out = match shape {
+                    (3, 3, 80) => OutputForms::F32,
+                    _ => [OutputForms::F32, OutputForms::Q8, OutputForms::Both, OutputForms::F16]
+                        [(i + j + turn) % 4],
+                };
+                specs.push(attention::attend(
+                    shape,
+                    kv,
+                    Seen { rows, first, window, soft_cap, factor_step: window },
+                    out,
+                ));
+            }
+        }
+    }
+    let emulator = || Emulator::default().with_tiles(false);
+    let all = specs.into_iter().chain(attention::attention());
+    let count = check_those(emulator, all, |_, f| f.entry == "attention_tiles");
+    assert!(count > few_or_many(2, 60), "{count}");
+}
+
+#[test]
+fn what_asking_rows_run_is_near_the_reference() {
+    check_cases(asking().into_iter().map(|case| (case.kernel.name(), case)));
+}

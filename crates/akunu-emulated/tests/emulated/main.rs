@@ -1,0 +1,3 @@
+mod kernels;
+mod models;
+mod sample;

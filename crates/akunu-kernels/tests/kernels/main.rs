@@ -1,0 +1,3 @@
+mod functions;
+mod shared;
+mod words;

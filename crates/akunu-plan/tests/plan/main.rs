@@ -1,0 +1,7 @@
+mod common;
+mod costs;
+mod encoders;
+mod goldens;
+mod listening;
+mod plans;
+mod tables;

@@ -1,0 +1,416 @@
+//! `tokenizer.json` files on this crate's own tokenizers compared with the `tokenizers` crate: the same ids for any
+//! text, with all settings that files use.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use akunu_tokenizer::{EncodeOptions, HfTokenizer, Sidecar, Tokenizer};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tokenizers::utils::SysRegex;
+
+const WHOLE: EncodeOptions = EncodeOptions { add_special: true, parse_special: true };
+const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
+
+fn read(test: &str, file: &str) -> Option<Value> {
+    let path = akunu_testing::data(test, &format!("tokenizers/{file}"))?;
+    Some(serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap())
+}
+
+/// A file opened in three ways: natively, through this crate's wrapper of the `tokenizers` crate, and by that crate
+/// alone.
+struct Three {
+    name: String,
+    ours: HfTokenizer,
+    framed: HfTokenizer,
+    library: tokenizers::Tokenizer,
+}
+
+impl Three {
+    fn of(name: &str, json: &Value) -> Three {
+        let bytes = serde_json::to_vec(json).unwrap();
+        let sidecar = Sidecar::default();
+        let mut library = crate::library(&bytes);
+        library.with_truncation(None).unwrap();
+        library.with_padding(None);
+        Three {
+            name: name.to_string(),
+            ours: HfTokenizer::from_bytes(&bytes, &sidecar).unwrap(),
+            framed: HfTokenizer::from_bytes_by_library(&bytes, &sidecar).unwrap(),
+            library,
+        }
+    }
+
+    fn native(name: &str, json: &Value) -> Three {
+        let three = Three::of(name, json);
+        assert!(three.ours.is_native(), "{name} goes through {}", three.ours.describe());
+        assert!(!three.framed.is_native());
+        three
+    }
+
+    /// A description of the difference, if any.
+    fn difference(&self, text: &str) -> Option<String> {
+        let expected = self.library.encode_fast(text, true).unwrap().get_ids().to_vec();
+        let whole = self.ours.encode(text, WHOLE).unwrap();
+        if whole != expected {
+            return Some(format!("{}: {text:?} is {whole:?} and should be {expected:?}", self.name));
+        }
+        let (plain, expected) =
+            (self.ours.encode(text, PLAIN).unwrap(), self.framed.encode(text, PLAIN).unwrap());
+        if plain != expected {
+            return Some(format!("{}, plain: {text:?} is {plain:?} and should be {expected:?}", self.name));
+        }
+        let (shown, expected) = (self.ours.decode(&whole), self.framed.decode(&whole));
+        (shown != expected)
+            .then(|| format!("{}: {whole:?} shows {shown:?} and should show {expected:?}", self.name))
+    }
+
+    fn same_frame(&self) {
+        let (ours, framed) = (&self.ours, &self.framed);
+        assert_eq!(
+            (ours.special(), ours.vocab_size()),
+            (framed.special(), framed.vocab_size()),
+            "{}",
+            self.name
+        );
+        assert_eq!(ours.end_of_generation(), framed.end_of_generation(), "{}", self.name);
+        for id in 0..=ours.vocab_size() as u32 {
+            assert_eq!(
+                (ours.token_text(id), ours.token_bytes(id), ours.token_kind(id)),
+                (framed.token_text(id), framed.token_bytes(id), framed.token_kind(id)),
+                "{} {id}",
+                self.name
+            );
+        }
+    }
+}
+
+/// Characters that some expression, table or rule treats specially, and runs of them.
+fn text() -> impl Strategy<Value = String> {
+    const BITS: &str = " |  |   |\n|\n\n|\r\n|\t|\u{b}|\u{a0}|\u{3000}|\u{2003}|\u{85}|\u{2028}|\u{1680}|a|b|the| the|The|\
+        Hello| world|don't|'S|'ſ|'re|'LL|''|ſ|HTTPServer|camelCase|1|12|123|1234567|½|Ⅷ|٣٤|²|.|,|!|?|...|(|)|-|--|_|/|//|\
+        \\|#|##|##ing|@|$|€|+|=|~|^|`|é|e\u{301}|\u{301}|\u{302}\u{323}|\u{323}\u{302}|ñ|Å|\u{212b}|ﬁ|ß|İ|ı|ǅ|ʰ|ª|Ж|жук|Ω|\
+        \u{2126}|ά|中|中文|，|。|龥|鿿|𠀀|ひらがな|カタカナ|ｶﾞ|한국어|\u{1112}\u{1161}\u{11ab}|가\u{11a8}|ก|ไทย|हिन्दी|\u{93f}|\
+        العربية|עברית|\u{5bc}\u{5b0}|🚀|👩🏽‍🚀|🇩🇪|\u{200d}|\u{fe0f}|\u{200b}|\u{ad}|\u{feff}|\u{0}|\u{1}|\u{7f}|\u{9f}|\u{fffd}|\
+        \u{e000}|𝐀|▁|▁▁|▁the|Ġ|Ġthe|Ċ|<|>|<s>|</s>|<unk>|<pad>|[UNK]|[CLS]|[MASK]|<0x0A>|<0xE4>|<|endoftext|>|<|im_end|>|\
+        <|im_|im_start|>|on|cat| cat|sat|mat|<x>|<y>|<<x>>| <x> |<y> |yé|<yé>";
+    let bits: Vec<&'static str> = BITS.split('|').collect();
+    let bit = prop_oneof![
+        8 => prop::sample::select(bits).prop_map(str::to_string),
+        1 => (assigned(), 1usize..4).prop_map(|(c, count)| c.to_string().repeat(count)),
+        1 => "[ -~]{1,8}",
+    ];
+    prop_oneof![
+        4 => prop::collection::vec(bit.clone(), 0..24).prop_map(|bits| bits.concat()),
+        1 => (bit, 1usize..60).prop_map(|(bit, count)| bit.repeat(count)),
+    ]
+}
+
+/// Any character that the crate's regular expressions know: its tables and ours are of different Unicode versions.
+fn assigned() -> impl Strategy<Value = char> {
+    static UNASSIGNED: std::sync::LazyLock<SysRegex> =
+        std::sync::LazyLock::new(|| SysRegex::new(r"\p{Cn}").unwrap());
+    let known = |c: &char| UNASSIGNED.find_iter(c.encode_utf8(&mut [0; 4])).next().is_none();
+    any::<char>().prop_map(move |c| if known(&c) { c } else { '\u{2603}' })
+}
+
+fn agree(tokenizers: &[Three], count: u32) {
+    let config = ProptestConfig { cases: count, failure_persistence: None, ..ProptestConfig::default() };
+    let mut runner = prop::test_runner::TestRunner::new(config);
+    runner
+        .run(&text(), |text| {
+            for three in tokenizers {
+                if let Some(difference) = three.difference(&text) {
+                    return Err(TestCaseError::fail(difference));
+                }
+            }
+            Ok(())
+        })
+        .unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn real_files_are_recognised_and_give_the_crates_ids_for_any_text() {
+    let test = "real_files_are_recognised_and_give_the_crates_ids_for_any_text";
+    let mut tokenizers = Vec::new();
+    for file in ["gpt2.json", "llama2.json", "bert-base-uncased.json"] {
+        let Some(json) = read(test, file) else { return };
+        let three = Three::native(file, &json);
+        three.same_frame();
+        tokenizers.push(three);
+    }
+    agree(&tokenizers, 400);
+}
+
+#[test]
+fn tiny_families_give_the_crates_ids_for_any_text_and_all_but_two_are_native() {
+    let test = "tiny_families_give_the_crates_ids_for_any_text_and_all_but_two_are_native";
+    let Some(cases) = read(test, "tiny/hf_tokenizer_cases.json") else { return };
+    let (mut tokenizers, mut others) = (Vec::new(), Vec::new());
+    for family in cases.as_object().unwrap().values() {
+        let file = family["tokenizer"].as_str().unwrap();
+        if !file.ends_with(".json") {
+            continue;
+        }
+        let three = Three::of(file, &read(test, &format!("tiny/{file}")).unwrap());
+        three.same_frame();
+        if !three.ours.is_native() {
+            others.push(file.to_string());
+        }
+        tokenizers.push(three);
+    }
+    others.sort();
+    // One applies `Digits` after the byte mapping; the other has an unknown regular expression.
+    assert_eq!(others, ["tiny_bpe_falcon_seq_tokenizer.json", "tiny_bpe_split_o200k_tokenizer.json"]);
+    agree(&tokenizers, 250);
+}
+
+fn added(id: usize, content: &str, flags: &str) -> Value {
+    let has = |flag: &str| flags.split(' ').any(|f| f == flag);
+    json!({"id": id, "content": content, "special": has("special"), "normalized": has("normalized"),
+        "lstrip": has("lstrip"), "rstrip": has("rstrip"), "single_word": has("single_word")})
+}
+
+/// More added tokens than any file has, with all combinations of settings.
+fn with_added(json: &Value) -> Value {
+    let mut json = json.clone();
+    let mut next = json["model"]["vocab"]
+        .as_object()
+        .map_or_else(|| json["model"]["vocab"].as_array().unwrap().len(), |vocab| vocab.len());
+    let texts: Vec<&str> =
+        json["added_tokens"].as_array().unwrap().iter().map(|t| t["content"].as_str().unwrap()).collect();
+    let has = |text: &str| match &json["model"]["vocab"] {
+        Value::Object(vocab) => vocab.contains_key(text),
+        _ => false,
+    };
+    next += texts.iter().filter(|text| json["model"]["vocab"].is_object() && !has(text)).count();
+    let more = [
+        ("<x>", "special"),
+        ("<y>", "normalized"),
+        ("<<x>>", ""),
+        ("<|im_", "special lstrip rstrip"),
+        (" the", "rstrip"),
+        ("yé", "normalized lstrip"),
+        ("    ", ""),
+        ("\n\n\n", "normalized"),
+        ("<yé>", "special normalized rstrip"),
+    ];
+    for (at, (text, flags)) in more.into_iter().enumerate() {
+        let token = added(next + at, text, flags);
+        json["added_tokens"].as_array_mut().unwrap().push(token);
+    }
+    json
+}
+
+#[test]
+fn added_tokens_are_found_as_the_crate_finds_them() {
+    let test = "added_tokens_are_found_as_the_crate_finds_them";
+    let mut tokenizers = Vec::new();
+    for file in [
+        "gpt2.json",
+        "llama2.json",
+        "bert-base-uncased.json",
+        "tiny/tiny_bpe_metaspace_pretok_tokenizer.json",
+        "tiny/tiny_unigram_tokenizer.json",
+    ] {
+        let Some(json) = read(test, file) else { return };
+        let mut json = with_added(&json);
+        let three = Three::native(file, &json);
+        three.same_frame();
+        tokenizers.push(three);
+        if file == "gpt2.json" {
+            json["normalizer"] = json!({"type": "NFC"});
+            tokenizers.push(Three::native("gpt2.json after NFC", &json));
+        }
+    }
+    agree(&tokenizers, 400);
+}
+
+#[test]
+fn settings_behave_as_in_the_crate() {
+    let test = "settings_behave_as_in_the_crate";
+    let Some(bytes) = read(test, "tiny/tiny_bpe_split_cl100k_tokenizer.json") else { return };
+    let Some(spaced) = read(test, "tiny/tiny_bpe_metaspace_tokenizer.json") else { return };
+    let Some(unigram) = read(test, "tiny/tiny_unigram_tokenizer.json") else { return };
+    let Some(wordpiece) = read(test, "tiny/tiny_wordpiece_tokenizer.json") else { return };
+    let with = |json: &Value, changes: Value| {
+        let mut json = json.clone();
+        for (path, value) in changes.as_object().unwrap() {
+            *json.pointer_mut(path).unwrap() = value.clone();
+        }
+        json
+    };
+    let level = |prefix: bool, regex: bool| json!({"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": true, "use_regex": regex});
+    let split = |regex: &str, behavior: &str, invert: bool| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": behavior, "invert": invert});
+    let metaspace = |scheme: &str, split: bool| json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split});
+    let gpt2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+    let template = json!({"type": "Sequence", "processors": [
+        {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true},
+        {"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "B", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "E", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"B": {"id": "B", "ids": [0, 1], "tokens": ["x", "y"]}, "E": {"id": "E", "ids": [1], "tokens": ["y"]}}},
+    ]});
+    let roberta = json!({"type": "RobertaProcessing", "sep": ["a", 1], "cls": ["b", 0], "trim_offsets": true, "add_prefix_space": false});
+    let tokenizers: Vec<Three> = [
+        ("prefix space", &bytes, json!({"/pre_tokenizer": level(true, true)})),
+        ("whole texts", &bytes, json!({"/pre_tokenizer": level(false, false)})),
+        ("ignored merges", &bytes, json!({"/model/ignore_merges": true})),
+        ("NFC", &bytes, json!({"/normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]}})),
+        ("template", &bytes, json!({"/post_processor": template})),
+        ("roberta", &bytes, json!({"/post_processor": roberta})),
+        ("removed", &bytes, json!({"/pre_tokenizer": {"type": "Sequence", "pretokenizers": [split(gpt2, "Removed", true), level(false, false)]}})),
+        ("digits", &bytes, json!({"/pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": false}, level(false, true)]}})),
+        ("Gemma", &spaced, json!({"/normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+            "/pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false}})),
+        ("no bytes, fused", &spaced, json!({"/model/byte_fallback": false})),
+        ("no bytes, one by one", &spaced, json!({"/model/byte_fallback": false, "/model/fuse_unk": false})),
+        ("metaspace, first", &spaced, json!({"/normalizer": null, "/pre_tokenizer": metaspace("first", false)})),
+        ("metaspace, always", &spaced, json!({"/normalizer": null, "/pre_tokenizer": metaspace("always", true)})),
+        ("metaspace, never", &spaced, json!({"/normalizer": null, "/pre_tokenizer": metaspace("never", true), "/model/byte_fallback": false})),
+        ("unigram", &unigram, json!({"/pre_tokenizer": metaspace("never", false)})),
+        ("unigram, spaces", &unigram, json!({"/pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace("always", true)]}})),
+        ("unigram, NFKC", &unigram, json!({"/normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Lowercase"}]}})),
+        ("cased", &wordpiece, json!({"/normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": false}})),
+        ("not clean", &wordpiece, json!({"/normalizer": {"type": "BertNormalizer", "clean_text": false, "handle_chinese_chars": false, "strip_accents": true, "lowercase": true}})),
+        ("as it stands", &wordpiece, json!({"/normalizer": null})),
+    ]
+    .into_iter()
+    .map(|(name, json, changes)| Three::native(name, &with(json, changes)))
+    .collect();
+    tokenizers.iter().for_each(Three::same_frame);
+    agree(&tokenizers, 250);
+}
+
+#[test]
+fn unknown_files_use_the_crate_and_give_the_reason() {
+    let test = "unknown_files_use_the_crate_and_give_the_reason";
+    let Some(json) = read(test, "tiny/tiny_bpe_split_cl100k_tokenizer.json") else { return };
+    let vocab = json["model"]["vocab"].as_object().unwrap().len();
+    type Change = fn(&mut Value, usize);
+    let changes: [(Change, &str); 8] = [
+        (
+            |json, _| json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!(r"\S+|\s+"),
+            "expression",
+        ),
+        (|json, _| json["pre_tokenizer"]["pretokenizers"][0]["behavior"] = json!("MergedWithNext"), "split"),
+        (|json, _| json["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = json!(true), "space"),
+        (|json, _| json["normalizer"] = json!({"type": "Lowercase"}), "Lowercase"),
+        (
+            |json, vocab| {
+                json["added_tokens"].as_array_mut().unwrap().push(added(vocab, "<w>", "single_word"))
+            },
+            "whole words",
+        ),
+        (
+            |json, _| {
+                let merge = &json["model"]["merges"][0];
+                let made = match merge {
+                    Value::String(pair) => pair.replace(' ', ""),
+                    pair => format!("{}{}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()),
+                };
+                let id = json["model"]["vocab"][&made].as_u64().unwrap() as usize;
+                json["added_tokens"].as_array_mut().unwrap().push(added(id, &made, "special"))
+            },
+            "special token",
+        ),
+        (
+            |json, _| {
+                let first = json["model"]["merges"][3].clone();
+                json["model"]["merges"].as_array_mut().unwrap().push(first)
+            },
+            "duplicate",
+        ),
+        (
+            |json, _| json["post_processor"] = json!({"type": "TemplateProcessing", "single": ["$A", "$A"], "pair": ["$A", "$B"], "special_tokens": {}}),
+            "template",
+        ),
+    ];
+    let mut tokenizers = Vec::new();
+    for (change, why) in changes {
+        let mut json = json.clone();
+        change(&mut json, vocab);
+        let bytes = serde_json::to_vec(&json).unwrap();
+        let Ok(ours) = HfTokenizer::from_bytes(&bytes, &Sidecar::default()) else {
+            assert_eq!(why, "template");
+            continue;
+        };
+        assert!(!ours.is_native() && ours.describe().contains(why), "{}", ours.describe());
+        tokenizers.push(Three::of(why, &json));
+    }
+    agree(&tokenizers, 60);
+}
+
+#[test]
+fn decoders_give_the_crates_text_or_are_refused() {
+    let texts = ["u", "a", "▁a", "a▁", "▁", "▁▁b", "##", "##b", "b", "</w>"];
+    let vocab: Value = texts.iter().enumerate().map(|(id, text)| (text.to_string(), json!(id))).collect();
+    let file = |decoder: &Value| {
+        let model = json!({"type": "WordLevel", "vocab": vocab, "unk_token": "u"});
+        let json = json!({"version": "1.0", "added_tokens": [], "model": model, "decoder": decoder});
+        serde_json::to_vec(&json).unwrap()
+    };
+    let replace =
+        |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+    let (marks, fuse, bytes) = (replace("▁", " "), json!({"type": "Fuse"}), json!({"type": "ByteLevel"}));
+    let strip = |content: &str, start: usize, stop: usize| json!({"type": "Strip", "content": content, "start": start, "stop": stop});
+    let sequence = |decoders: &[&Value]| json!({"type": "Sequence", "decoders": decoders});
+    let pieces =
+        |prefix: &str, cleanup: bool| json!({"type": "WordPiece", "prefix": prefix, "cleanup": cleanup});
+    for decoder in [
+        pieces("##", true),
+        pieces("", false),
+        pieces("▁", false),
+        sequence(&[&marks, &fuse, &strip(" ", 1, 0)]),
+        sequence(&[&marks, &strip(" ", 1, 0)]),
+        sequence(&[&marks, &strip(" ", 2, 0), &fuse]),
+        sequence(&[&marks, &strip("a", 0, 0)]),
+        sequence(&[&fuse, &marks]),
+    ] {
+        let ours = HfTokenizer::from_bytes(&file(&decoder), &Sidecar::default()).unwrap();
+        let library = crate::library(&file(&decoder));
+        let ids = 1..texts.len() as u32;
+        for ids in ids.clone().flat_map(|a| ids.clone().flat_map(move |b| (1..4).map(move |c| [a, b, c]))) {
+            for ids in [&ids[..1], &ids[..2], &ids[..]] {
+                assert_eq!(ours.decode(ids), library.decode(ids, false).unwrap(), "{decoder}: {ids:?}");
+            }
+        }
+    }
+    for decoder in [
+        sequence(&[&marks, &fuse, &strip(" ", 2, 0)]),
+        sequence(&[&marks, &fuse, &strip(" ", 1, 1)]),
+        sequence(&[&marks, &strip("a", 1, 0)]),
+        sequence(&[&fuse, &replace("a▁", "x")]),
+        sequence(&[&bytes, &replace("a", "x")]),
+        sequence(&[&fuse, &pieces("##", true)]),
+    ] {
+        let error = HfTokenizer::from_bytes(&file(&decoder), &Sidecar::default()).unwrap_err().to_string();
+        assert!(error.contains("decoder"), "{decoder}: {error}");
+    }
+}
+
+/// Not timed: with quadratic run time this test would not finish.
+#[test]
+fn a_megabyte_of_any_text_is_encoded_quickly() {
+    let test = "a_megabyte_of_any_text_is_encoded_quickly";
+    let mut tokenizers = Vec::new();
+    for file in [
+        "gpt2.json",
+        "llama2.json",
+        "bert-base-uncased.json",
+        "tiny/tiny_unigram_tokenizer.json",
+        "tiny/tiny_bpe_bytelevel_noregex_tokenizer.json",
+    ] {
+        let Some(json) = read(test, file) else { return };
+        let ours = HfTokenizer::from_bytes(&serde_json::to_vec(&json).unwrap(), &Sidecar::default()).unwrap();
+        assert!(ours.is_native());
+        tokenizers.push((file, ours));
+    }
+    for unit in [" ", "\n", "a", "7", "中", "=", "e\u{301}", "\u{301}", "<", " a", "</s"] {
+        let text = unit.repeat((1 << 20) / unit.len());
+        for (file, tokenizer) in &tokenizers {
+            let start = std::time::Instant::now();
+            let ids = tokenizer.encode(&text, WHOLE).unwrap();
+            println!("{file} {unit:?}: {} tokens, {:?}", ids.len(), start.elapsed());
+        }
+    }
+}

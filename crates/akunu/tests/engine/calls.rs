@@ -1,0 +1,79 @@
+//! Parses tool calls as written by real chat templates.
+
+use crate::common::shared;
+use akunu::chat::{Call, CallMarks, CallReader, ChatTemplate, Segment};
+use serde_json::{Map, Value as Json, json};
+
+/// A template that has marks but does not write earlier calls.
+const SILENT: &str = "ibm-granite-granite-3.3-2B-Instruct.jinja";
+
+fn tools() -> Vec<Json> {
+    let parameters = json!({ "type": "object", "properties": {
+        "zone": { "type": "string" }, "count": { "type": "integer" }, "all": { "type": "boolean" } } });
+    let tool = |name: &str| json!({ "type": "function", "function": { "name": name, "description": "x", "parameters": parameters } });
+    vec![tool("clock"), tool("add")]
+}
+
+fn call() -> Json {
+    json!({ "name": "clock", "arguments": { "zone": "a \"<tool_call>\" {", "count": 3, "all": true } })
+}
+
+/// The text of a tool call after the prompt; `None`: the template refuses the conversation.
+fn written(template: &ChatTemplate) -> Option<String> {
+    let user = json!({ "role": "user", "content": "What time is it?" });
+    let assistant = json!({ "role": "assistant", "content": "", "tool_calls": [
+        { "id": "abcdefghi", "type": "function", "function": call() } ] });
+    let render = |messages: &[Json], add_prompt: bool| {
+        template.render(messages, Some(&tools()), add_prompt, &Map::new()).map(|rendered| rendered.text)
+    };
+    let prompt = render(std::slice::from_ref(&user), true).ok()?;
+    let whole = render(&[user, assistant], false).ok()?;
+    let common = prompt.bytes().zip(whole.bytes()).take_while(|(a, b)| a == b).count();
+    // The prompt may end with the opening tag of reasoning, which has the same prefix as the mark of a call.
+    let open = whole[..common].rfind('<').filter(|&at| !whole[at..common].contains('>'));
+    Some(whole[open.unwrap_or(common)..].to_string())
+}
+
+fn calls_in(marks: &'static CallMarks, text: &str) -> Vec<Call> {
+    let mut reader = CallReader::new(marks, tools());
+    let mut calls = Vec::new();
+    let mut on_segment = |segment: Segment<'_>| {
+        if let Segment::Call(call) = segment {
+            calls.push(call);
+        }
+    };
+    // A character at a time.
+    text.chars().for_each(|c| reader.push(c.encode_utf8(&mut [0; 4]), &mut on_segment));
+    reader.finish(&mut on_segment);
+    calls
+}
+
+#[test]
+fn calls_of_real_templates_are_parsed() {
+    let Some(folder) = shared("chat-templates") else { return };
+    let mut read = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().to_string();
+        let Some(source) = std::fs::read_to_string(&path).ok().filter(|_| name.ends_with(".jinja")) else {
+            continue;
+        };
+        let Some(marks) = CallMarks::of_template(&source) else { continue };
+        let Some(text) = written(&ChatTemplate::new(&source, Some("<s>"), Some("</s>")).unwrap()) else {
+            continue;
+        };
+        let calls: Vec<Json> = calls_in(marks, &text)
+            .into_iter()
+            .map(|of| json!({ "name": of.name, "arguments": of.arguments }))
+            .collect();
+        match name == SILENT {
+            true => assert_eq!(calls, [] as [Json; 0]),
+            false => {
+                assert_eq!(calls, [call()], "{name}: {text:?}");
+                read += 1;
+            }
+        }
+    }
+    println!("calls in the form of {read} templates");
+    assert!(read > 0);
+}
