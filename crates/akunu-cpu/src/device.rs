@@ -108,6 +108,10 @@ pub fn capabilities(isa: Isa, threads: usize) -> Capabilities {
 impl CpuDevice {
     pub fn new(options: CpuOptions) -> Result<CpuDevice, DeviceError> {
         let isa = options.isa.unwrap_or_else(Isa::best).checked()?;
+        CpuDevice::with_kernels(options, isa, Kernels::of(isa))
+    }
+
+    fn with_kernels(options: CpuOptions, isa: Isa, kernels: Kernels) -> Result<CpuDevice, DeviceError> {
         let threads = options.threads.unwrap_or_else(host::physical_cores);
         if !(1..=MAX_THREADS).contains(&threads) {
             return Err(failed(format!("{threads} threads were asked for; use 1 to {MAX_THREADS}")));
@@ -124,7 +128,7 @@ impl CpuDevice {
             capabilities: Capabilities { available_bytes: host::available_bytes(), ..capabilities },
             isa,
             read_pattern: options.read_pattern.unwrap_or_else(ReadPattern::detect),
-            kernels: Kernels::of(isa),
+            kernels,
             pool,
             scratch,
             packed,
@@ -343,23 +347,31 @@ impl Device for CpuDevice {
     }
 }
 
+/// Without the kernels of any instruction set, so that these are not compiled again for the unit tests.
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+    use akunu_device_testing::Case;
+    use akunu_plan::Kernel;
+
     use super::*;
     use crate::command::{Command, Context};
 
+    static PANICS: AtomicBool = AtomicBool::new(true);
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+
     unsafe fn panics(_: &Command, _: &Context) {
-        std::panic::resume_unwind(Box::new("on purpose"));
+        if PANICS.load(Ordering::Relaxed) {
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
     }
 
-    #[test]
-    fn a_kernel_that_panics_fails_its_pass_and_no_other() {
-        let case = akunu_device_testing::specs().remove(0).whole();
-        let options = CpuOptions { threads: Some(2), ..CpuOptions::default() };
-        let mut device = CpuDevice::new(options).unwrap();
-        let expected = case.run(&mut device);
-        let ids = case.load(&mut device);
-        let replay = device.prepare(&case.table, &ids).unwrap();
+    unsafe fn runs(_: &Command, _: &Context) {
+        RUNS.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn replay(device: &mut CpuDevice, case: &Case, replay: ReplayId) -> Result<(), DeviceError> {
         let submission = Submission {
             entries: case.work.entries(),
             logit_rows: &case.asked,
@@ -367,16 +379,34 @@ mod tests {
             stop: &[],
             cancel: None,
         };
-        let command = &mut device.prepared[replay.0 as usize].commands[0];
-        let run = std::mem::replace(&mut command.run, panics);
-        for _ in 0..3 {
-            let error = device.replay(replay, submission).unwrap_err().to_string();
+        device.replay(replay, submission)
+    }
+
+    #[test]
+    fn a_kernel_that_panics_fails_its_pass_and_no_other() {
+        let is_bad = |kernel| matches!(kernel, Kernel::Embed(_));
+        let kernels = Kernels::of_test(|kernel| match kernel {
+            Kernel::Embed(_) => Some(panics),
+            _ => Some(runs),
+        });
+        let options = CpuOptions { threads: Some(2), ..CpuOptions::default() };
+        let mut device = CpuDevice::with_kernels(options, Isa::Scalar, kernels).unwrap();
+        let cases: Vec<Case> = akunu_device_testing::specs().iter().map(|spec| spec.whole()).collect();
+        let [(bad, broken), (good, other)] = [true, false].map(|bad| {
+            let case = cases.iter().find(|case| is_bad(case.kernel) == bad).unwrap();
+            let ids = case.load(&mut device);
+            (case, device.prepare(&case.table, &ids).unwrap())
+        });
+        for turn in 1..=3 {
+            let error = replay(&mut device, bad, broken).unwrap_err().to_string();
             assert!(error.contains("a kernel panicked in test"), "{error}");
             assert!(device.wait().is_err());
-            assert!(case.run(&mut device) == expected, "another table");
+            replay(&mut device, good, other).unwrap();
+            device.wait().unwrap();
+            assert_eq!(RUNS.load(Ordering::Relaxed), 2 * turn, "each thread ran the other table");
         }
-        device.prepared[replay.0 as usize].commands[0].run = run;
-        device.replay(replay, submission).unwrap();
+        PANICS.store(false, Ordering::Relaxed);
+        replay(&mut device, bad, broken).unwrap();
         device.wait().unwrap();
     }
 }

@@ -162,7 +162,7 @@ fn build(folder: &Path, text: &str, key: u64, name: &str) -> Result<PathBuf, Str
     }
     let compiler = compiler().ok_or("no C++ compiler: install one (c++), or set CXX")?;
     // Other processes may do the same: each writes its own file, and the last rename wins.
-    let own = folder.join(format!("{key:016x}.{}", std::process::id()));
+    let own = folder.join(format!("{key:016x}-{}", std::process::id()));
     let (source, unfinished) = (own.with_extension("cpp"), own.with_extension("part"));
     std::fs::write(&source, text).map_err(not_kept)?;
     let output = Command::new(compiler)

@@ -74,6 +74,12 @@ impl Kernels {
         Kernels { run: of_op::<V>, tile: of_weight::<InTile<V, Q>>, packed: |_| None }
     }
 
+    /// Kernels of a test's own, which multiply nothing.
+    #[cfg(test)]
+    pub(crate) fn of_test(run: fn(Kernel) -> Option<Run>) -> Kernels {
+        Kernels { run, tile: |_| TileKernel { rows: |_| (), streams: |_| () }, packed: |_| None }
+    }
+
     /// `None`: the CPU does not have this kernel.
     pub(crate) fn run(&self, kernel: Kernel) -> Option<Run> {
         (self.run)(kernel)

@@ -151,8 +151,9 @@ impl HfTokenizer {
     fn library(json: &[u8], sidecar: &Sidecar, why: String) -> Result<HfTokenizer, TokenizerError> {
         let about = Description::read(json)?;
         let steps = Steps::of(about.decoder.as_deref().unwrap_or(&serde_json::Value::Null))?;
-        let mut inner: tokenizers::Tokenizer =
-            guard(|| tokenizers::Tokenizer::from_bytes(json).map_err(|error| library(&*error)))?;
+        let text = std::str::from_utf8(json).map_err(|error| library(&error))?;
+        // Unlike `from_bytes`, `parse` is not generic: the readers of a file's parts are not compiled here again.
+        let mut inner = guard(|| text.parse::<tokenizers::Tokenizer>().map_err(|error| library(&*error)))?;
         // Never truncate or pad a prompt silently.
         inner.with_truncation(None).map_err(|error| library(&*error))?;
         inner.with_padding(None);

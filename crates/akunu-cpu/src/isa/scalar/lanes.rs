@@ -1,4 +1,8 @@
 //! Sixteen lanes as an array.
+//!
+//! What takes many instructions is not inlined: kernels of these lanes are for comparison and for old processors, and
+//! every inlined sum of products is sixteen calls where the target has no such instruction. That made them a third of
+//! the device's code.
 
 use std::array::from_fn;
 
@@ -29,7 +33,7 @@ impl Lanes for Scalar {
         Scalar(unsafe { p.cast::<[f32; 16]>().read_unaligned() })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_n(p: *const f32, n: usize) -> Scalar {
         // SAFETY: only the first `n` elements are read.
         Scalar(from_fn(|l| if l < n { unsafe { p.add(l).read_unaligned() } } else { 0.0 }))
@@ -41,7 +45,7 @@ impl Lanes for Scalar {
         unsafe { p.cast::<[f32; 16]>().write_unaligned(self.0) };
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_n(self, p: *mut f32, n: usize) {
         for (l, x) in self.0.into_iter().enumerate().take(n) {
             // SAFETY: `l` < `n`, and `n` elements can be written at `p`, as the caller promises.
@@ -49,17 +53,17 @@ impl Lanes for Scalar {
         }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_f16(p: *const u8) -> Scalar {
         Scalar(from_fn(|l| f16::from_bits(bits16(p, l)).to_f32()))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_bf16(p: *const u8) -> Scalar {
         Scalar(from_fn(|l| bf16::from_bits(bits16(p, l)).to_f32()))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_f16(self, p: *mut u8) {
         for (l, x) in self.0.into_iter().enumerate() {
             // SAFETY: `l` < 16, and sixteen f16 can be written at `p`, as the caller promises.
@@ -67,7 +71,7 @@ impl Lanes for Scalar {
         }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_i8(p: *const i8) -> Scalar {
         // SAFETY: `l` < 16, and sixteen bytes can be read at `p`, as the caller promises.
         Scalar(from_fn(|l| f32::from(unsafe { *p.add(l) })))
@@ -93,12 +97,12 @@ impl Lanes for Scalar {
         Scalar(from_fn(|l| self.0[l] * b.0[l]))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn div(self, b: Scalar) -> Scalar {
         Scalar(from_fn(|l| self.0[l] / b.0[l]))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn fma(self, b: Scalar, c: Scalar) -> Scalar {
         Scalar(from_fn(|l| self.0[l].mul_add(b.0[l], c.0[l])))
     }
@@ -123,12 +127,12 @@ impl Lanes for Scalar {
         Scalar(from_fn(|l| self.0[l].copysign(sign.0[l])))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn round(self) -> Scalar {
         Scalar(self.0.map(f32::round_ties_even))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn scale2(self, n: Scalar) -> Scalar {
         let power = |e: i32| f32::from_bits((e.wrapping_add(127) as u32) << 23);
         Scalar(from_fn(|l| {
@@ -143,7 +147,7 @@ impl Lanes for Scalar {
         Scalar(from_fn(|l| if a.0[l] < b.0[l] { x.0[l] } else { y.0[l] }))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn sum(self) -> f32 {
         let mut v = self.0;
         for width in [8, 4, 2, 1] {
@@ -154,19 +158,19 @@ impl Lanes for Scalar {
         v[0]
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn deinterleave(a: Scalar, b: Scalar) -> [Scalar; 2] {
         let both = |i: usize| if i < 16 { a.0[i] } else { b.0[i - 16] };
         [0, 1].map(|odd| Scalar(std::array::from_fn(|i| both(2 * i + odd))))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn interleave(even: Scalar, odd: Scalar) -> [Scalar; 2] {
         let at = |i: usize| if i.is_multiple_of(2) { even.0[i / 2] } else { odd.0[i / 2] };
         [0, 16].map(|start| Scalar(std::array::from_fn(|i| at(start + i))))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn max_lane(self) -> f32 {
         let mut v = self.0;
         for width in [8, 4, 2, 1] {
@@ -177,7 +181,7 @@ impl Lanes for Scalar {
         v[0]
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn eq_mask(self, b: Scalar) -> u32 {
         (0..16).map(|l| u32::from(self.0[l] == b.0[l]) << l).sum()
     }
