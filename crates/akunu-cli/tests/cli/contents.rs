@@ -67,10 +67,10 @@ fn unknown_architectures_and_types_have_metadata_and_tensors() {
     let at = bytes.windows(name.len()).position(|window| window == name).unwrap();
     // After the name: the number of dimensions, one dimension, and the type.
     let kind = at + name.len() + 4 + 8;
-    bytes[kind..kind + 4].copy_from_slice(&16u32.to_le_bytes());
+    bytes[kind..kind + 4].copy_from_slice(&34u32.to_le_bytes());
     fs::write(&file, bytes).unwrap();
-    let found = shown(&file, &["tensor output_norm.weight is IQ2_XXS, which is not supported", "unknown"]);
-    assert_eq!(found["weights"]["dtypes"]["IQ2_XXS"]["tensors"], 1);
+    let found = shown(&file, &["tensor output_norm.weight is TQ1_0, which is not supported", "unknown"]);
+    assert_eq!(found["weights"]["dtypes"]["TQ1_0"]["tensors"], 1);
 }
 
 #[test]

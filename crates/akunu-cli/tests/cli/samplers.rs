@@ -116,7 +116,7 @@ fn values_out_of_range_are_refused_before_a_model_is_opened() {
         ("--mirostat-ent", "0", "a positive number"),
         ("--mirostat-ent", "inf", "a positive number"),
         ("--mirostat-lr", "-1", "0 or a positive number"),
-        ("--mirostat-lr", "x", "float"),
+        ("--mirostat-lr", "x", "a number"),
     ] {
         for command in [["run", "no-such.gguf", "Once"], ["chat", "no-such.gguf", "-pOnce"]] {
             let done = refuses(&[&command[..], &[option, value]].concat(), 2, &[expected]);

@@ -489,7 +489,7 @@ fn tab_completes_commands_settings_and_files() {
     terminal.expect("user: of before");
     terminal.expect("> ");
     terminal.type_keys("/set te\t0.5\r");
-    terminal.expect("temp               0.5\r\n");
+    terminal.expect("temp                 0.5\r\n");
     terminal.expect("> ");
     terminal.type_keys("/model mo\t\r");
     terminal.expect("it goes on with 1 message");
