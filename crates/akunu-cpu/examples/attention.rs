@@ -91,16 +91,7 @@ fn bench(
         rows: total as usize,
         logit_rows: 1,
         steps: 1,
-        io: TableIo {
-            rows: BufferId(0),
-            logit_rows: BufferId(5),
-            tokens: BufferId(6),
-            logits: BufferId(4),
-            segments: None,
-            frames: None,
-            across: None,
-            records: None,
-        },
+        io: TableIo::new([0, 5, 6, 4].map(BufferId)),
         bounds: RowBounds { vocab: 1, positions, context: slot, alignment: order.alignment() as u32 }.into(),
     };
     let replay = device.prepare(&Arc::new(table), &buffers)?;

@@ -57,16 +57,7 @@ fn table(dtype: DType, inputs: usize, outputs: usize, rows: usize, commands: usi
         rows,
         logit_rows: 1,
         steps: 1,
-        io: TableIo {
-            rows: BufferId(0),
-            logit_rows: BufferId(4),
-            tokens: BufferId(5),
-            logits: BufferId(3),
-            segments: None,
-            frames: None,
-            across: None,
-            records: None,
-        },
+        io: TableIo::new([0, 4, 5, 3].map(BufferId)),
         bounds: RowBounds::one_sequence(1, rows as u32).into(),
     })
 }

@@ -37,16 +37,7 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Result
         rows,
         logit_rows: rows,
         steps: 1,
-        io: TableIo {
-            rows: BufferId(0),
-            logit_rows: BufferId(1),
-            tokens: BufferId(2),
-            logits: BufferId(3),
-            segments: None,
-            frames: None,
-            across: None,
-            records: None,
-        },
+        io: TableIo::new([0, 1, 2, 3].map(BufferId)),
         bounds: RowBounds::one_sequence(1, rows as u32).into(),
     };
     let failed = |message| DeviceError::Failed { device: "cpu", message };

@@ -213,16 +213,7 @@ mod tests {
             rows: 1,
             logit_rows: 1,
             steps: 1,
-            io: TableIo {
-                rows: id,
-                logit_rows: id,
-                tokens: id,
-                logits: id,
-                segments: None,
-                frames: None,
-                across: None,
-                records: None,
-            },
+            io: TableIo::new([id; 4]),
             bounds: RowBounds::one_sequence(1, 1).into(),
         };
         let chip = Chip { tensor_cores: true, copies: true, ..Chip::plain(132, 200 << 10) };

@@ -124,16 +124,7 @@ impl Case {
             rows,
             logit_rows: asked,
             steps: 1,
-            io: TableIo {
-                rows: BufferId(0),
-                logit_rows: BufferId(1),
-                tokens: BufferId(2),
-                logits: BufferId(3),
-                segments: None,
-                frames: None,
-                across,
-                records: None,
-            },
+            io: TableIo { across, ..TableIo::new([0, 1, 2, 3].map(BufferId)) },
             bounds: shape.bounds,
         };
         Case { kernel, table: Arc::new(table), buffers, work: shape.work, asked: shape.asked, written, keys }

@@ -59,16 +59,7 @@ impl Case {
             rows,
             logit_rows: rows,
             steps: STEPS,
-            io: TableIo {
-                logits: BufferId(0),
-                segments: None,
-                frames: None,
-                across: None,
-                records: None,
-                tokens: BufferId(1),
-                rows: BufferId(2),
-                logit_rows: BufferId(3),
-            },
+            io: TableIo::new([2, 3, 1, 0].map(BufferId)),
             bounds: RowBounds::one_sequence(self.vocab as u32, 9).into(),
         }
     }

@@ -119,16 +119,7 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Dispat
         rows,
         logit_rows: 1,
         steps: 1,
-        io: TableIo {
-            rows: BufferId(0),
-            logit_rows: BufferId(0),
-            tokens: BufferId(0),
-            logits: BufferId(0),
-            segments: None,
-            frames: None,
-            across: None,
-            records: None,
-        },
+        io: TableIo::new([BufferId(0); 4]),
         bounds: RowBounds::one_sequence(1, 4096).into(),
     }
 }

@@ -127,6 +127,22 @@ pub struct TableIo {
     pub records: Option<BufferId>,
 }
 
+impl TableIo {
+    /// Without what only some tables have.
+    pub fn new([rows, logit_rows, tokens, logits]: [BufferId; 4]) -> TableIo {
+        TableIo {
+            rows,
+            logit_rows,
+            tokens,
+            logits,
+            segments: None,
+            frames: None,
+            across: None,
+            records: None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct DispatchTable {
     /// `decode`, `prefill`, `kv_shift`, …

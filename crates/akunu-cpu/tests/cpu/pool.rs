@@ -81,16 +81,7 @@ impl Counter {
             rows: 1,
             logit_rows: 1,
             steps: STEPS,
-            io: TableIo {
-                rows: BufferId(0),
-                logit_rows: BufferId(1),
-                tokens: BufferId(2),
-                logits: BufferId(3),
-                segments: None,
-                frames: None,
-                across: None,
-                records: None,
-            },
+            io: TableIo::new([0, 1, 2, 3].map(BufferId)),
             bounds: RowBounds::one_sequence(vocab, 1000).into(),
         };
         let replay = device.prepare(&Arc::new(table), &buffers).unwrap();

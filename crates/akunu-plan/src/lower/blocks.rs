@@ -144,11 +144,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
     fn convolve(&mut self, x: Value, tensor: &str, frames: usize) -> Result<Value, PlanError> {
         let (hidden, cols) = (self.config.hidden_size, 3 * self.graph.cols(x) / FRAMES);
         let name = format!("{}{tensor}", self.prefix);
-        let part = Part {
-            label: tensor.into(),
-            matrix: self.tensors.matrix(&format!("{name}.weight"), hidden, cols)?,
-            bias: self.tensors.bias(&format!("{name}.bias"), hidden)?,
-        };
+        let part = self.tensors.part(&name, tensor.into(), [hidden, cols])?;
         let convolved = self.graph.value("convolved", frames * hidden, RowSet::All);
         for middle in 0..frames {
             let unfolded = self.graph.value("unfolded", cols, RowSet::All);
@@ -199,12 +195,8 @@ impl<'a, 'w> Blocks<'a, 'w> {
         label: &str,
         shape: [usize; 2],
     ) -> Result<Part, PlanError> {
-        let name = |kind: &str| format!("{}blk.{layer}.{tensor}.{kind}", self.prefix);
-        Ok(Part {
-            label: format!("layer.{layer}.{label}"),
-            matrix: self.tensors.matrix(&name("weight"), shape[0], shape[1])?,
-            bias: self.tensors.bias(&name("bias"), shape[0])?,
-        })
+        let name = format!("{}blk.{layer}.{tensor}", self.prefix);
+        self.tensors.part(&name, format!("layer.{layer}.{label}"), shape)
     }
 
     /// The product with one matrix, written to columns of a value.
@@ -218,7 +210,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let config = self.config;
         // The layers of an encoder do not need those before them, and share a cache.
         let cached = if self.prefix.is_empty() { layer } else { 0 };
-        let heads = Heads { count: config.head_count, kv: config.kv_head_count, dim: config.head_dim };
+        let heads = Heads::of(config);
         let (inputs, q_size, kv_size) = (self.graph.cols(x), heads.q_size(), heads.kv_size());
         let label = |part: &str| format!("layer.{layer}.{part}");
         let qkv = self.graph.value("qkv", q_size + 2 * kv_size, RowSet::All);
@@ -265,7 +257,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
 
     fn attend_across(&mut self, layer: usize, x: Value) -> Result<Value, PlanError> {
         let config = self.config;
-        let heads = Heads { count: config.head_count, kv: config.kv_head_count, dim: config.head_dim };
+        let heads = Heads::of(config);
         let shape = [heads.q_size(), self.graph.cols(x)];
         let part = self.part(layer, "cross_attn_q", "cross_q", shape)?;
         let q = self.graph.value("q", heads.q_size(), RowSet::All);

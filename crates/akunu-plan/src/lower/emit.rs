@@ -517,13 +517,15 @@ impl Emitter<'_> {
         if rotation.rope.is_some() { self.shape.context.config.rope.dims as u32 } else { 0 }
     }
 
-    /// The cache of the encoder's states: there is one where anything attends to them.
+    /// The cache of the encoder's states. Present if the model has an encoder.
     fn across(&self) -> KvLayout {
-        self.shape.context.across.unwrap_or(self.shape.context.kv)
+        self.shape.context.across.unwrap_or_else(|| panic!("{} has no encoder's states", self.shape.name))
     }
 
+    /// Present if anything attends to them.
     fn across_rows(&self) -> Rows<Binding> {
-        Rows(self.io.across.unwrap_or(self.io.rows).into())
+        let across = self.io.across.unwrap_or_else(|| panic!("{} attends to no encoder", self.shape.name));
+        Rows(across.into())
     }
 
     fn rows(&self) -> Rows<Binding> {

@@ -141,9 +141,7 @@ impl End {
         let part = |tensors: &mut Tensors<'_>, name: &str, inputs: usize| {
             let weight = format!("{name}.weight");
             let Some(outputs) = tensors.rows(&weight) else { return Ok::<_, PlanError>(None) };
-            let matrix = tensors.matrix(&weight, outputs, inputs)?;
-            let bias = tensors.bias(&format!("{name}.bias"), outputs)?;
-            Ok(Some(Part { label: name.into(), matrix, bias }))
+            tensors.part(name, name.into(), [outputs, inputs]).map(Some)
         };
         match output {
             EncodeOutput::Vectors(pooling) => {

@@ -4,6 +4,7 @@
 use super::weights::{Matrix, Norm};
 use crate::ops::{InputForm, PoolKind, RowSet};
 use crate::{Activation, BufferId, DType, RopeStyle};
+use akunu_arch::ModelConfig;
 use akunu_arch::tower::{Rotation, Span};
 
 /// Rows of numbers that one operation computes and others read.
@@ -127,6 +128,10 @@ pub(super) struct Heads {
 }
 
 impl Heads {
+    pub fn of(config: &ModelConfig) -> Heads {
+        Heads { count: config.head_count, kv: config.kv_head_count, dim: config.head_dim }
+    }
+
     pub fn q_size(self) -> usize {
         self.count * self.dim
     }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use akunu_arch::{ModelConfig, WeightProvider};
 
 use super::blocks::Blocks;
-use super::graph::{Action, Columns, Graph, HeadRotation, Heads, Part, Product, Value};
+use super::graph::{Action, Columns, Graph, HeadRotation, Heads, Product, Value};
 use super::pass::{Spec, build_with};
 use super::weights::Tensors;
 use super::{Buffers, Context, KvLayout, size, too_large};
@@ -45,6 +45,7 @@ impl Encoder {
         let tower = card.encoder_tower(provider, &config, facts.bands);
         let blocks = Blocks::new(&config, card, (tensors, facts.positions), None, &[])?;
         let (mut graph, states) = blocks.lower(&tower)?;
+        // The first block of its tower.
         let frames = Value(0);
         for layer in 0..of_decoder.layer_count {
             keys_and_values(of_decoder, tensors, &mut graph, states, layer)?;
@@ -98,13 +99,12 @@ fn keys_and_values(
     states: Value,
     layer: usize,
 ) -> Result<(), PlanError> {
-    let heads = Heads { count: config.head_count, kv: config.kv_head_count, dim: config.head_dim };
+    let heads = Heads::of(config);
     let kv = graph.value("across", 2 * heads.kv_size(), RowSet::All);
     for (part, first) in [("k", 0), ("v", heads.kv_size())] {
-        let name = |kind: &str| format!("blk.{layer}.cross_attn_{part}.{kind}");
-        let label = format!("layer.{layer}.across.{part}");
-        let matrix = tensors.matrix(&name("weight"), heads.kv_size(), config.hidden_size)?;
-        let part = Part { label: label.clone(), matrix, bias: tensors.bias(&name("bias"), heads.kv_size())? };
+        let (name, label) =
+            (format!("blk.{layer}.cross_attn_{part}"), format!("layer.{layer}.across.{part}"));
+        let part = tensors.part(&name, label.clone(), [heads.kv_size(), config.hidden_size])?;
         let product = Product { out: Columns { of: kv, first }, ..Product::plain(states, part, kv) };
         graph.push(label, Action::Product(product));
     }

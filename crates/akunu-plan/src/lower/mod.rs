@@ -305,16 +305,12 @@ fn table_io(
     [rows, logit_rows, steps, vocab]: [usize; 4],
 ) -> Result<TableIo, PlanError> {
     let mut io = |field: &str, bytes: u64| buffers.add(format!("{name}.{field}"), bytes, BufferKind::Io);
-    Ok(TableIo {
-        rows: io("rows", size(&[rows, crate::Row::BYTES])?),
-        logit_rows: io("logit_rows", size(&[logit_rows, 4])?),
-        tokens: io("tokens", size(&[steps + 1, logit_rows, 4])?),
-        logits: io("logits", size(&[logit_rows, vocab, 4])?),
-        segments: None,
-        frames: None,
-        across: None,
-        records: None,
-    })
+    Ok(TableIo::new([
+        io("rows", size(&[rows, crate::Row::BYTES])?),
+        io("logit_rows", size(&[logit_rows, 4])?),
+        io("tokens", size(&[steps + 1, logit_rows, 4])?),
+        io("logits", size(&[logit_rows, vocab, 4])?),
+    ]))
 }
 
 /// A product of sizes in bytes, or an error if it overflows.

@@ -4,7 +4,7 @@ use akunu_arch::{ModelConfig, NormKind, QueryScaling, RopeScaling, WeightProvide
 use akunu_format::TensorInfo;
 
 use super::Buffers;
-use super::graph::{PositionBias, QueryFactors};
+use super::graph::{Part, PositionBias, QueryFactors};
 use crate::plan::PlanError;
 use crate::rope::{Frequencies, frequencies};
 use crate::{BufferId, BufferKind, Card, DType};
@@ -195,6 +195,17 @@ impl<'a> Tensors<'a> {
             .scales_offsets
             .map(|[scales, offsets]| [add(".scales", 1, scales.bytes), add(".offsets", 2, offsets.bytes)]);
         Ok(Matrix { buffer, scales_offsets, dtype: tensor.dtype, rows, cols })
+    }
+
+    /// A matrix of `[outputs, inputs]` with its bias, if the file has one.
+    pub fn part(
+        &mut self,
+        name: &str,
+        label: String,
+        [outputs, inputs]: [usize; 2],
+    ) -> Result<Part, PlanError> {
+        let matrix = self.matrix(&format!("{name}.weight"), outputs, inputs)?;
+        Ok(Part { label, matrix, bias: self.bias(&format!("{name}.bias"), outputs)? })
     }
 
     /// The norm whose weights have this name and shape.
