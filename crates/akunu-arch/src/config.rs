@@ -63,6 +63,8 @@ pub struct ModelConfig {
     pub embedding: EmbeddingFacts,
     /// The encoder of audio whose states the decoder attends to, in models that transcribe.
     pub encoder: Option<EncoderFacts>,
+    /// The heads (layer, head) of the decoder whose attention to the audio follows what is said, if the files state them.
+    pub alignment_heads: Vec<[usize; 2]>,
     /// Parts of the file that are not run, such as a vision encoder.
     pub left_out: Option<&'static str>,
     pub sampling: SuggestedSampling,
@@ -81,6 +83,8 @@ pub struct EncoderFacts {
     pub positions: usize,
     /// Mel bands of a frame.
     pub bands: usize,
+    /// Whether prompts name a language and a task, if the files state it.
+    pub multilingual: Option<bool>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

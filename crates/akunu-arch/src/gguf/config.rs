@@ -204,6 +204,7 @@ fn read(
         bidirectional: bidirectional(keys)?,
         embedding: embedding_facts(keys, tensors)?,
         encoder: encoder(keys)?,
+        alignment_heads: Vec::new(),
         left_out: None,
         sampling: sampling(keys.metadata)?,
         eos_ids: eos_ids(keys.metadata)?,
@@ -223,6 +224,7 @@ fn encoder(keys: &Keys<'_>) -> Result<Option<EncoderFacts>, FormatError> {
         ffn_size: keys.required(Fact::EncoderFfnSize)?,
         positions: keys.required(Fact::EncoderPositions)?,
         bands: keys.required(Fact::MelBands)?,
+        multilingual: None,
     }))
 }
 

@@ -206,6 +206,7 @@ pub(super) fn model_config(
         bidirectional: fields.card.bidirectional || text.bool(BIDIRECTIONAL)? == Some(true),
         embedding: super::classifier::classifier_facts(&fields, tensors)?,
         encoder: encoder(&fields)?,
+        alignment_heads: Vec::new(),
         left_out: None,
         sampling: generation.map_or(Ok(SuggestedSampling::default()), sampling)?,
         eos_ids: eos_ids(&[Some(text), Some(root), generation])?,
@@ -238,6 +239,7 @@ fn encoder(fields: &Fields<'_>) -> Result<Option<EncoderFacts>, FormatError> {
         ffn_size: fields.required(Fact::EncoderFfnSize)?,
         positions: fields.required(Fact::EncoderPositions)?,
         bands: fields.required(Fact::MelBands)?,
+        multilingual: None,
     }))
 }
 

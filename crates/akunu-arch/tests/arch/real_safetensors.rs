@@ -82,7 +82,14 @@ fn a_model_that_hears_has_the_facts_of_its_encoder() {
     let Some(path) = akunu_testing::data(TEST, "golden/tiny_whisper.safetensors") else { return };
     let model = open_model(&path).unwrap();
     let config = model.config();
-    let encoder = EncoderFacts { layer_count: 2, head_count: 2, ffn_size: 24, positions: 13, bands: 80 };
+    let encoder = EncoderFacts {
+        layer_count: 2,
+        head_count: 2,
+        ffn_size: 24,
+        positions: 13,
+        bands: 80,
+        multilingual: None,
+    };
     assert_eq!((config.encoder, config.layer_count, config.context_length), (Some(encoder), 2, 12));
     assert_eq!(model.tensor("enc.conv1.weight").unwrap().shape, [12, 240]);
     assert_eq!(model.tensor("enc.blk.1.ffn_up.weight").unwrap().shape, [24, 12]);

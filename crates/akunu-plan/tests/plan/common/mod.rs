@@ -68,6 +68,7 @@ pub fn config(architecture: &str) -> ModelConfig {
         bidirectional: false,
         embedding: EmbeddingFacts::default(),
         encoder: None,
+        alignment_heads: Vec::new(),
         left_out: None,
         sampling: SuggestedSampling::default(),
         eos_ids: vec![],
