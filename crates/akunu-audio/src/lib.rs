@@ -16,7 +16,9 @@
 //! }
 //! mel.finish();
 //! assert_eq!(mel.length(), 100);
-//! assert_eq!(mel.scaled(0, 3000).len(), 80 * 3000);
+//! let mut frames = Vec::new();
+//! mel.scaled(0, 100, 3000, &mut frames);
+//! assert_eq!(frames.len(), 80 * 3000);
 //! # Ok(())
 //! # }
 //! ```

@@ -30,9 +30,17 @@ pub struct Mel {
     samples: Vec<f32>,
     /// How many samples came.
     taken: u64,
-    /// The logarithms of base 10 of the frames that are kept, and the index of the first of them.
-    kept: VecDeque<Vec<f32>>,
+    kept: VecDeque<Frame>,
+    /// The index of the first frame that is kept.
     first: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Frame {
+    /// The logarithm of base 10 of each band's power.
+    bands: Vec<f32>,
+    /// The same for the mean of all bands.
+    loudness: f32,
 }
 
 impl Mel {
@@ -97,20 +105,28 @@ impl Mel {
         }
     }
 
-    /// The frames from `from`, as many as there are up to `count` and silence after them, scaled as the model was trained
-    /// on: at most 8 powers of ten below the loudest of them. Row by row, a row for each band.
-    pub fn scaled(&self, from: u64, count: usize) -> Vec<f32> {
-        let skipped = usize::try_from(from.saturating_sub(self.first)).unwrap_or(usize::MAX);
-        let frames: Vec<&Vec<f32>> = self.kept.iter().skip(skipped).take(count).collect();
+    /// Appends the frames from `from`, as many of `count` as there are and silence up to `window`, scaled as the model was
+    /// trained on: at most 8 powers of ten below the loudest of them. The bands of a frame are beside each other.
+    pub fn scaled(&self, from: u64, count: usize, window: usize, out: &mut Vec<f32>) {
         let silence = FLOOR.log10() as f32;
-        let loudest =
-            frames.iter().flat_map(|frame| frame.iter()).fold(silence, |most, &value| most.max(value));
+        let loudest = self.from(from, count).flat_map(|frame| &frame.bands);
+        let loudest = loudest.fold(silence, |most, &value| most.max(value));
         let scaled = |value: f32| (value.max(loudest - 8.0) + 4.0) / 4.0;
-        let mut out = Vec::with_capacity(self.filters.len() * count);
-        for band in 0..self.filters.len() {
-            out.extend((0..count).map(|i| scaled(frames.get(i).map_or(silence, |frame| frame[band]))));
+        let end = out.len() + window * self.filters.len();
+        for frame in self.from(from, count.min(window)) {
+            out.extend(frame.bands.iter().map(|&value| scaled(value)));
         }
-        out
+        out.resize(end, scaled(silence));
+    }
+
+    /// How loud frames are: the power of all bands as a power of ten, about 0 for a tone of full scale.
+    pub fn loudness(&self, from: u64, count: usize) -> Vec<f32> {
+        self.from(from, count).map(|frame| frame.loudness).collect()
+    }
+
+    fn from(&self, from: u64, count: usize) -> impl Iterator<Item = &Frame> {
+        let skipped = usize::try_from(from.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        self.kept.iter().skip(skipped).take(count)
     }
 
     fn mirror_beginning(&mut self) {
@@ -129,11 +145,15 @@ impl Mel {
             }
             self.fft.transform(&values, &mut spectrum);
             let power = |i: usize| spectrum[i].re * spectrum[i].re + spectrum[i].im * spectrum[i].im;
+            let mut all = 0.0;
             let band = |(from, filter): &(usize, Vec<f64>)| {
                 let sum: f64 = filter.iter().enumerate().map(|(i, weight)| weight * power(from + i)).sum();
+                all += sum;
                 sum.max(FLOOR).log10() as f32
             };
-            self.kept.push_back(self.filters.iter().map(band).collect());
+            let bands: Vec<f32> = self.filters.iter().map(band).collect();
+            let loudness = (all / bands.len() as f64).max(FLOOR).log10() as f32;
+            self.kept.push_back(Frame { bands, loudness });
             begin += HOP;
         }
         self.samples.drain(..begin);

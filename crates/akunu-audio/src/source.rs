@@ -72,6 +72,11 @@ impl Audio {
         Self::from_source(Box::new(ReadOnlySource::new(reader)), None)
     }
 
+    /// From a file of samples without a container.
+    pub fn open_pcm(path: &Path, pcm: Pcm) -> Result<Self, AudioError> {
+        Self::from_pcm(File::open(path)?, pcm)
+    }
+
     /// From samples without a container.
     pub fn from_pcm(reader: impl Read + Send + Sync + 'static, pcm: Pcm) -> Result<Self, AudioError> {
         let spec = Spec::new(pcm.rate, pcm.channels)?;

@@ -5,6 +5,12 @@ use akunu_audio::{Audio, Mel, mel_filters};
 use akunu_testing::data;
 use serde_json::Value;
 
+fn scaled(mel: &Mel, from: u64, count: usize) -> Vec<f32> {
+    let mut frames = Vec::new();
+    mel.scaled(from, count, count, &mut frames);
+    frames
+}
+
 /// A second of a tone of 440 Hz.
 fn tone() -> Vec<f32> {
     (0..16_000)
@@ -26,12 +32,12 @@ fn frames_of_speech_are_those_of_hugging_face() {
             samples.clear();
         }
         mel.finish();
-        let scaled = mel.scaled(0, 3000);
+        let scaled = scaled(&mel, 0, 3000);
         for row in oracle[bands.to_string()].as_array().expect("frames") {
             let row: Vec<f64> = row.as_array().expect("numbers").iter().filter_map(Value::as_f64).collect();
             assert_eq!(row.len(), 1 + bands);
             for (band, wanted) in row[1..].iter().enumerate() {
-                let ours = f64::from(scaled[band * 3000 + row[0] as usize]);
+                let ours = f64::from(scaled[row[0] as usize * bands + band]);
                 assert!(
                     (ours - wanted).abs() <= 2e-6,
                     "frame {}, band {band}: {ours} is not {wanted}",
@@ -55,8 +61,8 @@ fn frames_of_a_tone_are_those_of_hugging_face() {
     let mut mel = Mel::new(80);
     mel.push(&tone());
     mel.finish();
-    let scaled = mel.scaled(0, 3000);
-    let at = |frame: usize, band: usize| f64::from(scaled[band * 3000 + frame]);
+    let scaled = scaled(&mel, 0, 3000);
+    let at = |frame: usize, band: usize| f64::from(scaled[frame * 80 + band]);
     let frames = oracle["oracle_mel"].as_array().expect("frames");
     assert_eq!(frames.len(), 30);
     for (i, frame) in frames.iter().enumerate() {
@@ -80,7 +86,7 @@ fn pieces_of_any_size_give_the_same_frames() {
         tone.chunks(piece).for_each(|samples| mel.push(samples));
         mel.finish();
         assert_eq!((mel.length(), mel.frames()), (100, 0..102));
-        assert_eq!(mel.scaled(0, 200), whole.scaled(0, 200), "pieces of {piece}");
+        assert_eq!(scaled(&mel, 0, 200), scaled(&whole, 0, 200), "pieces of {piece}");
     }
 }
 
@@ -91,7 +97,7 @@ fn very_short_streams_have_frames() {
         mel.push(&tone()[..length]);
         mel.finish();
         assert_eq!(mel.length(), length as u64 / 160);
-        assert!(mel.scaled(0, 10).iter().all(|value| value.is_finite()));
+        assert!(scaled(&mel, 0, 10).iter().all(|value| value.is_finite()));
     }
 }
 
@@ -99,9 +105,27 @@ fn very_short_streams_have_frames() {
 fn frames_that_are_forgotten_leave_the_others_as_they_are() {
     let mut mel = Mel::new(80);
     mel.push(&tone());
-    let before = mel.scaled(50, 10);
+    let before = scaled(&mel, 50, 10);
     mel.forget(50);
-    assert_eq!((mel.frames().start, mel.scaled(50, 10)), (50, before));
+    assert_eq!((mel.frames().start, scaled(&mel, 50, 10)), (50, before));
+}
+
+#[test]
+fn windows_end_in_silence_and_loudness_is_of_all_bands() {
+    let mut mel = Mel::new(80);
+    mel.push(&tone());
+    let mut frames = vec![7.0];
+    mel.scaled(0, 50, 60, &mut frames);
+    assert_eq!(frames.len(), 1 + 60 * 80);
+    assert_eq!(frames[1..=50 * 80], scaled(&mel, 0, 50));
+    let loudest = frames[1..].iter().fold(f32::MIN, |most, &value| most.max(value));
+    assert!(frames[1 + 50 * 80..].iter().all(|value| (value - (loudest - 2.0)).abs() < 1e-6));
+    let mut quiet = Mel::new(80);
+    quiet.push(&tone().iter().map(|sample| sample / 100.0).collect::<Vec<_>>());
+    let (loud, quiet) = (mel.loudness(10, 80), quiet.loudness(10, 80));
+    assert_eq!(loud.len(), 80);
+    // 40 dB.
+    assert!(loud.iter().zip(quiet).all(|(loud, quiet)| (loud - quiet - 4.0).abs() < 1e-3));
 }
 
 #[test]

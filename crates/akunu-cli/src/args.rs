@@ -61,6 +61,7 @@ pub enum Command {
     Perplexity(commands::perplexity::PerplexityArgs),
     Embed(commands::embed::EmbedArgs),
     Rerank(commands::rerank::RerankArgs),
+    Transcribe(commands::transcribe::TranscribeArgs),
     Tokenize(commands::tokenize::TokenizeArgs),
     Detokenize(commands::detokenize::DetokenizeArgs),
     Imatrix(commands::imatrix::ImatrixArgs),

@@ -26,7 +26,7 @@ impl Progress {
         Progress::with_template(what, total, "{spinner} {msg} {wide_bar} {bytes}/{total_bytes} {eta}")
     }
 
-    fn with_template(what: &'static str, total: u64, template: &str) -> Progress {
+    pub fn with_template(what: &'static str, total: u64, template: &str) -> Progress {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden()).with_message(what);
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> ").tick_chars("|/-\\ "));

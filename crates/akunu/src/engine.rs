@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use akunu_plan::sample::Records;
 use akunu_plan::{
     Capabilities, Device, Entries, InPlace, KvType, Loaded, MemoryPlan, ModelPlan, Move, OnLoad, PassKind,
-    PlanError, PlanOptions, Row, Submission,
+    PlanOptions, Row, Submission,
 };
 
 use crate::memory::reserved;
@@ -43,6 +43,10 @@ pub struct EngineOptions {
     /// Maximum duration of a decode submission, estimated from measured steps. Text is streamed, and requests are cancelled or
     /// added, between submissions. [`Duration::ZERO`]: submissions of one step.
     pub chain_time: Duration,
+    /// Windows of audio that the encoder computes in one pass, in models that transcribe.
+    pub encoder_windows: usize,
+    /// Slots, one after the other, whose texts are about the same window of audio, in models that transcribe.
+    pub beams: usize,
     /// Fuse QKV and gate·up where their types agree, and other operations where the device supports it. Off only for comparisons.
     pub fuse: bool,
 }
@@ -60,6 +64,8 @@ impl Default for EngineOptions {
             logit_rows: 1,
             chain: None,
             chain_time: DEFAULT_CHAIN_TIME,
+            encoder_windows: 1,
+            beams: 1,
             fuse: true,
         }
     }
@@ -121,6 +127,8 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
     at_least_1("the chunk", options.chunk)?;
     at_least_1("the number of logit rows", Some(options.logit_rows))?;
     at_least_1("the chain", options.chain)?;
+    at_least_1("the number of windows of a pass", Some(options.encoder_windows))?;
+    at_least_1("the number of beams", Some(options.beams))?;
 
     let trained = model.config().context_length;
     let context = options.context.unwrap_or(trained.clamp(1, DEFAULT_CONTEXT));
@@ -134,8 +142,8 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
         prefill_rows,
         prefill_logit_rows: options.logit_rows.min(prefill_rows),
         chain: options.chain.unwrap_or(capabilities.chain).clamp(1, context),
-        windows: 1,
-        beams: 1,
+        windows: options.encoder_windows,
+        beams: options.beams,
         fuse: options.fuse,
         keep_inputs: false,
     };
@@ -242,15 +250,24 @@ impl Engine {
     /// As [`Engine::on_device`], and reports the progress, which may cancel it.
     pub fn load(
         model: Arc<Model>,
+        device: Box<dyn Device>,
+        options: &EngineOptions,
+        on_load: OnLoad<'_>,
+    ) -> Result<Engine, Error> {
+        match model.config().encoder {
+            Some(_) => Err(Error::OnlyTranscribes),
+            None => Engine::load_any(model, device, options, on_load),
+        }
+    }
+
+    /// As [`Engine::load`], models that transcribe included.
+    pub(crate) fn load_any(
+        model: Arc<Model>,
         mut device: Box<dyn Device>,
         options: &EngineOptions,
         on_load: OnLoad<'_>,
     ) -> Result<Engine, Error> {
         let start = Instant::now();
-        if model.config().encoder.is_some() {
-            let reason = "the model transcribes audio, which is not available yet";
-            return Err(PlanError::Unsupported(reason.into()).into());
-        }
         let plan = plan(&model, device.capabilities(), options)?;
         let available = available(device.capabilities());
         check_fits(&plan, available)?;

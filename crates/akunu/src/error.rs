@@ -110,6 +110,23 @@ pub enum Error {
     )]
     NotGenerative,
 
+    #[error(
+        "this model transcribes audio (akunu transcribe; /v1/audio/transcriptions), and does not generate text by itself"
+    )]
+    OnlyTranscribes,
+
+    #[error("this model does not transcribe audio: use a Whisper model")]
+    DoesNotTranscribe,
+
+    #[error("this model knows English only, and was asked {asked}")]
+    EnglishOnly { asked: String },
+
+    #[error("the model does not know the language \"{code}\"; it knows {known}")]
+    UnknownLanguage { code: String, known: String },
+
+    #[error(transparent)]
+    Audio(#[from] akunu_audio::AudioError),
+
     #[error("no pass has computed logits yet")]
     NoLogits,
 

@@ -45,9 +45,11 @@ mod score;
 mod session;
 mod stop;
 mod texts;
+pub mod transcribe;
 mod verify;
 
 pub use akunu_arch::{ModelConfig, Pooling, WeightProvider};
+pub use akunu_audio as audio;
 pub use akunu_format::{DType, TensorInfo};
 pub use akunu_grammar::{GrammarError, Reasoning, ResponseFormat, Tool};
 pub use akunu_plan::random;
@@ -74,4 +76,8 @@ pub use prompt::check_prompt;
 pub use sampling::{Breakers, Sampler, Sampling};
 pub use score::{Perplexity, ScoredToken, Windows};
 pub use session::Session;
+pub use transcribe::{
+    Event, Job, Segment, SpeechTask, Timestamps, TranscribeOptions, Transcriber, TranscriberOptions,
+    Transcript, TranscriptFormat, Word,
+};
 pub use verify::{verify, verify_texts};

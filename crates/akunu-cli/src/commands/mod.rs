@@ -26,6 +26,7 @@ pub mod serve;
 pub mod synth;
 pub mod table;
 pub mod tokenize;
+pub mod transcribe;
 pub mod verify;
 
 use std::path::Path;
@@ -61,6 +62,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Imatrix(args) => imatrix::run(&args, &mut out),
         Command::Embed(args) => embed::run(args, &mut out),
         Command::Rerank(args) => rerank::run(args, &mut out),
+        Command::Transcribe(args) => transcribe::run(args, &mut out),
         Command::Tokenize(args) => tokenize::run(args, &mut out),
         Command::Detokenize(args) => detokenize::run(&args, &mut out),
         Command::Quantize(args) => quantize::run(&args, &mut out),

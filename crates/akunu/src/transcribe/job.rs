@@ -1,0 +1,294 @@
+//! One file on its way to text: what was read of it, where the next window begins, and what was found.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use akunu_audio::{Audio, Damage, HOP, Mel, RATE};
+
+use super::decode::Decoded;
+use super::segments::{Part, Parts, repeated, split};
+use super::{Segment, Timestamps, TranscribeOptions, Transcriber, cuts};
+use crate::Error;
+
+/// Steps of timestamps are this many frames.
+const STEP_FRAMES: u64 = 2;
+
+/// The temperature above which a text is not shown to the model with the next window.
+const HIGH_TEMPERATURE: f32 = 0.5;
+
+/// What is found, in the order of the audio.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The language was detected; or it is known without that, and has probability 1.
+    Language {
+        code: String,
+        probability: f64,
+    },
+    Segment(Segment),
+    /// All of the audio up to here is transcribed.
+    Progress {
+        seconds: f64,
+    },
+    /// A text that ended in a loop was cut.
+    Repetition {
+        seconds: f64,
+    },
+    /// Parts of the file could not be decoded.
+    Damage(Damage),
+}
+
+/// Frames of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub first: u64,
+    pub count: usize,
+}
+
+impl Span {
+    fn seconds(&self) -> f64 {
+        seconds(self.first)
+    }
+}
+
+fn seconds(frame: u64) -> f64 {
+    frame as f64 * HOP as f64 / f64::from(RATE)
+}
+
+#[derive(Debug)]
+pub struct Job {
+    audio: Audio,
+    has_ended: bool,
+    mel: Mel,
+    /// Frames of a window.
+    window: usize,
+    options: TranscribeOptions,
+    /// The index of the language.
+    language: Option<usize>,
+    /// The index of the first frame that is not transcribed.
+    next: u64,
+    /// The tokens that the next window goes on from.
+    before: Vec<u32>,
+    segments: usize,
+    events: VecDeque<Event>,
+    is_over: bool,
+    cancel: Arc<AtomicBool>,
+}
+
+impl Job {
+    pub(super) fn new(
+        audio: Audio,
+        options: TranscribeOptions,
+        (bands, window): (usize, usize),
+        language: Option<usize>,
+        before: Vec<u32>,
+    ) -> Job {
+        Job {
+            audio,
+            has_ended: false,
+            mel: Mel::new(bands),
+            window,
+            options,
+            language,
+            next: 0,
+            before,
+            segments: 0,
+            events: VecDeque::new(),
+            is_over: false,
+            cancel: Arc::default(),
+        }
+    }
+
+    /// Whether all is transcribed, or the job was cancelled.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Cancels the job when it is set to true.
+    pub fn cancel_flag(&self) -> &Arc<AtomicBool> {
+        &self.cancel
+    }
+
+    /// What was found since the last call.
+    pub fn events(&mut self) -> Vec<Event> {
+        self.events.drain(..).collect()
+    }
+
+    /// The length that the file says it has.
+    pub fn seconds(&self) -> Option<f64> {
+        self.audio.seconds()
+    }
+
+    /// The job is cancelled when this is set to true.
+    pub fn cancelled_by(self, cancel: Arc<AtomicBool>) -> Job {
+        Job { cancel, ..self }
+    }
+
+    /// The frames of the first window, whatever is in it.
+    pub(super) fn first(&mut self, frames: &mut Vec<f32>) -> Result<(), Error> {
+        self.read(self.window as u64)?;
+        self.mel.scaled(0, self.window, self.window, frames);
+        Ok(())
+    }
+
+    pub(super) fn options(&self) -> &TranscribeOptions {
+        &self.options
+    }
+
+    pub(super) fn language(&self) -> Option<usize> {
+        self.language
+    }
+
+    pub(super) fn text_before(&self) -> &[u32] {
+        &self.before
+    }
+
+    /// Whether windows do not wait for one another.
+    pub(super) fn is_parallel(&self) -> bool {
+        self.options.parallel || self.options.timestamps == Timestamps::None
+    }
+
+    pub(super) fn set_language(&mut self, index: usize, code: &str, probability: f64) {
+        if self.language.is_none() {
+            self.language = Some(index);
+            self.events.push_back(Event::Language { code: code.to_string(), probability });
+        }
+    }
+
+    /// The next window, whose frames are appended to `frames`.
+    pub(super) fn next(&mut self, frames: &mut Vec<f32>) -> Result<Option<Span>, Error> {
+        while !self.is_over {
+            if self.cancel.load(Ordering::Relaxed) {
+                self.is_over = true;
+                break;
+            }
+            self.mel.forget(self.next);
+            // A pause may be looked for in as much as the next window.
+            self.read(self.next + 2 * self.window as u64)?;
+            let content = if self.has_ended { self.mel.length() } else { self.mel.frames().end };
+            let left = content.saturating_sub(self.next);
+            if left == 0 {
+                self.end(content);
+                break;
+            }
+            let loudness = self.mel.loudness(self.next, left.min(2 * self.window as u64) as usize);
+            let (first, count) = if self.is_parallel() {
+                let part =
+                    cuts::next_part(&loudness, self.window, self.has_ended && left == loudness.len() as u64);
+                (self.next + part.start as u64, part.len())
+            } else {
+                (self.next, loudness.len().min(self.window))
+            };
+            let skipped = (first - self.next) as usize;
+            if count == 0 || cuts::is_silent(&loudness[skipped..skipped + count]) {
+                self.advance(first + count as u64);
+                continue;
+            }
+            // The last frames of the audio are followed by those that it ends in.
+            let shown = if first + count as u64 == content { self.window } else { count };
+            self.mel.scaled(first, shown, self.window, frames);
+            if self.is_parallel() {
+                self.next = first + count as u64;
+            }
+            return Ok(Some(Span { first, count }));
+        }
+        Ok(None)
+    }
+
+    fn read(&mut self, frames: u64) -> Result<(), Error> {
+        let mut samples = Vec::new();
+        while !self.has_ended && self.mel.frames().end < frames {
+            samples.clear();
+            self.has_ended = !self.audio.read(&mut samples)?;
+            self.mel.push(&samples);
+            if self.has_ended {
+                self.mel.finish();
+            }
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, to: u64) {
+        self.next = self.next.max(to);
+        let seconds = seconds(to);
+        self.events.push_back(Event::Progress { seconds });
+    }
+
+    fn end(&mut self, content: u64) {
+        if *self.audio.damage() != Damage::default() {
+            self.events.push_back(Event::Damage(self.audio.damage().clone()));
+        }
+        self.events.push_back(Event::Progress { seconds: seconds(content) });
+        self.is_over = true;
+    }
+
+    /// Takes the text of a window.
+    pub(super) fn take(&mut self, by: &Transcriber, span: Span, mut decoded: Decoded) -> Result<(), Error> {
+        if self.cancel.load(Ordering::Relaxed) {
+            self.is_over = true;
+            return Ok(());
+        }
+        let end = span.first + span.count as u64;
+        if decoded.is_silence(&self.options) {
+            self.advance(end);
+            return Ok(());
+        }
+        let timestamps = by.tokens.timestamps.clone();
+        let is_loop = self.options.compression.is_some_and(|most| decoded.compression > f64::from(most));
+        if let Some(range) = repeated(&decoded.tokens, &timestamps).filter(|_| is_loop) {
+            decoded.tokens.drain(range);
+            self.events.push_back(Event::Repetition { seconds: span.seconds() });
+        }
+        let steps = (span.count as u64).div_ceil(STEP_FRAMES) as u32;
+        let Parts { parts, advance, .. } = split(&decoded.tokens, &timestamps, steps);
+        let mut kept = Vec::new();
+        for part in parts {
+            kept.extend(self.add(by, span, part, &decoded)?);
+        }
+        if self.is_parallel() {
+            self.events.push_back(Event::Progress { seconds: seconds(end) });
+            return Ok(());
+        }
+        let is_high = decoded.temperature > HIGH_TEMPERATURE;
+        if is_high || !self.options.condition {
+            self.before.clear();
+        } else {
+            self.before.extend(kept);
+            // As many as a prompt may have.
+            let most = by.engine.context() / 2;
+            self.before.drain(..self.before.len().saturating_sub(most));
+        }
+        self.advance(span.first + (u64::from(advance) * STEP_FRAMES).min(span.count as u64));
+        Ok(())
+    }
+
+    /// Adds a segment if it has a text, and returns its tokens.
+    fn add(
+        &mut self,
+        by: &Transcriber,
+        span: Span,
+        part: Part,
+        decoded: &Decoded,
+    ) -> Result<Vec<u32>, Error> {
+        let text = by.text(&part.tokens)?;
+        if text.trim().is_empty() || part.steps.is_empty() {
+            return Ok(Vec::new());
+        }
+        let at = |step: u32| seconds(span.first + u64::from(step) * STEP_FRAMES);
+        self.events.push_back(Event::Segment(Segment {
+            id: self.segments,
+            window: span.seconds(),
+            start: at(part.steps.start),
+            end: at(part.steps.end).min(seconds(span.first + span.count as u64)),
+            text,
+            tokens: part.tokens.clone(),
+            words: Vec::new(),
+            temperature: decoded.temperature,
+            mean_log_probability: decoded.mean_log_probability,
+            compression: decoded.compression,
+            no_speech: decoded.no_speech,
+        }));
+        self.segments += 1;
+        Ok(part.tokens)
+    }
+}

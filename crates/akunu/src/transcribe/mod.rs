@@ -1,0 +1,366 @@
+//! From audio to text with times, by models of Whisper's kind: windows of 30 seconds, decoded by the rules that they were
+//! trained with.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let model = Arc::new(akunu::Model::open("whisper-small")?);
+//! let mut transcriber = akunu::Transcriber::new(model, &akunu::TranscriberOptions::default())?;
+//! let audio = akunu::audio::Audio::open("talk.mp3".as_ref())?;
+//! let transcript = transcriber.transcribe(audio, &akunu::TranscribeOptions::default(), &mut |_| {})?;
+//! println!("{}", transcript.text);
+//! # Ok(())
+//! # }
+//! ```
+
+mod cuts;
+mod decode;
+mod encode;
+pub mod formats;
+mod job;
+mod options;
+mod rules;
+mod search;
+mod segments;
+
+#[cfg(test)]
+mod oracle;
+
+use std::sync::Arc;
+
+use akunu_audio::Audio;
+use akunu_plan::{Device, OnLoad, PlanError};
+use akunu_tokenizer::{EncodeOptions, SpeechTokens, Tokenizer};
+
+pub use formats::TranscriptFormat;
+pub use job::{Event, Job};
+pub use options::{SpeechTask, Timestamps, TranscribeOptions};
+
+use crate::{Engine, EngineOptions, Error, Feed, Model, Session};
+use decode::Window;
+use rules::Rules;
+
+/// Part of an audio file with its text. Times are in seconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Segment {
+    /// Counts from 0.
+    pub id: usize,
+    /// Where the window begins that it was found in.
+    pub window: f64,
+    pub start: f64,
+    pub end: f64,
+    pub text: String,
+    /// Timestamps included.
+    pub tokens: Vec<u32>,
+    pub words: Vec<Word>,
+    pub temperature: f32,
+    pub mean_log_probability: f64,
+    pub compression: f64,
+    pub no_speech: f64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Word {
+    pub text: String,
+    pub start: f64,
+    pub end: f64,
+    pub probability: f64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Transcript {
+    /// The code of the language, given or detected; `None` if there was no speech to detect it by.
+    pub language: Option<String>,
+    /// Seconds of audio.
+    pub duration: f64,
+    pub text: String,
+    pub segments: Vec<Segment>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct TranscriberOptions {
+    /// The context, slots and rows of logits are those of the windows and beams, and what is set for them here is not
+    /// used.
+    pub engine: EngineOptions,
+    /// Windows that are decoded together.
+    pub windows: usize,
+    /// The most texts of a window that are followed: the most that [`TranscribeOptions::beams`] and
+    /// [`TranscribeOptions::best_of`] may be.
+    pub beams: usize,
+}
+
+impl Default for TranscriberOptions {
+    fn default() -> TranscriberOptions {
+        TranscriberOptions { engine: EngineOptions::default(), windows: 1, beams: 5 }
+    }
+}
+
+/// The most windows that the encoder computes in one pass. More of them make no pass faster.
+const ENCODER_WINDOWS: usize = 4;
+
+/// The tokens between `<|startoftranscript|>` and the first that is sampled, and that token itself.
+const LONGEST_START: usize = 4;
+
+impl TranscriberOptions {
+    /// The options of the engine that transcribes.
+    pub fn engine(&self) -> EngineOptions {
+        let slots = self.windows * self.beams;
+        EngineOptions {
+            context: None,
+            slots,
+            logit_rows: slots.max(LONGEST_START * self.windows),
+            encoder_windows: self.windows.clamp(1, ENCODER_WINDOWS),
+            beams: self.beams,
+            ..self.engine.clone()
+        }
+    }
+}
+
+/// A model that transcribes, on a device.
+#[derive(Debug)]
+pub struct Transcriber {
+    engine: Engine,
+    tokenizer: Arc<dyn Tokenizer>,
+    tokens: SpeechTokens,
+    rules: Rules,
+    /// One for each slot.
+    sessions: Vec<Session>,
+    windows: usize,
+    beams: usize,
+    multilingual: bool,
+    /// Rows of the last pass.
+    logits: Vec<f32>,
+}
+
+impl Transcriber {
+    pub fn new(model: Arc<Model>, options: &TranscriberOptions) -> Result<Transcriber, Error> {
+        let engine = &options.engine;
+        let device = crate::open_device(engine.device, engine.threads, &engine.backends)?;
+        Transcriber::load(model, device, options, &mut akunu_plan::unwatched)
+    }
+
+    /// On an open device; reports the progress, which may cancel it.
+    pub fn load(
+        model: Arc<Model>,
+        device: Box<dyn Device>,
+        options: &TranscriberOptions,
+        on_load: OnLoad<'_>,
+    ) -> Result<Transcriber, Error> {
+        for (name, value) in
+            [("the number of windows", options.windows), ("the number of beams", options.beams)]
+        {
+            if value == 0 || value > 64 {
+                return Err(Error::Setting { name, value: value.to_string(), expected: "from 1 to 64" });
+            }
+        }
+        let Some(encoder) = model.config().encoder else { return Err(Error::DoesNotTranscribe) };
+        let tokenizer = model.tokenizer()?.clone();
+        let rows = model.config().vocab_size;
+        let tokens = SpeechTokens::new(&*tokenizer, rows).ok_or_else(|| {
+            PlanError::Unsupported(
+                "the vocabulary has no <|startoftranscript|>, so it is not of a model that \
+                                    transcribes"
+                    .into(),
+            )
+        })?;
+        let multilingual = encoder.multilingual.unwrap_or(rows >= 51865);
+        let plain = EncodeOptions::default();
+        let rules = Rules::new(&tokens, &[], tokenizer.encode(" ", plain)?);
+        let mut engine = Engine::load_any(model, device, &options.engine(), on_load)?;
+        let sessions = (0..options.windows * options.beams).map(|_| engine.session());
+        let sessions = sessions.collect::<Result<_, Error>>()?;
+        Ok(Transcriber {
+            engine,
+            tokenizer,
+            tokens,
+            rules,
+            sessions,
+            windows: options.windows,
+            beams: options.beams,
+            multilingual,
+            logits: Vec::new(),
+        })
+    }
+
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Whether prompts name a language and a task: English is not the only one.
+    pub fn is_multilingual(&self) -> bool {
+        self.multilingual
+    }
+
+    /// The codes of the languages that the model knows.
+    pub fn languages(&self) -> impl Iterator<Item = &str> {
+        let most = if self.multilingual { usize::MAX } else { 0 };
+        self.tokens.languages.iter().take(most).map(|(code, _)| code.as_str())
+    }
+
+    /// Transcribes one file. `on_event` sees what is found as it is found.
+    pub fn transcribe(
+        &mut self,
+        audio: Audio,
+        options: &TranscribeOptions,
+        on_event: &mut dyn FnMut(&Event),
+    ) -> Result<Transcript, Error> {
+        let mut job = self.job(audio, options)?;
+        let mut transcript = Transcript::default();
+        while !job.is_over() {
+            self.step(&mut [&mut job])?;
+            for event in job.events() {
+                on_event(&event);
+                transcript.add(event);
+            }
+        }
+        Ok(transcript)
+    }
+
+    /// Begins with a file, which [`Transcriber::step`] goes on with.
+    pub fn job(&self, audio: Audio, options: &TranscribeOptions) -> Result<Job, Error> {
+        options.check(self)?;
+        let encoder = self.engine.plan().config.encoder.ok_or(Error::DoesNotTranscribe)?;
+        let language = self.multilingual.then(|| options.language.as_deref());
+        let language =
+            language.flatten().and_then(|code| self.tokens.languages.iter().position(|(c, _)| c == code));
+        let prompt = match options.prompt.as_deref().map(str::trim) {
+            Some(prompt) if !prompt.is_empty() => {
+                self.tokenizer.encode(&format!(" {prompt}"), EncodeOptions::default())?
+            }
+            _ => Vec::new(),
+        };
+        Ok(Job::new(audio, options.clone(), (encoder.bands, 2 * encoder.positions), language, prompt))
+    }
+
+    /// The logits of all positions of `ids` over the first window of a file.
+    pub fn logits(&mut self, audio: Audio, ids: &[u32]) -> Result<&[f32], Error> {
+        self.engine.check_prompt(ids)?;
+        let mut job =
+            self.job(audio, &TranscribeOptions { beams: 1, best_of: 1, ..TranscribeOptions::default() })?;
+        let mut frames = Vec::new();
+        job.first(&mut frames)?;
+        self.encode(1, &frames)?;
+        let mut logits = Vec::new();
+        self.sessions[0].clear();
+        let most = self.engine.plan().tables.prefill().logit_rows;
+        for ids in ids.chunks(most) {
+            self.engine.pass(&mut [Feed { session: &mut self.sessions[0], ids, logits: ids.len() }])?;
+            self.engine.append_logits(&mut logits)?;
+        }
+        self.logits = logits;
+        Ok(&self.logits)
+    }
+
+    /// Transcribes the next windows of some files, together at most as many as [`TranscriberOptions::windows`].
+    pub fn step(&mut self, jobs: &mut [&mut Job]) -> Result<(), Error> {
+        let mut frames = Vec::new();
+        // Which job, and where in it.
+        let mut spans = Vec::new();
+        // One of each before a second of any.
+        let mut more = true;
+        while more && spans.len() < self.windows {
+            more = false;
+            for (number, job) in jobs.iter_mut().enumerate() {
+                if spans.len() < self.windows
+                    && let Some(span) = job.next(&mut frames)?
+                {
+                    more = job.is_parallel();
+                    spans.push((number, span));
+                }
+            }
+        }
+        if spans.is_empty() {
+            return Ok(());
+        }
+        self.encode(spans.len(), &frames)?;
+        self.detect(jobs, &spans)?;
+        let mut windows = Vec::with_capacity(spans.len());
+        for (number, (of, span)) in spans.iter().enumerate() {
+            let job = &*jobs[*of];
+            let (prompt, start) = self.prompt(job);
+            windows.push(Window {
+                number,
+                prompt,
+                start,
+                with_timestamps: job.options().timestamps != Timestamps::None,
+                frame: span.first,
+                options: job.options(),
+                cancel: job.cancel_flag(),
+            });
+        }
+        let decoded = self.decode(&windows)?;
+        for ((of, span), decoded) in spans.into_iter().zip(decoded) {
+            jobs[of].take(self, span, decoded)?;
+        }
+        Ok(())
+    }
+
+    fn detect(&mut self, jobs: &mut [&mut Job], spans: &[(usize, job::Span)]) -> Result<(), Error> {
+        if !self.multilingual {
+            jobs.iter_mut().for_each(|job| job.set_language(0, "en", 1.0));
+            return Ok(());
+        }
+        let unknown: Vec<usize> =
+            (0..spans.len()).filter(|&number| jobs[spans[number].0].language().is_none()).collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let found = self.languages_of(&unknown)?;
+        for (number, (language, probability)) in unknown.into_iter().zip(found) {
+            let job = &mut *jobs[spans[number].0];
+            if job.language().is_none() {
+                job.set_language(language, &self.tokens.languages[language].0, probability);
+            }
+        }
+        Ok(())
+    }
+
+    /// The tokens before the first that is sampled, and where in them the transcript starts.
+    fn prompt(&self, job: &Job) -> (Vec<u32>, usize) {
+        let tokens = &self.tokens;
+        let mut prompt = Vec::new();
+        let before = job.text_before();
+        if let Some(previous) = tokens.previous.filter(|_| !before.is_empty()) {
+            let most = (self.engine.context() / 2).saturating_sub(1);
+            prompt.push(previous);
+            prompt.extend(&before[before.len().saturating_sub(most)..]);
+        }
+        let start = prompt.len();
+        prompt.push(tokens.start);
+        if self.multilingual {
+            let language = job.language().map(|language| tokens.languages[language].1);
+            let task = match job.options().task {
+                SpeechTask::Transcribe => tokens.transcribe,
+                SpeechTask::Translate => tokens.translate,
+            };
+            prompt.extend(language.into_iter().chain(task));
+        }
+        if job.options().timestamps == Timestamps::None {
+            prompt.push(tokens.no_timestamps);
+        }
+        (prompt, start)
+    }
+
+    /// The text of tokens; timestamps and other control tokens have none.
+    fn text(&self, tokens: &[u32]) -> Result<String, Error> {
+        let text: Vec<u32> = tokens.iter().copied().filter(|&id| id < self.tokens.end).collect();
+        Ok(self.tokenizer.decode(&text))
+    }
+}
+
+impl Transcript {
+    /// Adds what an event tells.
+    pub fn add(&mut self, event: Event) {
+        match event {
+            Event::Language { code, .. } => self.language = Some(code),
+            Event::Segment(segment) => {
+                let text = if self.text.is_empty() { segment.text.trim_start() } else { &segment.text };
+                self.text.push_str(text);
+                self.segments.push(segment);
+            }
+            Event::Progress { seconds } => self.duration = seconds,
+            Event::Repetition { .. } | Event::Damage(_) => {}
+        }
+    }
+}
