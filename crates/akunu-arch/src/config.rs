@@ -83,7 +83,7 @@ pub struct EncoderFacts {
     pub positions: usize,
     /// Mel bands of a frame.
     pub bands: usize,
-    /// Whether prompts name a language and a task, if the files state it.
+    /// Whether prompts name a language and a task, if the files state it; see [`ModelConfig::multilingual`].
     pub multilingual: Option<bool>,
 }
 
@@ -286,6 +286,14 @@ impl ModelConfig {
         self.rope.dims > 0 && !self.unrotated.get(layer).copied().unwrap_or(false)
     }
 
+    /// Whether prompts name a language and a task. If the files do not state it, the size of the vocabulary decides, as
+    /// in OpenAI's implementation: that of English alone has 51,864 tokens.
+    pub fn multilingual(&self) -> bool {
+        const LEAST: usize = 51_865;
+        let stated = self.encoder.and_then(|encoder| encoder.multilingual);
+        stated.unwrap_or(self.vocab_size >= LEAST)
+    }
+
     /// The configuration of the encoder alone, as that of a bidirectional model.
     pub fn of_encoder(&self) -> Option<ModelConfig> {
         let encoder = self.encoder?;
@@ -381,6 +389,16 @@ impl ModelConfig {
             && (growth.step == 0 || !(growth.rate.is_finite() && growth.rate > 0.0))
         {
             return wrong("query growth", format!("{} every {} positions", growth.rate, growth.step));
+        }
+        for &[layer, head] in &self.alignment_heads {
+            if layer >= self.layer_count || head >= self.head_count {
+                let problem = format!(
+                    "head {head} of layer {layer}, but the decoder has {} layers of {} heads: remove the key, or take \
+                     that of this model",
+                    self.layer_count, self.head_count
+                );
+                return wrong("alignment heads", problem);
+            }
         }
         self.check_floats().or_else(|(key, value)| wrong(key, format!("{value} is out of range")))
     }

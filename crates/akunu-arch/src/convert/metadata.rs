@@ -4,6 +4,7 @@ use akunu_format::{Array, FormatError, Metadata, Value};
 
 use super::embedding;
 use crate::facts::Fact;
+use crate::gguf::config::{ALIGNMENT_HEADS, MULTILINGUAL};
 use crate::names::layer_and_part;
 use crate::tensors::{Kind, Part};
 use crate::{
@@ -154,6 +155,7 @@ fn describe(
         ] {
             keys.number(keys.card.gguf_key(fact), value)?;
         }
+        listening(config, &mut keys);
     }
     activation(config, &mut keys);
     if config.bidirectional {
@@ -186,6 +188,15 @@ fn refuse_unrepresentable(config: &ModelConfig) -> Result<(), FormatError> {
         return Err(FormatError::unsupported("rope_parameters", asks));
     }
     Ok(())
+}
+
+/// What a model that transcribes states beside its shape.
+fn listening(config: &ModelConfig, keys: &mut Keys<'_>) {
+    keys.put(MULTILINGUAL, Value::Bool(config.multilingual()));
+    if !config.alignment_heads.is_empty() {
+        let numbers = config.alignment_heads.iter().flatten().map(|&number| number as u32).collect();
+        keys.put(ALIGNMENT_HEADS, Value::Array(Array::U32(numbers)));
+    }
 }
 
 /// Written if files of the family always state it, or if it differs from the family's default.

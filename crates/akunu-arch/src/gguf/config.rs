@@ -15,6 +15,10 @@ const ARCHITECTURE: &str = "general.architecture";
 /// RoPE base if neither the file nor the card states one.
 const ROPE_BASE: f64 = 10_000.0;
 
+/// Keys of models that transcribe, which this engine alone writes.
+pub(crate) const ALIGNMENT_HEADS: &str = "alignment_heads";
+pub(crate) const MULTILINGUAL: &str = "multilingual";
+
 /// Reads keys prefixed with the architecture's name.
 pub(super) struct Keys<'a> {
     pub(super) metadata: &'a Metadata,
@@ -204,7 +208,7 @@ fn read(
         bidirectional: bidirectional(keys)?,
         embedding: embedding_facts(keys, tensors)?,
         encoder: encoder(keys)?,
-        alignment_heads: Vec::new(),
+        alignment_heads: alignment_heads(keys)?,
         left_out: None,
         sampling: sampling(keys.metadata)?,
         eos_ids: eos_ids(keys.metadata)?,
@@ -224,8 +228,27 @@ fn encoder(keys: &Keys<'_>) -> Result<Option<EncoderFacts>, FormatError> {
         ffn_size: keys.required(Fact::EncoderFfnSize)?,
         positions: keys.required(Fact::EncoderPositions)?,
         bands: keys.required(Fact::MelBands)?,
-        multilingual: None,
+        multilingual: keys.metadata.bool(&keys.name(MULTILINGUAL))?,
     }))
+}
+
+/// Pairs of layer and head, one after the other.
+fn alignment_heads(keys: &Keys<'_>) -> Result<Vec<[usize; 2]>, FormatError> {
+    let name = keys.name(ALIGNMENT_HEADS);
+    let numbers = keys.metadata.i32s(&name)?.filter(|_| keys.card.hears).unwrap_or_default();
+    let mut heads = Vec::with_capacity(numbers.len() / 2);
+    for pair in numbers.chunks(2) {
+        let &[layer, head] = pair else {
+            let problem = format!("it has {} numbers, which are not pairs of layer and head", numbers.len());
+            return Err(FormatError::key(&name, problem));
+        };
+        let number = |number: i32| {
+            usize::try_from(number)
+                .map_err(|_| FormatError::key(&name, format!("{number} in the array is out of range")))
+        };
+        heads.push([number(layer)?, number(head)?]);
+    }
+    Ok(heads)
 }
 
 /// Only a few families state it.

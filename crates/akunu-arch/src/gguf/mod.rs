@@ -1,6 +1,6 @@
 //! A GGUF file interpreted as a model.
 
-mod config;
+pub(crate) mod config;
 pub(crate) mod embedding;
 
 use std::collections::HashMap;

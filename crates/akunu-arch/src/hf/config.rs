@@ -152,6 +152,7 @@ pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
     }
 }
 
+const GENERATION: &str = "generation_config.json";
 const BIDIRECTIONAL: &str = "use_bidirectional_attention";
 
 pub(super) fn model_config(
@@ -205,8 +206,9 @@ pub(super) fn model_config(
         activation: Some(activation(&fields)?),
         bidirectional: fields.card.bidirectional || text.bool(BIDIRECTIONAL)? == Some(true),
         embedding: super::classifier::classifier_facts(&fields, tensors)?,
-        encoder: encoder(&fields)?,
-        alignment_heads: Vec::new(),
+        encoder: encoder(&fields, generation)?,
+        alignment_heads: generation
+            .map_or(Ok(Vec::new()), |generation| alignment_heads(&fields, generation))?,
         left_out: None,
         sampling: generation.map_or(Ok(SuggestedSampling::default()), sampling)?,
         eos_ids: eos_ids(&[Some(text), Some(root), generation])?,
@@ -229,7 +231,7 @@ pub(super) fn model_config(
     Ok(config)
 }
 
-fn encoder(fields: &Fields<'_>) -> Result<Option<EncoderFacts>, FormatError> {
+fn encoder(fields: &Fields<'_>, generation: Option<&Json<'_>>) -> Result<Option<EncoderFacts>, FormatError> {
     if !fields.card.hears {
         return Ok(None);
     }
@@ -239,8 +241,22 @@ fn encoder(fields: &Fields<'_>) -> Result<Option<EncoderFacts>, FormatError> {
         ffn_size: fields.required(Fact::EncoderFfnSize)?,
         positions: fields.required(Fact::EncoderPositions)?,
         bands: fields.required(Fact::MelBands)?,
-        multilingual: None,
+        multilingual: generation.map_or(Ok(None), |generation| generation.bool("is_multilingual"))?,
     }))
+}
+
+/// A list of pairs of layer and head.
+fn alignment_heads(fields: &Fields<'_>, generation: &Json<'_>) -> Result<Vec<[usize; 2]>, FormatError> {
+    const KEY: &str = "alignment_heads";
+    if !fields.card.hears {
+        return Ok(Vec::new());
+    }
+    let Some(value) = generation.get(KEY) else { return Ok(Vec::new()) };
+    serde_json::from_value(value.clone()).map_err(|_| FormatError::Config {
+        key: KEY.to_string(),
+        place: GENERATION,
+        problem: "it should be a list of pairs of layer and head".to_string(),
+    })
 }
 
 fn matrix<'t>(tensors: &'t [TensorInfo], name: &str) -> Option<&'t TensorInfo> {
@@ -408,7 +424,7 @@ fn sampling(generation: &Json<'_>) -> Result<SuggestedSampling, FormatError> {
         repeat_penalty,
         repeat_last_n: repeat_penalty.map(|_| usize::MAX),
     };
-    suggested.checked("generation_config.json")
+    suggested.checked(GENERATION)
 }
 
 fn eos_ids(places: &[Option<&Json<'_>>]) -> Result<Vec<u32>, FormatError> {

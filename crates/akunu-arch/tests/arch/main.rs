@@ -2,6 +2,7 @@ mod cards;
 mod damage;
 mod gguf_config;
 mod growth;
+mod hearing;
 mod hf_config;
 mod mlx;
 mod open_model;
