@@ -45,11 +45,26 @@ pub(crate) fn append_bytes(text: &str, out: &mut Vec<u8>) {
     }
 }
 
+static CHAR_OF_BYTE: [char; 256] = {
+    let mut chars = ['\0'; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        chars[byte] = byte as u8 as char;
+        byte += 1;
+    }
+    let mut shifted = 0;
+    while shifted < SHIFTED {
+        if let Some(c) = char::from_u32(0x100 + shifted as u32) {
+            chars[BYTE_OF_SHIFTED[shifted] as usize] = c;
+        }
+        shifted += 1;
+    }
+    chars
+};
+
 /// The text that encodes these bytes.
-#[cfg(test)]
 pub(crate) fn written(bytes: &[u8]) -> String {
-    let of_byte = |byte: u8| ('\0'..='\u{143}').find(|&c| byte_of(c) == Some(byte)).unwrap();
-    bytes.iter().map(|&byte| of_byte(byte)).collect()
+    bytes.iter().map(|&byte| CHAR_OF_BYTE[byte as usize]).collect()
 }
 
 /// Whether every character of `text` encodes a byte.
@@ -75,6 +90,7 @@ mod tests {
         sorted.sort_unstable();
         assert_eq!(sorted, (0..=255).collect::<Vec<u8>>());
         assert_eq!(byte_of('\u{144}'), None);
+        assert!((0..=255).all(|byte| byte_of(CHAR_OF_BYTE[byte as usize]) == Some(byte)));
         let bytes = |text: &str| {
             let mut out = Vec::new();
             append_bytes(text, &mut out);

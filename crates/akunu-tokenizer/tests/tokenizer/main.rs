@@ -7,6 +7,7 @@ mod huggingface;
 mod incomplete;
 mod pairs;
 mod properties;
+mod speech;
 mod tokenizer_json;
 mod unigram_and_bpe;
 mod vocabularies;
