@@ -14,6 +14,7 @@
 //! # }
 //! ```
 
+pub mod align;
 mod cuts;
 mod decode;
 mod encode;
@@ -23,6 +24,7 @@ mod options;
 mod rules;
 mod search;
 mod segments;
+pub mod words;
 
 #[cfg(test)]
 mod oracle;

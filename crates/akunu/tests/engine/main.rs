@@ -1,3 +1,4 @@
+mod align;
 mod calls;
 mod chat;
 mod chips;
