@@ -1,7 +1,8 @@
 //! Limits of the CPU kernels, checked when a table is prepared.
 
 use akunu_plan::ops::{
-    self, AttentionParams, GluMatmulParams, KvMoveParams, MatmulParams, QkvParams, RopeKvParams,
+    self, AttentionParams, GluMatmulParams, HeadScoresParams, KvMoveParams, MatmulParams, QkvParams,
+    RopeKvParams,
 };
 use akunu_plan::{DType, DispatchCommand, DispatchTable, EntryBounds, Kernel, KeyOrder, q8};
 
@@ -46,6 +47,7 @@ pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<
             }
             head(p.head_dim).and_then(|()| keys(table, p.positions))
         }
+        Kernel::HeadScores(_) => keys(table, command.params::<HeadScoresParams>().positions),
         _ => Ok(()),
     }
 }

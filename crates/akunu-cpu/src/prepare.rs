@@ -167,7 +167,9 @@ fn check_io(
     let expected = match content {
         // `across_rows` writes rows that are as correct as those that it reads, and nothing else writes there.
         Content::Rows(_) if matches!(kernel, Kernel::AcrossRows(_)) && writes => [table.io.across, None],
-        Content::Rows(_) if matches!(kernel, Kernel::Attention(_)) => [Some(table.io.rows), table.io.across],
+        Content::Rows(_) if matches!(kernel, Kernel::Attention(_) | Kernel::HeadScores(_)) => {
+            [Some(table.io.rows), table.io.across]
+        }
         Content::Rows(_) | Content::Moves(_) => [Some(table.io.rows), None],
         Content::U32 if writes => [Some(table.io.tokens), None],
         Content::U32 => [Some(table.io.logit_rows), table.io.segments],

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use akunu_plan::ops::{self, AttentionParams};
+use akunu_plan::ops::{self, AttentionParams, HeadScoresParams};
 use akunu_plan::{Kernel, KvType, OutputForms, Row};
 
 use crate::case::{Case, Shape, Spec, spec};
-use crate::data::{f32s, outputs, pick, values, weight_rows};
+use crate::data::{f32s, outputs, pick, poison, values, weight_rows};
 use crate::rows::OUTS;
 
 /// (heads, kv heads, head dim)
@@ -202,5 +202,41 @@ pub fn texts(
         let shape = Shape::sequences(all[part].to_vec(), longest, positions, 16);
         let op = ops::Attention { position_bias: reach > 0, ..ops::Attention::plain(kv, out) };
         Case::new(Kernel::Attention(op), params, shape, data)
+    })
+}
+
+/// Scores of single heads, of rows that see all positions, some, or more than have scores.
+pub fn head_scores() -> Vec<Spec> {
+    let mut specs = vec![];
+    for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
+        for (j, kv) in kv_types(dim).into_iter().enumerate() {
+            let count = [37, 16, 100][(i + j) % 3];
+            for head in [0, heads - 1] {
+                specs.push(scores_of((heads, kv_heads, dim), head, kv, count));
+            }
+        }
+    }
+    specs.push(scores_of((2, 2, 64), 1, KvType::F16, 1500));
+    specs
+}
+
+fn scores_of((heads, kv_heads, dim): (u32, u32, u32), head: u32, kv: KvType, count: u32) -> Spec {
+    let window = (count + 3).next_multiple_of(16);
+    let rows: Vec<Row> = [(count, 0), (count, window), (1, window), (count + 3, 0), (count / 2, window)]
+        .map(|(kv_len, start)| Row { token: 0, position: kv_len - 1, kv_len, start })
+        .into();
+    let name = format!("scores of head {head} of {heads}/{kv_heads}x{dim} {kv:?} for {count}");
+    spec(name, rows.len(), move |part| {
+        let (positions, out_stride, cols) = (2 * window, count + 5, (heads * dim) as usize);
+        let scale = 1.0 / (dim as f32).sqrt();
+        let params =
+            HeadScoresParams { heads, kv_heads, head_dim: dim, positions, scale, head, count, out_stride };
+        let data = vec![
+            pick(&f32s(&values(72, rows.len() * cols)), rows.len(), &part),
+            cache(kv, 73, kv_heads, positions, dim),
+            poison(part.len() * out_stride as usize * 4),
+        ];
+        let shape = Shape::sequences(rows[part].to_vec(), window, positions, 16);
+        Case::new(Kernel::HeadScores(ops::HeadScores { kv }), params, shape, data)
     })
 }

@@ -30,6 +30,7 @@ pub fn specs() -> Vec<Spec> {
     all.extend(cache::rope());
     all.extend(attention::attention());
     all.extend(attention::whole_texts());
+    all.extend(attention::head_scores());
     all
 }
 

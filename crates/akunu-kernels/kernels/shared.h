@@ -268,6 +268,26 @@ PLACE(AttentionParams, factor_step, 44);
 PLACE(AttentionParams, factors, 48);
 PLACE(AttentionParams, across, 52);
 
+struct HeadScoresParams {
+    u32 heads;
+    u32 kv_heads;
+    u32 head_dim;
+    u32 positions;
+    f32 scale;
+    u32 head;
+    u32 count;
+    u32 out_stride;
+};
+LAYOUT(HeadScoresParams, 32);
+PLACE(HeadScoresParams, heads, 0);
+PLACE(HeadScoresParams, kv_heads, 4);
+PLACE(HeadScoresParams, head_dim, 8);
+PLACE(HeadScoresParams, positions, 12);
+PLACE(HeadScoresParams, scale, 16);
+PLACE(HeadScoresParams, head, 20);
+PLACE(HeadScoresParams, count, 24);
+PLACE(HeadScoresParams, out_stride, 28);
+
 struct ArgmaxParams {
     u32 vocab;
     u32 advance;
@@ -314,6 +334,7 @@ union Params {
     UnpackParams unpack;
     RopeKvParams rope_kv;
     AttentionParams attention;
+    HeadScoresParams head_scores;
     ArgmaxParams argmax;
     SampleParams sample;
     KvMoveParams kv_move;

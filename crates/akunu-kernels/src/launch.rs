@@ -169,6 +169,7 @@ impl Shape<'_> {
             Kernel::HalfMatmul(op) => return Ok(self.half_matmul(op)),
             Kernel::RopeKv(op) => self.rope_kv(op)?,
             Kernel::Attention(op) => self.attention(op)?,
+            Kernel::HeadScores(ops::HeadScores { kv }) => self.head_scores(kv),
             Kernel::Argmax(ops::Argmax) => self.argmax(),
             Kernel::Sample(ops::Sample) => return Ok(self.sample()?.into_iter().map(Work::Launch).collect()),
             Kernel::KvShift(ops::KvShift { style, kv }) => self.kv_shift(style, kv),

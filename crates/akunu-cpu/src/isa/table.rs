@@ -116,6 +116,7 @@ fn of_op<V: Target>(kernel: Kernel) -> Option<Run> {
         Kernel::Round(_) | Kernel::Unpack(_) | Kernel::HalfMatmul(_) => return None,
         Kernel::RopeKv(_) => V::run::<ops::RopeKv>,
         Kernel::Attention(_) => V::run::<ops::Attention>,
+        Kernel::HeadScores(_) => V::run::<ops::HeadScores>,
         Kernel::Argmax(_) => V::run::<ops::Argmax>,
         Kernel::Sample(_) => return None,
         Kernel::KvShift(_) => V::run::<ops::KvShift>,

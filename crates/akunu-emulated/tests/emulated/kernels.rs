@@ -282,6 +282,11 @@ fn attention_is_near_the_reference() {
 }
 
 #[test]
+fn scores_of_heads_are_near_the_reference() {
+    check_all(attention::head_scores());
+}
+
+#[test]
 fn attention_of_whole_texts_is_near_the_reference() {
     check_all(attention::whole_texts());
 }

@@ -1,6 +1,8 @@
 //! Kernels that access the KV cache, and argmax.
 
-use akunu_plan::ops::{ArgmaxParams, Attention, AttentionParams, KvMoveParams, RopeKv, RopeKvParams};
+use akunu_plan::ops::{
+    ArgmaxParams, Attention, AttentionParams, HeadScoresParams, KvMoveParams, RopeKv, RopeKvParams,
+};
 use akunu_plan::{KvType, OutputForms, Rope, RopeStyle};
 
 use crate::function::source;
@@ -22,6 +24,7 @@ static KV_COPY: Source = source!("kv_copy.h");
 static RUNS: Source = source!("runs.h");
 static HEADS: Source = source!("heads.h");
 static ATTENTION: Source = source!("attention.h");
+static HEAD_SCORES: Source = source!("head_scores.h");
 static CHAIN: Source = source!("chain.h");
 static ARGMAX: Source = source!("argmax.h");
 
@@ -171,6 +174,14 @@ impl Shape<'_> {
             .variant([("FACTORS", u32::from(op.query_factors))])
             .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("GROUP", p.heads / p.kv_heads)])
             .constants([("POSITIONS", p.positions)])
+    }
+
+    pub(super) fn head_scores(&self, kv: KvType) -> Launch {
+        let p: HeadScoresParams = self.command.params();
+        self.launch("head_scores", vec![&KV, &HEAD_SCORES], &format!("_{}x{}", p.kv_heads, p.head_dim))
+            .variant([("KV_TYPE", kv_number(kv))])
+            .constants([("HEAD_DIM", p.head_dim), ("POSITIONS", p.positions)])
+            .over([p.count.div_ceil(THREADS), self.rows, 1], THREADS)
     }
 
     pub(super) fn rope_kv(&self, op: RopeKv) -> Result<Launch, MissingKernel> {

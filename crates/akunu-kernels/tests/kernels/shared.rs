@@ -82,6 +82,9 @@ fn params() -> Vec<Layout> {
             heads: u32, kv_heads: u32, head_dim: u32, positions: u32, scale: f32, soft_cap: f32, window: u32, ahead: u32,
             rope_dims: u32, epsilon: f32, reach: u32, factor_step: u32, factors: u32, across: u32,
         }
+        HeadScoresParams {
+            heads: u32, kv_heads: u32, head_dim: u32, positions: u32, scale: f32, head: u32, count: u32, out_stride: u32,
+        }
         ArgmaxParams { vocab: u32, advance: u32 }
         SampleParams { vocab: u32, advance: u32 }
         KvMoveParams { kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32 }

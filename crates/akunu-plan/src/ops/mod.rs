@@ -117,6 +117,7 @@ kernels! {
     half_matmul::HalfMatmul,
     rope_kv::RopeKv,
     attention::Attention,
+    head_scores::HeadScores,
     pool::Pool,
     argmax::Argmax,
     sample::Sample,
