@@ -1,4 +1,4 @@
-"""Golden encoder states and logits of random Whisper models in float64, from Hugging Face transformers.
+"""Golden encoder states, logits and attention to the states of random Whisper models in float64, from Hugging Face transformers.
 
     python whisper_goldens.py ../testdata/whisper [NAME]
 
@@ -37,14 +37,16 @@ def golden(model: WhisperForConditionalGeneration, config: WhisperConfig) -> dic
     ids = [torch.randint(3, config.vocab_size, (length,)).tolist() for length in LENGTHS]
     with torch.no_grad(), float64.Only64():
         states = model.model.encoder(frames.transpose(1, 2)).last_hidden_state
-        logits = [model(encoder_outputs=(states[i : i + 1],), decoder_input_ids=torch.tensor([ids[i]])).logits[0]
-                  for i in range(WINDOWS)]
+        passes = [model(encoder_outputs=(states[i : i + 1],), decoder_input_ids=torch.tensor([ids[i]]),
+                        output_attentions=True) for i in range(WINDOWS)]
     return {
         "made_by": f"training/whisper_goldens.py, transformers {transformers.__version__}, float64",
         "frames": [[[round(v, 3) for v in row] for row in window] for window in frames.tolist()],
         "states": digits(states),
         "ids": ids,
-        "logits": [digits(rows) for rows in logits],
+        "logits": [digits(each.logits[0]) for each in passes],
+        # [window][layer][head][token][position], after softmax
+        "attention": [[digits(layer[0]) for layer in each.cross_attentions] for each in passes],
     }
 
 

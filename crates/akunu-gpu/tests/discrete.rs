@@ -252,6 +252,7 @@ impl Running {
             chain: 24,
             windows: 1,
             beams: 1,
+            word_times: false,
             fuse: true,
             keep_inputs: false,
         };

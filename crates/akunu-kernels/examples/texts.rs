@@ -99,6 +99,7 @@ fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
         chain: 8,
         windows: 1,
         beams: 1,
+        word_times: false,
         fuse,
         keep_inputs: false,
     };

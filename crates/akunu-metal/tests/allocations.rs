@@ -143,6 +143,7 @@ fn replays_allocate_nothing(indirect: bool) {
         chain: chip.row().chain,
         windows: 1,
         beams: 1,
+        word_times: false,
         fuse: true,
         keep_inputs: false,
     };

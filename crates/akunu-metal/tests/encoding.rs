@@ -46,6 +46,7 @@ impl Drawn {
             chain: CHAIN,
             windows: 1,
             beams: 1,
+            word_times: false,
             fuse: true,
             keep_inputs: false,
         };

@@ -25,6 +25,9 @@ pub enum PassKind {
     HeldPick,
     /// The encoder of audio: frames to what the decoder attends to.
     Encode,
+    /// Like `Prefill` with the same inputs and outputs, for the tokens of a transcript: also writes the scores of the heads
+    /// that attend to what is said.
+    Align,
     /// One move of cached positions; see `Kernel::KvShift`.
     KvShift,
     /// One copy of cached positions; see `Kernel::KvCopy`.
@@ -42,6 +45,7 @@ impl PassKind {
             PassKind::HeldDecode => "held",
             PassKind::HeldPick => "held_pick",
             PassKind::Encode => "encode",
+            PassKind::Align => "align",
             PassKind::KvShift => "kv_shift",
             PassKind::KvCopy => "kv_copy",
         }

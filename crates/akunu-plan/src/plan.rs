@@ -23,6 +23,8 @@ pub struct PlanOptions {
     pub windows: usize,
     /// Slots, one after the other, whose sequences are about the same window of audio; 1 for models that do not hear.
     pub beams: usize,
+    /// Whether there is a table for the times of words ([`crate::PassKind::Align`]), in models that hear.
+    pub word_times: bool,
     /// Fuse Q, K and V, and gate and up, if dtypes are equal, and fold operations as the device asks. Disabled only in
     /// tests.
     pub fuse: bool,
@@ -44,6 +46,8 @@ pub struct ModelPlan {
     pub slot_positions: u32,
     /// The same for a window of audio in the cache of the encoder's states; 0 for models that do not hear.
     pub window_positions: u32,
+    /// The heads of which the table for the times of words writes scores; 0 without it.
+    pub aligned_heads: usize,
     pub memory: MemoryPlan,
 }
 

@@ -123,6 +123,9 @@ pub struct TableIo {
     pub frames: Option<BufferId>,
     /// The rows as attention to an encoder's states reads them, if the table does that; the table itself writes them.
     pub across: Option<BufferId>,
+    /// `[f32; rows][heads][positions]`: attention to an encoder's states before softmax, if the table is for the times of
+    /// words.
+    pub scores: Option<BufferId>,
     /// The sampling record ([`crate::sample`]) of each logit row, if the table samples. Uploaded before a submission.
     pub records: Option<BufferId>,
 }
@@ -138,6 +141,7 @@ impl TableIo {
             segments: None,
             frames: None,
             across: None,
+            scores: None,
             records: None,
         }
     }

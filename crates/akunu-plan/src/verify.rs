@@ -66,8 +66,8 @@ impl Report {
     }
 }
 
-/// Processes `tokens` as one prefill pass (and the first of them as a small one, if there is such a table), then
-/// decodes one more, on both devices. The plan is the device's.
+/// Processes `tokens` as one prefill pass (and the first of them as a small one and for the times of words, if there are
+/// such tables), then decodes one more, on both devices. The plan is the device's.
 pub fn verify(
     plan: &ModelPlan,
     weights: &dyn WeightProvider,
@@ -91,7 +91,8 @@ pub fn verify(
         let asking = vec![rows.len().saturating_sub(1) as u32];
         Some(Pass { table, replays: [ours.replays[kind], theirs.replays[kind]], rows, asking })
     };
-    let kinds = [PassKind::Encode, PassKind::SmallPrefill, PassKind::Prefill, PassKind::Decode];
+    let kinds =
+        [PassKind::Encode, PassKind::SmallPrefill, PassKind::Prefill, PassKind::Align, PassKind::Decode];
     let passes: Vec<Pass<'_>> = kinds.into_iter().filter_map(pass).collect();
     if let Some(frames) = plan.tables.get(PassKind::Encode).and_then(|table| table.io.frames) {
         let values = some_frames(plan.buffers[frames.index()].bytes as usize / 4);

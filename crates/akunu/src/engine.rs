@@ -47,6 +47,8 @@ pub struct EngineOptions {
     pub encoder_windows: usize,
     /// Slots, one after the other, whose texts are about the same window of audio, in models that transcribe.
     pub beams: usize,
+    /// Plan the pass for the times of words, in models that transcribe. It takes memory.
+    pub word_times: bool,
     /// Fuse QKV and gate·up where their types agree, and other operations where the device supports it. Off only for comparisons.
     pub fuse: bool,
 }
@@ -66,6 +68,7 @@ impl Default for EngineOptions {
             chain_time: DEFAULT_CHAIN_TIME,
             encoder_windows: 1,
             beams: 1,
+            word_times: false,
             fuse: true,
         }
     }
@@ -144,6 +147,9 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
         chain: options.chain.unwrap_or(capabilities.chain).clamp(1, context),
         windows: options.encoder_windows,
         beams: options.beams,
+        windows: 1,
+        beams: 1,
+        word_times: options.word_times,
         fuse: options.fuse,
         keep_inputs: false,
     };

@@ -6,7 +6,7 @@ use akunu_plan::{Device, TextPass};
 use crate::{EmbedOptions, EngineOptions, Error, Model, TextIds, embed, engine};
 
 /// Runs `tokens` (one prefill pass of all but the last, then one decode step) on the device that `options` name and on
-/// the reference, and compares the output of each command. `progress` gets (done, all) commands.
+/// the reference, and compares the output of each command. Passes that are optional are included. `progress` gets (done, all) commands.
 pub fn verify(
     model: &Model,
     options: &EngineOptions,
@@ -14,7 +14,8 @@ pub fn verify(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, Error> {
     let mut device = crate::open_device(options.device, options.threads, &options.backends)?;
-    let plan = engine::plan(model, device.capabilities(), options)?;
+    let options = EngineOptions { word_times: true, ..options.clone() };
+    let plan = engine::plan(model, device.capabilities(), &options)?;
     crate::check_prompt(tokens, plan.config.vocab_size, plan.options.context)?;
     engine::check_fits(&plan, engine::available(device.capabilities()))?;
     Ok(akunu_plan::verify::verify(&plan, model.weights(), &mut *device, tokens, progress)?)

@@ -12,7 +12,7 @@ fn both_towers_are_planned_and_agree_with_the_reference() {
     let report = json(&["verify", &model, "--device", "cpu", "--tokens", "8", "-c", "12", "--all", "--json"]);
     let outputs = report["differences"].as_array().expect("all outputs").iter();
     let of = |table: &str| outputs.clone().filter(|output| output["table"] == table).count();
-    assert!(of("encode") > 30 && of("decode") > 30, "{report}");
+    assert!(of("encode") > 30 && of("decode") > 30 && of("align") > of("decode"), "{report}");
     assert!(json(&["plan", &model, "--json"])["memory"]["kv"].as_u64() > Some(0));
 }
 

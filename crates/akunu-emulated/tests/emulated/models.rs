@@ -54,6 +54,7 @@ fn options(kv: KvType, context: usize, rows: usize) -> PlanOptions {
         chain: 8,
         windows: 1,
         beams: 1,
+        word_times: false,
         fuse: true,
         keep_inputs: false,
     }
@@ -452,6 +453,27 @@ fn a_pass_that_follows_its_choice_finds_what_a_chain_finds() {
         let first = expected.iter().position(|id| *id == expected[3]).unwrap();
         let ended = [&expected[..first], &vec![expected[3]; 8 - first]].concat();
         assert_eq!(running.held(row, 8, &[expected[3]]), ended);
+    }
+}
+
+/// Both towers, and the pass for the times of words.
+#[test]
+fn a_model_of_audio_verifies() {
+    if skipped() {
+        return;
+    }
+    let model = open_model(&root().join("testdata/whisper/whisper-80")).unwrap();
+    let metal = Emulator::apple(MetalChip { family: Family::Apple7, cores: None });
+    for (emulator, kv) in [(metal, KvType::Q8_0), (Emulator::cuda().with_half_products(16), KvType::F16)] {
+        let mut device = emulator.device().unwrap();
+        let options = PlanOptions { word_times: true, ..options(kv, 16, 16) };
+        let plan = plan(&*model, device.capabilities(), &options).unwrap();
+        let ids = [3, 10, 17, 24, 31, 38, 45];
+        let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
+        assert!(report.first_bad().is_none(), "{:?}", report.first_bad());
+        let scores = report.differences.iter().filter(|d| d.kernel.starts_with("head_scores"));
+        assert_eq!(scores.count(), 2);
+        assert_eq!(device.allocated_bytes(), plan.memory.allocated());
     }
 }
 

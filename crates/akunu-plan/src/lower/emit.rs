@@ -15,11 +15,11 @@ use crate::ops::{
     AddParams, AddPositions, AddPositionsOperands, AddPositionsParams, AnglesOperands, AnglesParams, Argmax,
     ArgmaxOperands, ArgmaxParams, Attention, AttentionOperands, AttentionParams, ElementParams, Embed,
     EmbedOperands, EmbedParams, F16, F32, Forms, Glu, GluMatmul, GluMatmulOperands, GluMatmulParams,
-    GluOperands, HalfMatmul, HalfMatmulOperands, HeadNorm, HeadNormOperands, HeadNormParams, Input,
-    InputForm, Matmul, MatmulOperands, MatmulParams, NormAdd, NormAddOperands, NormOperands, NormParams, Op,
-    Pool, PoolKind, PoolOperands, Q8, Qkv, QkvOperands, QkvParams, Queries, RopeAngles, RopeKv,
-    RopeKvOperands, RopeKvParams, Round, RoundOperands, RowSet, Rows, U32, Unfold, UnfoldOperands,
-    UnfoldParams, Unpack, UnpackOperands, UnpackParams, Weight,
+    GluOperands, HalfMatmul, HalfMatmulOperands, HeadNorm, HeadNormOperands, HeadNormParams, HeadScores,
+    HeadScoresOperands, HeadScoresParams, Input, InputForm, Matmul, MatmulOperands, MatmulParams, NormAdd,
+    NormAddOperands, NormOperands, NormParams, Op, Pool, PoolKind, PoolOperands, Q8, Qkv, QkvOperands,
+    QkvParams, Queries, RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands, RowSet, Rows,
+    U32, Unfold, UnfoldOperands, UnfoldParams, Unpack, UnpackOperands, UnpackParams, Weight,
 };
 use crate::table::Binding;
 use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, TableIo};
@@ -107,7 +107,7 @@ impl Emitter<'_> {
                 let params = AcrossRowsParams {
                     own: context.kv.slot_positions * context.options.beams as u32,
                     slot: across.slot_positions,
-                    count: context.config.encoder.map_or(0, |encoder| encoder.positions as u32),
+                    count: context.encoder_positions(),
                     positions: across.positions,
                 };
                 let operands = AcrossRowsOperands { rows: self.rows(), out: self.across_rows() };
@@ -183,6 +183,27 @@ impl Emitter<'_> {
                 self.rope_kv(label, (*layer, *heads), rotation, (*qkv, unfinished.as_ref(), *q));
             }
             Action::Attend(attend) => self.attend(label, attend),
+            Action::HeadScores { layer, head, q, out } => {
+                let context = self.shape.context;
+                let (across, heads) = (self.across(), Heads::of(context.config));
+                let operands = HeadScoresOperands {
+                    q: self.f32s(*q),
+                    k_cache: across.layer(*layer).0,
+                    rows: self.across_rows(),
+                    out: self.columns(*out),
+                };
+                let params = HeadScoresParams {
+                    heads: heads.count as u32,
+                    kv_heads: heads.kv as u32,
+                    head_dim: heads.dim as u32,
+                    positions: across.positions,
+                    scale: context.attention_scale(),
+                    head: *head as u32,
+                    count: context.encoder_positions(),
+                    out_stride: self.cols(out.of),
+                };
+                self.push(label, HeadScores { kv: context.options.kv }.command(operands, params));
+            }
             Action::Argmax { logits, vocab } => {
                 let operands = ArgmaxOperands {
                     logits: self.f32s(*logits),
@@ -454,7 +475,7 @@ impl Emitter<'_> {
             kv_heads: heads.kv as u32,
             head_dim: heads.dim as u32,
             positions: kv.positions,
-            scale: config.attention_scale.unwrap_or(1.0 / (heads.dim as f32).sqrt()),
+            scale: context.attention_scale(),
             soft_cap: config.attention_soft_cap.unwrap_or(0.0),
             window: attend.window.map_or(0, |window| window.behind as u32),
             ahead: attend.window.map_or(0, |window| window.ahead as u32),
@@ -463,7 +484,7 @@ impl Emitter<'_> {
             reach: attend.position_bias.map_or(0, |bias| bias.reach as u32),
             factor_step: attend.query_factors.map_or(0, |factors| factors.step as u32),
             factors: attend.query_factors.map_or(0, |factors| factors.count as u32),
-            across: config.encoder.filter(|_| attend.across).map_or(0, |encoder| encoder.positions as u32),
+            across: if attend.across { context.encoder_positions() } else { 0 },
         };
         let rope =
             rotation.map(|r| Rope { style: r.rope.map(|(style, _)| style), qk_norm: r.norms.is_some() });

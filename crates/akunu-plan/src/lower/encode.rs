@@ -32,6 +32,7 @@ pub(crate) fn plan_encoder(
         chain: 1,
         windows: 1,
         beams: 1,
+        word_times: false,
         fuse: options.fuse,
         keep_inputs: false,
     };

@@ -289,6 +289,13 @@ pub(super) enum Action {
         q: Option<Value>,
     },
     Attend(Attend),
+    /// The scores of one head's attention to the encoder's states.
+    HeadScores {
+        layer: usize,
+        head: usize,
+        q: Value,
+        out: Columns,
+    },
     Argmax {
         logits: Value,
         vocab: usize,
@@ -381,6 +388,7 @@ impl Action {
                 let angles = attend.rotation.and_then(|rotation| rotation.angles());
                 [attend.q].into_iter().chain(angles).map(f32).collect()
             }
+            Action::HeadScores { q, .. } => vec![f32(*q)],
             Action::Argmax { logits, .. } => vec![f32(*logits)],
         }
     }
@@ -402,7 +410,7 @@ impl Action {
                 let deferred = product.defers.iter().flat_map(|defers| [defers.normed, defers.squares]);
                 [product.out.of].into_iter().chain(deferred).collect()
             }
-            Action::HeadNorm { out, .. } => vec![out.of],
+            Action::HeadNorm { out, .. } | Action::HeadScores { out, .. } => vec![out.of],
             Action::RopeKv { q, .. } => q.iter().copied().collect(),
             Action::Attend(attend) => vec![attend.out],
             Action::Argmax { .. } | Action::AcrossRows => vec![],

@@ -1,6 +1,7 @@
 //! Lowers a tower to tables: `blocks` lowers blocks to plain operations, `fuse` rewrites these for a device, `forms`
 //! and `place` assign buffers to values, and `emit` writes commands. No part of it knows an architecture by name.
 
+mod align;
 mod blocks;
 mod cache_moves;
 mod emit;
@@ -60,6 +61,15 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
+    fn attention_scale(&self) -> f32 {
+        self.config.attention_scale.unwrap_or(1.0 / (self.config.head_dim as f32).sqrt())
+    }
+
+    /// States of a window of audio; 0 without an encoder.
+    fn encoder_positions(&self) -> u32 {
+        self.config.encoder.map_or(0, |encoder| encoder.positions as u32)
+    }
+
     fn row_bounds(&self) -> RowBounds {
         RowBounds {
             vocab: self.config.vocab_size as u32,
@@ -167,8 +177,14 @@ pub(crate) fn plan(
         tables.push(PassKind::HeldDecode, held);
         tables.push(PassKind::HeldPick, held_pick);
     }
+    let mut aligned_heads = 0;
     if let (Some(encoder), Some(across)) = (&encoder, across) {
         tables.push(PassKind::Encode, encoder.table((arch, options, capabilities), across, &mut buffers)?);
+        if options.word_times {
+            aligned_heads = align::heads(config)?.len();
+            let table = align::table(&context, generating(), &model, tables.prefill(), &mut buffers)?;
+            tables.push(PassKind::Align, table);
+        }
     }
     let tables = tables.map(Arc::new);
     let every = tables.iter().map(|(_, table)| &**table);
@@ -181,6 +197,7 @@ pub(crate) fn plan(
         tables,
         slot_positions: kv.slot_positions,
         window_positions: across.map_or(0, |across| across.slot_positions),
+        aligned_heads,
         memory,
     })
 }

@@ -32,6 +32,7 @@ fn logits(model: &dyn WeightProvider, ids: &[u32], chunk: usize, kv: KvType) -> 
         chain: 1,
         windows: 1,
         beams: 1,
+        word_times: false,
         fuse: true,
         keep_inputs: false,
     };

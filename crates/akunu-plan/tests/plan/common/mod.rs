@@ -238,6 +238,7 @@ pub fn options() -> PlanOptions {
         chain: 8,
         windows: 1,
         beams: 1,
+        word_times: false,
         fuse: true,
         keep_inputs: false,
     }
