@@ -26,5 +26,5 @@ pub use gguf::GgufModel;
 pub use hf::SafeTensorsModel;
 pub use open::{load_model, open_model};
 pub use provider::WeightProvider;
-pub use shape::Shape;
+pub use shape::{Biases, EncoderShape, Shape};
 pub use tower::NormKind;

@@ -24,8 +24,28 @@ pub struct Shape {
     pub epsilon: f32,
     /// The embedding is also the output matrix.
     pub tied: bool,
-    /// The matrices of layers and all norms have biases.
-    pub biases: bool,
+    pub biases: Biases,
     /// For embedding models.
     pub pooling: Option<Pooling>,
+    /// For models that transcribe.
+    pub encoder: Option<EncoderShape>,
+}
+
+/// Which matrices of layers have biases. If any do, norms and convolutions have one too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Biases {
+    None,
+    All,
+    /// All but those that produce keys.
+    AllButKeys,
+}
+
+/// The shape of an encoder of audio, as far as it is not the decoder's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncoderShape {
+    pub layers: usize,
+    /// States of a window.
+    pub positions: usize,
+    /// Mel bands of a frame.
+    pub bands: usize,
 }

@@ -112,7 +112,11 @@ impl From<&Shape> for Sizes {
             head_dim: shape.head_dim,
             rope_dims: shape.head_dim,
             positions: shape.context,
-            encoder: EncoderSizes::default(),
+            encoder: shape.encoder.map_or_else(EncoderSizes::default, |encoder| EncoderSizes {
+                ffn: shape.ffn,
+                positions: encoder.positions,
+                bands: encoder.bands,
+            }),
         }
     }
 }

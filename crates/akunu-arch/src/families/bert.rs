@@ -6,7 +6,7 @@ use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
 use crate::tensors::{Dim, FUSED_QKV, Kind, Naming, TensorRule, layer, model};
 use crate::tower::{FeedForwardKind, NormKind, add_then_norm};
-use crate::{Activation, Pooling, RopeScaling, Shape};
+use crate::{Activation, Biases, Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["bert", "roberta", "xlm-roberta", "camembert"],
@@ -98,8 +98,9 @@ const BGE_LARGE: Shape = Shape {
     window: None,
     epsilon: 1e-12,
     tied: true,
-    biases: true,
+    biases: Biases::All,
     pooling: Some(Pooling::First),
+    encoder: None,
 };
 
 const BGE_BASE: Shape = Shape {

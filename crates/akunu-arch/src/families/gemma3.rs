@@ -5,7 +5,7 @@ use crate::card::{Card, DefaultWindow, HfKind, Sliding};
 use crate::facts::{Fact, LLAMA_FACTS, SCALED_BY_SCALAR};
 use crate::tensors::{ATTN_OUTPUT, EMBEDDING, GATED_FFN, OUTPUT, QK_NORMS, QKV, SANDWICH_NORMS};
 use crate::tower::{QkNorm, sandwich};
-use crate::{Activation, RopeScaling, Shape};
+use crate::{Activation, Biases, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["gemma3", "gemma3_text", "gemma-embedding"],
@@ -66,6 +66,7 @@ const GEMMA3_1B: Shape = Shape {
     window: Some(512),
     epsilon: 1e-6,
     tied: true,
-    biases: false,
+    biases: Biases::None,
     pooling: None,
+    encoder: None,
 };

@@ -2,7 +2,7 @@
 
 use crate::card::{Card, HfKind, RopeStyle, Sliding};
 use crate::facts::Fact;
-use crate::{RopeScaling, Shape};
+use crate::{Biases, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["llama", "mistral"],
@@ -62,8 +62,9 @@ const LLAMA_8B: Shape = Shape {
     window: None,
     epsilon: 1e-5,
     tied: false,
-    biases: false,
+    biases: Biases::None,
     pooling: None,
+    encoder: None,
 };
 
 const LLAMA_1B: Shape = Shape {

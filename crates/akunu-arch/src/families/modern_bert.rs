@@ -5,7 +5,7 @@ use crate::card::{ACTIVATIONS, Card, DefaultWindow, HfKind, Sliding};
 use crate::facts::{Fact, FactRule, LLAMA_FACTS, fact};
 use crate::tensors::{Dim, FusedLayout, FusedRule, Kind, Naming, TensorRule, gguf_layer, layer, model};
 use crate::tower::{Layer, NormKind, State};
-use crate::{Activation, Pooling, RopeScaling, Shape};
+use crate::{Activation, Biases, Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["modern-bert", "modernbert"],
@@ -125,6 +125,7 @@ const MODERNBERT_BASE: Shape = Shape {
     window: Some(128),
     epsilon: 1e-5,
     tied: true,
-    biases: false,
+    biases: Biases::None,
     pooling: Some(Pooling::First),
+    encoder: None,
 };

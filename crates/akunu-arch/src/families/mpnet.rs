@@ -4,7 +4,7 @@ use crate::card::{Card, HfKind};
 use crate::facts::{Fact, LAYER_NORM, LLAMA_FACTS};
 use crate::tensors::{Dim, Kind, Naming, TensorRule, layer, model};
 use crate::tower::{FeedForwardKind, NormKind, add_then_norm};
-use crate::{Activation, Pooling, RopeScaling, Shape};
+use crate::{Activation, Biases, Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["mpnet"],
@@ -69,6 +69,7 @@ const ALL_MPNET_BASE: Shape = Shape {
     window: None,
     epsilon: 1e-5,
     tied: true,
-    biases: true,
+    biases: Biases::All,
     pooling: Some(Pooling::Mean),
+    encoder: None,
 };

@@ -4,7 +4,7 @@ use crate::card::{ACTIVATIONS, Card, HfKind};
 use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, fact};
 use crate::tensors::{Dim, FusedLayout, FusedRule, Kind, Naming, TensorRule, gguf_layer, layer, model};
 use crate::tower::{NormKind, add_then_norm};
-use crate::{Activation, Pooling, RopeScaling, Shape};
+use crate::{Activation, Biases, Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["nomic-bert", "nomic_bert"],
@@ -100,6 +100,7 @@ const NOMIC_EMBED: Shape = Shape {
     window: None,
     epsilon: 1e-12,
     tied: true,
-    biases: false,
+    biases: Biases::None,
     pooling: Some(Pooling::Mean),
+    encoder: None,
 };

@@ -4,7 +4,7 @@ use crate::card::{Card, HfKind, RerankPrompt, Sliding};
 use crate::facts::Fact;
 use crate::tensors::{ATTN_OUTPUT, EMBEDDING, FFN_NORM, GATED_FFN, OUTPUT, QK_NORMS, QKV, SCORE};
 use crate::tower::QkNorm;
-use crate::{Pooling, RopeScaling, Shape};
+use crate::{Biases, Pooling, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["qwen3"],
@@ -65,8 +65,9 @@ const QWEN3_8B: Shape = Shape {
     window: None,
     epsilon: 1e-6,
     tied: false,
-    biases: false,
+    biases: Biases::None,
     pooling: None,
+    encoder: None,
 };
 
 const QWEN3_EMBEDDING_0_6B: Shape = Shape {

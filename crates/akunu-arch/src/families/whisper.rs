@@ -1,10 +1,10 @@
 //! Whisper and its distilled forms: an encoder of log-mel frames, and a decoder of tokens that attends to its states.
 
-use crate::Activation;
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, fact};
 use crate::tensors::{Dim, Kind, Naming, TensorRule, encoder_layer, layer, model};
 use crate::tower::{FeedForwardKind, NormKind, pre_norm_across};
+use crate::{Activation, Biases, EncoderShape, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
     names: &["whisper"],
@@ -24,6 +24,7 @@ pub static CARD: Card = Card {
     activation: Activation::GeluErf,
     rotary: false,
     hears: true,
+    shapes: &[TINY, BASE, SMALL, MEDIUM, LARGE_V3, TURBO],
     ..Card::PLAIN
 };
 
@@ -106,3 +107,76 @@ const WHISPER: HfKind = HfKind {
     refused: &[("scale_embedding", true)],
     ..HfKind::PLAIN
 };
+
+const TINY: Shape = Shape {
+    name: "whisper-tiny",
+    title: "Whisper tiny",
+    toy: false,
+    vocab: 51_865,
+    context: 448,
+    hidden: 384,
+    layers: 4,
+    ffn: 1536,
+    heads: 6,
+    kv_heads: 6,
+    head_dim: 64,
+    rope_base: 10_000.0,
+    rope_scaling: RopeScaling::None,
+    window: None,
+    epsilon: 1e-5,
+    tied: true,
+    biases: Biases::AllButKeys,
+    pooling: None,
+    encoder: Some(EncoderShape { layers: 4, positions: 1500, bands: 80 }),
+};
+
+const BASE: Shape = Shape {
+    name: "whisper-base",
+    title: "Whisper base",
+    hidden: 512,
+    layers: 6,
+    ffn: 2048,
+    heads: 8,
+    kv_heads: 8,
+    encoder: Some(EncoderShape { layers: 6, positions: 1500, bands: 80 }),
+    ..TINY
+};
+
+const SMALL: Shape = Shape {
+    name: "whisper-small",
+    title: "Whisper small",
+    hidden: 768,
+    layers: 12,
+    ffn: 3072,
+    heads: 12,
+    kv_heads: 12,
+    encoder: Some(EncoderShape { layers: 12, positions: 1500, bands: 80 }),
+    ..TINY
+};
+
+const MEDIUM: Shape = Shape {
+    name: "whisper-medium",
+    title: "Whisper medium",
+    hidden: 1024,
+    layers: 24,
+    ffn: 4096,
+    heads: 16,
+    kv_heads: 16,
+    encoder: Some(EncoderShape { layers: 24, positions: 1500, bands: 80 }),
+    ..TINY
+};
+
+const LARGE_V3: Shape = Shape {
+    name: "whisper-large-v3",
+    title: "Whisper large-v3",
+    vocab: 51_866,
+    hidden: 1280,
+    layers: 32,
+    ffn: 5120,
+    heads: 20,
+    kv_heads: 20,
+    encoder: Some(EncoderShape { layers: 32, positions: 1500, bands: 128 }),
+    ..TINY
+};
+
+const TURBO: Shape = Shape { name: "whisper-turbo", title: "Whisper large-v3-turbo", layers: 4, ..LARGE_V3 };

@@ -157,7 +157,7 @@ fn a_synthetic_model_is_the_same_for_the_same_seed() {
 fn every_preset_can_be_planned() {
     let dir = tempfile::tempdir().unwrap();
     // For the large ones only the parameter counts are checked: one layer is a gigabyte.
-    for preset in ["smollm2-135m", "qwen3-0.6b"] {
+    for preset in ["smollm2-135m", "qwen3-0.6b", "whisper-tiny"] {
         let file = dir.path().join(preset);
         let made = run(&["synth", preset, path(&file), "-q", "Q4_0", "--layers", "1"]);
         assert_eq!(made.code, 0, "{}", made.stderr);

@@ -73,7 +73,8 @@ pub const MIXES: &[Mix] = &[
 ];
 
 /// Matrices that stay F32: those that are added to hidden states or scores, and those that produce only a few scores.
-const ALWAYS_F32: &[&str] = &["position_embd", "token_types", "attn_rel_b", "cls.output"];
+const ALWAYS_F32: &[&str] =
+    &["position_embd", "enc.position_embd", "token_types", "attn_rel_b", "cls.output"];
 
 /// The layers or models to which a rule of [`MORE_BITS`] applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,7 +311,12 @@ mod tests {
             for name in ["output_norm.weight", "blk.0.attn_q.bias", "rope_freqs.weight"] {
                 assert_eq!(mix.dtype(name, &[256], &MODEL, true), DType::F32, "{}", mix.name);
             }
-            for name in ["position_embd.weight", "token_types.weight", "cls.output.weight"] {
+            for name in [
+                "position_embd.weight",
+                "enc.position_embd.weight",
+                "token_types.weight",
+                "cls.output.weight",
+            ] {
                 assert_eq!(mix.dtype(name, &[2, 256], &MODEL, true), DType::F32, "{}", mix.name);
             }
         }

@@ -31,6 +31,10 @@ pub(super) fn dtypes(tensors: &[Tensor], preset: &Preset, bits: usize) -> Result
         return Err(Failure::usage(format!("{} cannot be made as an MLX folder", preset.shape.name))
             .hint("choose a shape of another family, or omit --mlx"));
     }
+    if preset.shape.encoder.is_some() {
+        return Err(Failure::usage(format!("{} cannot be made as an MLX folder", preset.shape.name))
+            .hint("omit --mlx"));
+    }
     let affine = Affine::new(bits, GROUP, ScaleType::BF16).map(DType::Affine);
     let affine =
         affine.ok_or_else(|| Failure::usage(format!("MLX does not support weights of {bits} bits")))?;

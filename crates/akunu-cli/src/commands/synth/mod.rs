@@ -7,8 +7,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use akunu_arch::Shape;
 use akunu_arch::tensors::Kind;
+use akunu_arch::{EncoderShape, Shape};
 use akunu_file::NewFile;
 use akunu_format::blocks::{Rng, random_row};
 use akunu_format::quantise::Mix;
@@ -50,7 +50,7 @@ pub struct SynthArgs {
     /// Writes an MLX folder instead of a GGUF: weights of this many bits in groups of 64
     #[arg(long, value_name = "BITS", conflicts_with_all = ["quant", "pure"], value_parser = mlx::bits())]
     mlx: Option<usize>,
-    /// Number of layers [default: all]
+    /// Number of layers, of each tower [default: all]
     #[arg(long, value_name = "N", value_parser = args::count)]
     layers: Option<usize>,
     /// Random seed
@@ -69,7 +69,10 @@ fn preset() -> impl TypedValueParser<Value = Preset> {
 pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
     sources::refuse_existing(&args.out, args.force)?;
     let mut preset = args.preset;
-    preset.shape.layers = args.layers.unwrap_or(preset.shape.layers);
+    if let Some(layers) = args.layers {
+        preset.shape.layers = layers;
+        preset.shape.encoder = preset.shape.encoder.map(|encoder| EncoderShape { layers, ..encoder });
+    }
     let tensors = preset.tensors();
     let dtypes = match args.mlx {
         Some(bits) => mlx::dtypes(&tensors, &preset, bits)?,

@@ -2,7 +2,7 @@
 
 use akunu_arch::facts::Fact;
 use akunu_arch::tensors::{Kind, Part, Sizes, TensorRule};
-use akunu_arch::{CARDS, Card, RopeScaling, Shape};
+use akunu_arch::{Biases, CARDS, Card, RopeScaling, Shape};
 use akunu_format::quantise::Proportions;
 use akunu_format::{Array, DType, Metadata, TensorSpec, Value};
 
@@ -51,9 +51,6 @@ impl Preset {
     pub(super) fn tensors(&self) -> Vec<Tensor> {
         let sizes = Sizes::from(&self.shape);
         let rules: Vec<&TensorRule> = self.card.tensor_rules().filter(|rule| self.has(rule)).collect();
-        let in_layers = rules.iter().position(|rule| rule.part == Part::Layer).unwrap_or(rules.len());
-        let after =
-            rules.iter().rposition(|rule| rule.part == Part::Layer).map_or(rules.len(), |last| last + 1);
         let mut tensors = Vec::new();
         let mut add = |prefix: &str, rule: &TensorRule| {
             let shape: Vec<usize> = rule.shape.iter().map(|dim| dim.of(&sizes)).collect();
@@ -65,17 +62,29 @@ impl Preset {
             tensors.push(Tensor { name: format!("{prefix}{}.weight", rule.name), kind: rule.kind, shape });
             tensors.extend(bias);
         };
-        rules[..in_layers].iter().for_each(|rule| add("", rule));
-        for layer in 0..self.shape.layers {
-            let prefix = format!("blk.{layer}.");
-            rules[in_layers..after].iter().for_each(|rule| add(&prefix, rule));
+        for run in rules.chunk_by(|a, b| a.part == b.part) {
+            let (prefix, layers) = match run[0].part {
+                Part::Model => {
+                    run.iter().for_each(|rule| add("", rule));
+                    continue;
+                }
+                Part::Layer => ("", self.shape.layers),
+                Part::EncoderLayer => ("enc.", self.shape.encoder.map_or(0, |encoder| encoder.layers)),
+            };
+            for layer in 0..layers {
+                let prefix = format!("{prefix}blk.{layer}.");
+                run.iter().for_each(|rule| add(&prefix, rule));
+            }
         }
-        rules[after..].iter().for_each(|rule| add("", rule));
         tensors
     }
 
     fn has_bias(&self, rule: &TensorRule) -> bool {
-        self.shape.biases && (rule.part == Part::Layer || rule.kind == Kind::Norm)
+        let biases = self.shape.biases;
+        let unbiased = biases == Biases::AllButKeys && rule.name.ends_with("attn_k");
+        let in_layer = rule.part != Part::Model;
+        let has = in_layer && !unbiased || matches!(rule.kind, Kind::Norm | Kind::Convolution);
+        biases != Biases::None && has
     }
 
     /// Whether this shape has such a tensor.
@@ -118,6 +127,17 @@ impl Preset {
             (Fact::RopeDims, shape.head_dim),
         ] {
             put(key(fact), number(value));
+        }
+        if let Some(encoder) = shape.encoder {
+            for (fact, value) in [
+                (Fact::EncoderPositions, encoder.positions),
+                (Fact::EncoderLayerCount, encoder.layers),
+                (Fact::EncoderFfnSize, shape.ffn),
+                (Fact::EncoderHeadCount, shape.heads),
+                (Fact::MelBands, encoder.bands),
+            ] {
+                put(key(fact), number(value));
+            }
         }
         if let Some(pooling) = shape.pooling {
             put("pooling_type", Value::U32(pooling.number()));
@@ -183,6 +203,12 @@ mod tests {
             // Without the pooler, which is not used for embeddings.
             ("minilm-l6", 22_565_376),
             ("bge-large", 334_092_288),
+            ("whisper-tiny", 37_760_640),
+            ("whisper-base", 72_593_920),
+            ("whisper-small", 241_734_912),
+            ("whisper-medium", 763_857_920),
+            ("whisper-large-v3", 1_543_490_560),
+            ("whisper-turbo", 808_878_080),
         ] {
             let tensors = Preset::find(name).unwrap().tensors();
             let weights = tensors.iter().filter(|t| t.kind != Kind::RopeFactors);
