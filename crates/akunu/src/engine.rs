@@ -147,8 +147,6 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
         chain: options.chain.unwrap_or(capabilities.chain).clamp(1, context),
         windows: options.encoder_windows,
         beams: options.beams,
-        windows: 1,
-        beams: 1,
         word_times: options.word_times,
         fuse: options.fuse,
         keep_inputs: false,

@@ -121,8 +121,11 @@ pub enum Error {
     #[error("this model knows English only, and was asked {asked}")]
     EnglishOnly { asked: String },
 
-    #[error("the model does not know the language \"{code}\"; it knows {known}")]
-    UnknownLanguage { code: String, known: String },
+    #[error("the model does not know the language \"{language}\"; it knows {known}")]
+    UnknownLanguage { language: String, known: String },
+
+    #[error("times of words were asked for, and the transcriber was loaded without them")]
+    NoWordTimes,
 
     #[error(transparent)]
     Audio(#[from] akunu_audio::AudioError),

@@ -92,9 +92,19 @@ impl Engine {
         self.finish_pass()
     }
 
+    /// Runs the rows that were added in a pass of this kind.
+    pub(crate) fn run_rows(&mut self, kind: PassKind) -> Result<(), Error> {
+        self.submit_rows(kind)?;
+        self.device.wait()?;
+        Ok(())
+    }
+
     /// Submits the rows that were added.
     pub(crate) fn start_pass(&mut self) -> Result<(), Error> {
-        let kind = self.plan.tables.kind_for(self.rows.len());
+        self.submit_rows(self.plan.tables.kind_for(self.rows.len()))
+    }
+
+    fn submit_rows(&mut self, kind: PassKind) -> Result<(), Error> {
         let submission = Submission {
             entries: Entries::Rows(&self.rows),
             logit_rows: &self.asking,

@@ -202,7 +202,8 @@ impl TranscribeArgs {
             ..EngineOptions::default()
         };
         let beams = self.beam.max(if samples { self.best_of } else { 1 });
-        TranscriberOptions { engine, windows: self.batch, beams }
+        let word_times = self.timestamps == Some(Timestamps::Word);
+        TranscriberOptions { engine, windows: self.batch, beams, word_times }
     }
 
     fn open(&self, path: &Path) -> Result<Audio, akunu::Error> {

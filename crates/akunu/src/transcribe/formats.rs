@@ -190,7 +190,7 @@ mod tests {
             end,
             text: text.into(),
             tokens: vec![1, 2],
-            words: vec![Word { text: " Hi".into(), start, end, probability: 0.5 }],
+            words: vec![Word { text: " Hi".into(), tokens: vec![1], start, end, probability: 0.5 }],
             temperature: 0.0,
             mean_log_probability: -0.25,
             compression: 1.0,

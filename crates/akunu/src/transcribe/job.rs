@@ -8,6 +8,7 @@ use akunu_audio::{Audio, Damage, HOP, Mel, RATE};
 
 use super::decode::Decoded;
 use super::segments::{Part, Parts, repeated, split};
+use super::words::Timed;
 use super::{Segment, Timestamps, TranscribeOptions, Transcriber, cuts};
 use crate::Error;
 
@@ -71,6 +72,8 @@ pub struct Job {
     before: Vec<u32>,
     segments: usize,
     events: VecDeque<Event>,
+    /// When the last word ended, in seconds.
+    last_speech: f64,
     is_over: bool,
     cancel: Arc<AtomicBool>,
 }
@@ -94,6 +97,7 @@ impl Job {
             before,
             segments: 0,
             events: VecDeque::new(),
+            last_speech: 0.0,
             is_over: false,
             cancel: Arc::default(),
         }
@@ -223,7 +227,13 @@ impl Job {
     }
 
     /// Takes the text of a window.
-    pub(super) fn take(&mut self, by: &Transcriber, span: Span, mut decoded: Decoded) -> Result<(), Error> {
+    pub(super) fn take(
+        &mut self,
+        by: &mut Transcriber,
+        number: usize,
+        span: Span,
+        mut decoded: Decoded,
+    ) -> Result<(), Error> {
         if self.cancel.load(Ordering::Relaxed) {
             self.is_over = true;
             return Ok(());
@@ -240,10 +250,21 @@ impl Job {
             self.events.push_back(Event::Repetition { seconds: span.seconds() });
         }
         let steps = (span.count as u64).div_ceil(STEP_FRAMES) as u32;
-        let Parts { parts, advance, .. } = split(&decoded.tokens, &timestamps, steps);
+        let Parts { parts, advance, is_complete } = split(&decoded.tokens, &timestamps, steps);
+        let mut next = span.first + (u64::from(advance) * STEP_FRAMES).min(span.count as u64);
+        let timed = self.times(by, (number, steps), span, &parts)?;
+        if self.options.timestamps == Timestamps::Word
+            && !is_complete
+            && let Some(end) =
+                timed.iter().filter_map(|timed| timed.words.last()).map(|word| word.end).next_back()
+        {
+            // A word that is not complete is in the next window again.
+            let end = (end * f64::from(RATE) / HOP as f64).round() as u64;
+            next = if end > span.first { end.min(span.first + span.count as u64) } else { next };
+        }
         let mut kept = Vec::new();
-        for part in parts {
-            kept.extend(self.add(by, span, part, &decoded)?);
+        for (part, timed) in parts.into_iter().zip(timed) {
+            kept.extend(self.add(by, span, part, timed, &decoded)?);
         }
         if self.is_parallel() {
             self.events.push_back(Event::Progress { seconds: seconds(end) });
@@ -258,8 +279,44 @@ impl Job {
             let most = by.engine.context() / 2;
             self.before.drain(..self.before.len().saturating_sub(most));
         }
-        self.advance(span.first + (u64::from(advance) * STEP_FRAMES).min(span.count as u64));
+        self.advance(next);
         Ok(())
+    }
+
+    /// The times of parts, and of their words if they are asked for.
+    fn times(
+        &mut self,
+        by: &mut Transcriber,
+        (number, steps): (usize, u32),
+        span: Span,
+        parts: &[Part],
+    ) -> Result<Vec<Timed>, Error> {
+        let end = seconds(span.first + span.count as u64);
+        let at = |step: u32| seconds(span.first + u64::from(step) * STEP_FRAMES).min(end);
+        let is_text = |id: &u32| *id < by.tokens.end;
+        let text_of = |part: &Part| part.tokens.iter().copied().filter(is_text).collect::<Vec<u32>>();
+        let texts: Vec<Vec<u32>> = parts.iter().map(text_of).collect();
+        let timed = parts.iter().zip(&texts).map(|(part, text)| Timed {
+            start: at(part.steps.start),
+            end: at(part.steps.end),
+            tokens: text.len(),
+            words: Vec::new(),
+        });
+        let mut timed: Vec<Timed> = timed.collect();
+        if self.options.timestamps == Timestamps::Word {
+            let mut last_speech = self.last_speech;
+            let text = texts.concat();
+            by.find_words(
+                number,
+                self,
+                &text,
+                steps as usize,
+                &mut timed,
+                (span.seconds(), &mut last_speech),
+            )?;
+            self.last_speech = last_speech;
+        }
+        Ok(timed)
     }
 
     /// Adds a segment if it has a text, and returns its tokens.
@@ -268,21 +325,21 @@ impl Job {
         by: &Transcriber,
         span: Span,
         part: Part,
+        timed: Timed,
         decoded: &Decoded,
     ) -> Result<Vec<u32>, Error> {
         let text = by.text(&part.tokens)?;
-        if text.trim().is_empty() || part.steps.is_empty() {
+        if text.trim().is_empty() || timed.start == timed.end {
             return Ok(Vec::new());
         }
-        let at = |step: u32| seconds(span.first + u64::from(step) * STEP_FRAMES);
         self.events.push_back(Event::Segment(Segment {
             id: self.segments,
             window: span.seconds(),
-            start: at(part.steps.start),
-            end: at(part.steps.end).min(seconds(span.first + span.count as u64)),
+            start: timed.start,
+            end: timed.end,
             text,
             tokens: part.tokens.clone(),
-            words: Vec::new(),
+            words: timed.words,
             temperature: decoded.temperature,
             mean_log_probability: decoded.mean_log_probability,
             compression: decoded.compression,

@@ -24,6 +24,7 @@ mod options;
 mod rules;
 mod search;
 mod segments;
+mod times;
 pub mod words;
 
 #[cfg(test)]
@@ -33,11 +34,12 @@ use std::sync::Arc;
 
 use akunu_audio::Audio;
 use akunu_plan::{Device, OnLoad, PlanError};
-use akunu_tokenizer::{EncodeOptions, SpeechTokens, Tokenizer};
+use akunu_tokenizer::{EncodeOptions, SpeechTokens, Tokenizer, non_speech_tokens};
 
 pub use formats::TranscriptFormat;
 pub use job::{Event, Job};
 pub use options::{SpeechTask, Timestamps, TranscribeOptions};
+pub use words::Word;
 
 use crate::{Engine, EngineOptions, Error, Feed, Model, Session};
 use decode::Window;
@@ -62,14 +64,6 @@ pub struct Segment {
     pub no_speech: f64,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct Word {
-    pub text: String,
-    pub start: f64,
-    pub end: f64,
-    pub probability: f64,
-}
-
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transcript {
     /// The code of the language, given or detected; `None` if there was no speech to detect it by.
@@ -90,16 +84,21 @@ pub struct TranscriberOptions {
     /// The most texts of a window that are followed: the most that [`TranscribeOptions::beams`] and
     /// [`TranscribeOptions::best_of`] may be.
     pub beams: usize,
+    /// Whether the times of words can be found ([`Timestamps::Word`]). It takes memory.
+    pub word_times: bool,
 }
 
 impl Default for TranscriberOptions {
     fn default() -> TranscriberOptions {
-        TranscriberOptions { engine: EngineOptions::default(), windows: 1, beams: 5 }
+        TranscriberOptions { engine: EngineOptions::default(), windows: 1, beams: 5, word_times: false }
     }
 }
 
 /// The most windows that the encoder computes in one pass. More of them make no pass faster.
 const ENCODER_WINDOWS: usize = 4;
+
+/// Rows of a pass for the times of words.
+const WORD_ROWS: usize = 32;
 
 /// The tokens between `<|startoftranscript|>` and the first that is sampled, and that token itself.
 const LONGEST_START: usize = 4;
@@ -111,9 +110,14 @@ impl TranscriberOptions {
         EngineOptions {
             context: None,
             slots,
-            logit_rows: slots.max(LONGEST_START * self.windows),
+            logit_rows: slots.max(LONGEST_START * self.windows).max(if self.word_times {
+                WORD_ROWS
+            } else {
+                0
+            }),
             encoder_windows: self.windows.clamp(1, ENCODER_WINDOWS),
             beams: self.beams,
+            word_times: self.word_times,
             ..self.engine.clone()
         }
     }
@@ -156,7 +160,9 @@ impl Transcriber {
                 return Err(Error::Setting { name, value: value.to_string(), expected: "from 1 to 64" });
             }
         }
-        let Some(encoder) = model.config().encoder else { return Err(Error::DoesNotTranscribe) };
+        if model.config().encoder.is_none() {
+            return Err(Error::DoesNotTranscribe);
+        }
         let tokenizer = model.tokenizer()?.clone();
         let rows = model.config().vocab_size;
         let tokens = SpeechTokens::new(&*tokenizer, rows).ok_or_else(|| {
@@ -166,9 +172,9 @@ impl Transcriber {
                     .into(),
             )
         })?;
-        let multilingual = encoder.multilingual.unwrap_or(rows >= 51865);
+        let multilingual = model.config().multilingual();
         let plain = EncodeOptions::default();
-        let rules = Rules::new(&tokens, &[], tokenizer.encode(" ", plain)?);
+        let rules = Rules::new(&tokens, &non_speech_tokens(&*tokenizer)?, tokenizer.encode(" ", plain)?);
         let mut engine = Engine::load_any(model, device, &options.engine(), on_load)?;
         let sessions = (0..options.windows * options.beams).map(|_| engine.session());
         let sessions = sessions.collect::<Result<_, Error>>()?;
@@ -223,9 +229,7 @@ impl Transcriber {
     pub fn job(&self, audio: Audio, options: &TranscribeOptions) -> Result<Job, Error> {
         options.check(self)?;
         let encoder = self.engine.plan().config.encoder.ok_or(Error::DoesNotTranscribe)?;
-        let language = self.multilingual.then(|| options.language.as_deref());
-        let language =
-            language.flatten().and_then(|code| self.tokens.languages.iter().position(|(c, _)| c == code));
+        let language = if self.multilingual { options.language_of(self)? } else { None };
         let prompt = match options.prompt.as_deref().map(str::trim) {
             Some(prompt) if !prompt.is_empty() => {
                 self.tokenizer.encode(&format!(" {prompt}"), EncodeOptions::default())?
@@ -292,15 +296,16 @@ impl Transcriber {
             });
         }
         let decoded = self.decode(&windows)?;
-        for ((of, span), decoded) in spans.into_iter().zip(decoded) {
-            jobs[of].take(self, span, decoded)?;
+        for (number, ((of, span), decoded)) in spans.into_iter().zip(decoded).enumerate() {
+            jobs[of].take(self, number, span, decoded)?;
         }
         Ok(())
     }
 
     fn detect(&mut self, jobs: &mut [&mut Job], spans: &[(usize, job::Span)]) -> Result<(), Error> {
         if !self.multilingual {
-            jobs.iter_mut().for_each(|job| job.set_language(0, "en", 1.0));
+            let english = self.tokens.languages.iter().position(|(code, _)| code == "en").unwrap_or(0);
+            jobs.iter_mut().for_each(|job| job.set_language(english, "en", 1.0));
             return Ok(());
         }
         let unknown: Vec<usize> =
@@ -330,18 +335,22 @@ impl Transcriber {
         }
         let start = prompt.len();
         prompt.push(tokens.start);
-        if self.multilingual {
-            let language = job.language().map(|language| tokens.languages[language].1);
-            let task = match job.options().task {
-                SpeechTask::Transcribe => tokens.transcribe,
-                SpeechTask::Translate => tokens.translate,
-            };
-            prompt.extend(language.into_iter().chain(task));
-        }
+        prompt.extend(self.language_and_task(job));
         if job.options().timestamps == Timestamps::None {
             prompt.push(tokens.no_timestamps);
         }
         (prompt, start)
+    }
+
+    /// Their tokens, of which models of English only have none.
+    fn language_and_task(&self, job: &Job) -> impl Iterator<Item = u32> + use<> {
+        let multilingual = self.multilingual;
+        let language = job.language().map(|language| self.tokens.languages[language].1);
+        let task = match job.options().task {
+            SpeechTask::Transcribe => self.tokens.transcribe,
+            SpeechTask::Translate => self.tokens.translate,
+        };
+        [language, task].into_iter().flatten().filter(move |_| multilingual)
     }
 
     /// The text of tokens; timestamps and other control tokens have none.

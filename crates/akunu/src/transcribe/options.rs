@@ -1,5 +1,7 @@
 //! Settings of a transcription.
 
+use akunu_tokenizer::language_code;
+
 use super::Transcriber;
 use crate::Error;
 
@@ -24,7 +26,7 @@ pub enum Timestamps {
 /// The defaults are those of OpenAI's command.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TranscribeOptions {
-    /// The code of the language (`en`); `None`: detected by the first window. Models of English only have no choice.
+    /// The code of the language or its English name (`de`, `german`); `None`: detected by the first window. Models of English only have no choice.
     pub language: Option<String>,
     pub task: SpeechTask,
     pub timestamps: Timestamps,
@@ -95,21 +97,31 @@ impl TranscribeOptions {
         if !(self.patience > 0.0 && self.patience <= 64.0) {
             return refuse("the patience", self.patience.to_string(), "more than 0, and at most 64");
         }
+        if self.timestamps == Timestamps::Word && transcriber.engine.plan().aligned_heads == 0 {
+            return Err(Error::NoWordTimes);
+        }
         if !transcriber.multilingual {
             if self.task == SpeechTask::Translate {
                 return Err(Error::EnglishOnly { asked: "to translate".into() });
             }
             return match self.language.as_deref() {
-                None | Some("en") => Ok(()),
-                Some(code) => Err(Error::EnglishOnly { asked: format!("for language \"{code}\"") }),
+                Some(language) if language_code(language) != Some("en") => {
+                    Err(Error::EnglishOnly { asked: format!("for language \"{language}\"") })
+                }
+                _ => Ok(()),
             };
         }
-        match self.language.as_deref() {
-            Some(code) if transcriber.tokens.language(code).is_none() => Err(Error::UnknownLanguage {
-                code: code.to_string(),
-                known: transcriber.languages().collect::<Vec<_>>().join(", "),
-            }),
-            _ => Ok(()),
-        }
+        self.language_of(transcriber).map(|_| ())
+    }
+
+    /// The index of the language that is given, among those of the model.
+    pub(super) fn language_of(&self, transcriber: &Transcriber) -> Result<Option<usize>, Error> {
+        let Some(language) = self.language.as_deref() else { return Ok(None) };
+        let code = language_code(language).unwrap_or(language);
+        let index = transcriber.tokens.languages.iter().position(|(other, _)| other == code);
+        index.map(Some).ok_or_else(|| Error::UnknownLanguage {
+            language: language.to_string(),
+            known: transcriber.languages().collect::<Vec<_>>().join(", "),
+        })
     }
 }
