@@ -60,7 +60,7 @@ pub enum TokenizerError {
     #[error("token {id} has {len} bytes, but at most {max} are supported")]
     TokenTooLong { id: usize, len: usize, max: usize },
     #[error("the vocabulary's list of tokens cannot be used: {problem}")]
-    Ranks { problem: String },
+    TokenList { problem: String },
     #[error("the text has {len} bytes, but at most {max} can be tokenized at once")]
     TextTooLong { len: usize, max: usize },
 }

@@ -33,6 +33,7 @@ mod scratch;
 mod sentencepiece;
 mod special;
 mod speech;
+mod speech_files;
 mod stream;
 mod template;
 mod trie;
@@ -47,7 +48,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use error::TokenizerError;
-pub use gguf::{GgufVocabulary, gguf_vocabulary};
+pub use gguf::{GgufVocabulary, gguf_of_ranks, gguf_vocabulary};
 pub use hf::{HfTokenizer, Sidecar};
 pub use languages::{language_code, language_name};
 pub use model_file::from_model_file;
@@ -65,7 +66,13 @@ pub fn from_gguf(metadata: &akunu_format::Metadata) -> Result<NativeTokenizer, T
     NativeTokenizer::new(Vocabulary::from_gguf(metadata)?)
 }
 
-/// The tokenizer of a folder: its `tokenizer.json`, or else its `tokenizer.model`.
+/// The tokenizer of a file that has the tokens of a model of speech with `rows` embeddings in the order of their ranks.
+pub fn from_ranks(tokens: &[&[u8]], rows: usize) -> Result<NativeTokenizer, TokenizerError> {
+    NativeTokenizer::new(Vocabulary::from_speech_ranks(tokens, rows)?)
+}
+
+/// The tokenizer of a folder: its `tokenizer.json`, or else its `tokenizer.model`, or the older files of a vocabulary of
+/// speech (`vocab.json`, `merges.txt` and `added_tokens.json`).
 pub fn from_folder(folder: &Path) -> Result<Arc<dyn Tokenizer>, TokenizerError> {
     let (json, model) = (folder.join("tokenizer.json"), folder.join("tokenizer.model"));
     if json.is_file() {
@@ -73,6 +80,9 @@ pub fn from_folder(folder: &Path) -> Result<Arc<dyn Tokenizer>, TokenizerError> 
     }
     if model.is_file() {
         return Ok(Arc::new(from_model_file(model)?));
+    }
+    if let Some(vocabulary) = speech_files::read(folder)? {
+        return Ok(Arc::new(NativeTokenizer::new(vocabulary)?));
     }
     Err(TokenizerError::NoVocabulary { folder: folder.display().to_string() })
 }

@@ -24,7 +24,7 @@ impl Vocabulary {
     /// The vocabulary of a Whisper model with `rows` embeddings. The control tokens of published vocabularies are not
     /// listed: which ones there are follows from the number of rows. Those of smaller vocabularies are listed.
     pub fn from_speech_ranks(tokens: &[&[u8]], rows: usize) -> Result<Vocabulary, TokenizerError> {
-        let wrong = |problem: String| Err(TokenizerError::Ranks { problem });
+        let wrong = |problem: String| Err(TokenizerError::TokenList { problem });
         let is_published = rows >= ENGLISH;
         let text =
             if is_published { ENGLISH_TEXT + usize::from(rows > ENGLISH) } else { tokens.len().min(rows) };

@@ -29,6 +29,8 @@ pub(super) struct Checks {
     pub(super) composed: bool,
     /// Compare decoded text too. GGUF's WordPiece keeps the spaces before punctuation.
     pub(super) shown: bool,
+    /// Compare the special tokens around a text too.
+    pub(super) around: bool,
     /// Compare pairs of texts, with their special tokens.
     pub(super) pairs: bool,
 }
@@ -85,7 +87,7 @@ fn same(
     if checks.composed && !crate::hf::is_composed(text) {
         return Ok(());
     }
-    for [add_special, parse_special] in [[true, true], [false, false]] {
+    for [add_special, parse_special] in [[checks.around, true], [false, false]] {
         let options = EncodeOptions { add_special, parse_special };
         let ids = original.encode(text, options).map_err(|error| error.to_string())?;
         let again = read_back.encode(text, options).map_err(|error| error.to_string())?;

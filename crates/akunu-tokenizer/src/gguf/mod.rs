@@ -12,8 +12,10 @@ use crate::chat::ChatTemplates;
 use crate::error::printable;
 use crate::hf::{HfTokenizer, Sidecar};
 use crate::sentencepiece::SPACE_MARK;
+use crate::speech_files;
 use crate::{
-    Model, NativeTokenizer, SpecialTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary, from_gguf,
+    Model, NativeTokenizer, SpecialTokens, SpeechTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary,
+    from_gguf,
 };
 
 /// The keys, and notes on what a GGUF file cannot represent of this vocabulary.
@@ -27,23 +29,35 @@ pub struct GgufVocabulary {
 /// The vocabulary of a folder, for a model with `rows` embeddings.
 pub fn gguf_vocabulary(folder: &Path, rows: usize) -> Result<GgufVocabulary, TokenizerError> {
     let (json, model) = (folder.join("tokenizer.json"), folder.join("tokenizer.model"));
-    let mut found = if json.is_file() {
+    let found = if json.is_file() {
         from_json(&json, &model)?
     } else if model.is_file() {
-        from_model(&model)?
+        Found::of(crate::model_file::read(&model)?)?
+    } else if let Some(vocabulary) = speech_files::read(folder)? {
+        Found::of(vocabulary)?
     } else {
         return Err(TokenizerError::NoVocabulary { folder: folder.display().to_string() });
     };
+    let templates = ChatTemplates::from_folder(folder).map_err(|error| refused(error.to_string()))?;
+    let mut written = write(found, rows)?;
+    templates.write_gguf(&mut written.metadata);
+    Ok(written)
+}
+
+/// The vocabulary of [`crate::from_ranks`].
+pub fn gguf_of_ranks(tokens: &[&[u8]], rows: usize) -> Result<GgufVocabulary, TokenizerError> {
+    write(Found::of(Vocabulary::from_speech_ranks(tokens, rows)?)?, rows)
+}
+
+fn write(mut found: Found, rows: usize) -> Result<GgufVocabulary, TokenizerError> {
     let tokens = found.vocabulary.tokens.len();
     if tokens > rows {
         return Err(refused(format!("{tokens} tokens, but the model has {rows} embeddings")));
     }
     let mut metadata = keys(&found, rows);
-    let templates = ChatTemplates::from_folder(folder).map_err(|error| refused(error.to_string()))?;
-    templates.write_gguf(&mut metadata);
     let read_back = from_gguf(&metadata)?;
     let shown = found.vocabulary.model != Model::WordPiece;
-    let checks = agree::Checks { composed: found.composed, shown, pairs: found.pairs };
+    let checks = agree::Checks { composed: found.composed, shown, around: found.around, pairs: found.pairs };
     let user_defined =
         !found.vocabulary.splits_at_user_defined && found.vocabulary.kinds.contains(&TokenKind::UserDefined);
     agree::check(&*found.tokenizer, &read_back, checks).map_err(|difference| {
@@ -61,28 +75,36 @@ struct Found {
     tokenizer: Box<dyn Tokenizer>,
     /// Only composed (NFC) text gets the same tokens.
     composed: bool,
+    /// The keys state the special tokens around a text.
+    around: bool,
     /// The keys state the special tokens of text pairs.
     pairs: bool,
     notes: Vec<String>,
+}
+
+impl Found {
+    fn of(vocabulary: Vocabulary) -> Result<Found, TokenizerError> {
+        let tokenizer = Box::new(NativeTokenizer::new(vocabulary.clone())?);
+        Ok(Found { vocabulary, tokenizer, composed: false, around: true, pairs: true, notes: Vec::new() })
+    }
 }
 
 fn refused(what: impl Into<String>) -> TokenizerError {
     TokenizerError::NoGguf { what: what.into() }
 }
 
-fn from_model(path: &Path) -> Result<Found, TokenizerError> {
-    let vocabulary = crate::model_file::read(path)?;
-    let tokenizer = Box::new(NativeTokenizer::new(vocabulary.clone())?);
-    Ok(Found { vocabulary, tokenizer, composed: false, pairs: true, notes: Vec::new() })
-}
-
 fn from_json(path: &Path, model: &Path) -> Result<Found, TokenizerError> {
     let json = crate::files::read(path)?;
     let (tokenizer, mut vocabulary, export) = HfTokenizer::exported(&json, &Sidecar::beside(path)?)?;
+    // What stands around a text is then a part of the prompt of a transcription.
+    let around = SpeechTokens::new(&tokenizer, tokenizer.vocab_size()).is_none();
     let pairs;
-    (vocabulary.special, pairs) = special(&tokenizer, vocabulary.model)?;
+    (vocabulary.special, pairs) = match around {
+        true => special(&tokenizer, vocabulary.model)?,
+        false => (SpecialTokens { add_bos: false, add_eos: false, ..*tokenizer.special() }, false),
+    };
     let mut notes = Vec::new();
-    if !pairs && tokenizer.template().after().next().is_some() {
+    if around && !pairs && tokenizer.template().after().next().is_some() {
         notes.push(
             "what stands around two texts, such as a query and a document, is something that GGUF files cannot ask \
              for; pairs get other tokens than in the original"
@@ -128,6 +150,7 @@ fn from_json(path: &Path, model: &Path) -> Result<Found, TokenizerError> {
         vocabulary,
         tokenizer: Box::new(tokenizer),
         composed: export.composed.is_some(),
+        around,
         pairs,
         notes,
     })

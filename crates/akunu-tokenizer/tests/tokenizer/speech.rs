@@ -7,7 +7,7 @@ use std::path::Path;
 
 use akunu_tokenizer::{
     EncodeOptions, Model, NativeTokenizer, SpeechTokens, TokenKind, Tokenizer, TokenizerError, Vocabulary,
-    language_code, language_name, non_speech_tokens,
+    from_folder, from_gguf, gguf_of_ranks, gguf_vocabulary, language_code, language_name, non_speech_tokens,
 };
 use serde::Deserialize;
 
@@ -211,4 +211,127 @@ fn lists_that_do_not_fit_the_model_are_rejected() {
     let long = [b'a'; 600];
     let error = Vocabulary::from_speech_ranks(&[&long], 9).unwrap_err();
     assert!(matches!(error, TokenizerError::TokenTooLong { id: 0, len: 600, .. }), "{error}");
+}
+
+/// The files of a folder as Hugging Face publishes them: with a `tokenizer.json`, or with the files before it. `listed`:
+/// the timestamps are in the vocabulary.
+fn folder(vocabulary: &Vocabulary, listed: bool, json: bool) -> tempfile::TempDir {
+    let controls = |id: &usize| vocabulary.kinds[*id] == TokenKind::Control;
+    let text = |id: usize| vocabulary.tokens.get(id).unwrap();
+    let is_timestamp = |id: usize| controls(&id) && text(id).contains('.');
+    let ids = || (0..vocabulary.tokens.len()).filter(|id| listed || !is_timestamp(*id));
+    let map = |ids: &mut dyn Iterator<Item = usize>| -> serde_json::Map<String, serde_json::Value> {
+        ids.map(|id| (text(id).to_string(), id.into())).collect()
+    };
+    let base = map(&mut ids().filter(|id| !controls(id) || text(*id) == "<|endoftext|>"));
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
+    let merges: Vec<&str> = vocabulary.merges.iter().collect();
+    write(
+        "tokenizer_config.json",
+        r#"{"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}"#
+            .into(),
+    );
+    if !json {
+        let added = map(&mut ids().filter(|id| controls(id) && text(*id) != "<|endoftext|>"));
+        write("vocab.json", serde_json::to_string(&base).unwrap());
+        write("added_tokens.json", serde_json::to_string(&added).unwrap());
+        write("merges.txt", format!("#version: 0.2\n{}\n", merges.join("\n")));
+        return folder;
+    }
+    let added: Vec<_> = ids()
+        .filter(controls)
+        .map(|id| {
+            serde_json::json!({
+                "id": id, "content": text(id), "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": !is_timestamp(id),
+            })
+        })
+        .collect();
+    let find = |wanted: &str| ids().find(|id| text(*id) == wanted).unwrap();
+    let special = |name: &str| serde_json::json!({"SpecialToken": {"id": name, "type_id": 0}});
+    let defined = |name: &str| serde_json::json!({"id": name, "ids": [find(name)], "tokens": [name]});
+    let (start, none, end) = ("<|startoftranscript|>", "<|notimestamps|>", "<|endoftext|>");
+    let text_a = serde_json::json!({"Sequence": {"id": "A", "type_id": 0}});
+    let text_b = serde_json::json!({"Sequence": {"id": "B", "type_id": 1}});
+    let level = serde_json::json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    let file = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
+        "pre_tokenizer": level, "decoder": level,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [special(start), special(none), text_a, special(end)],
+            "pair": [special(start), special(none), text_a, text_b, special(end)],
+            "special_tokens": {start: defined(start), none: defined(none), end: defined(end)},
+        },
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": "",
+            "end_of_word_suffix": "", "fuse_unk": false, "byte_fallback": false, "vocab": base, "merges": merges,
+        },
+    });
+    write("tokenizer.json", file.to_string());
+    folder
+}
+
+#[test]
+fn folders_have_the_same_ids_and_become_gguf() {
+    let goldens = goldens();
+    for (name, listed, json) in [
+        ("english", false, true),
+        ("english", true, false),
+        ("multilingual", true, true),
+        ("multilingual", false, false),
+        ("large-v3", true, true),
+    ] {
+        let golden = &goldens.vocabularies[name];
+        let Some(vocabulary) = vocabulary(golden) else { return };
+        let folder = folder(&vocabulary, listed, json);
+        let tokenizer = from_folder(folder.path()).unwrap();
+        assert_special(golden, &*tokenizer);
+        assert_ids(&goldens, golden, &*tokenizer);
+        let written = gguf_vocabulary(folder.path(), golden.rows).unwrap();
+        assert_eq!(written.notes, Vec::<String>::new());
+        let again = from_gguf(&written.metadata).unwrap();
+        assert_special(golden, &again);
+        assert_ids(&goldens, golden, &again);
+        assert!(again.template().before().next().is_none() && again.template().after().next().is_none());
+    }
+}
+
+#[test]
+fn a_vocabulary_of_ranks_becomes_gguf() {
+    let goldens = goldens();
+    let golden = &goldens.vocabularies["multilingual"];
+    let Some(tokens) = ranks(&golden.file) else { return };
+    let tokens: Vec<&[u8]> = tokens.iter().map(Vec::as_slice).collect();
+    let written = gguf_of_ranks(&tokens, golden.rows).unwrap();
+    assert_eq!(written.metadata.str("tokenizer.ggml.model").unwrap(), Some("gpt2"));
+    assert_eq!(written.metadata.str("tokenizer.ggml.pre").unwrap(), Some("gpt-2"));
+    let again = from_gguf(&written.metadata).unwrap();
+    assert_special(golden, &again);
+    assert_ids(&goldens, golden, &again);
+}
+
+#[test]
+fn older_files_are_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let problem = || from_folder(folder.path()).unwrap_err().to_string();
+    write("vocab.json", r#"{"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3}"#);
+    write("merges.txt", "#version: 0.2\na b\n");
+    // It may be a vocabulary of any model.
+    assert!(problem().contains("has neither a tokenizer.json nor a tokenizer.model"));
+    write("added_tokens.json", r#"{"<|startoftranscript|>": 4, "<|notimestamps|>": 6}"#);
+    let tokenizer = from_folder(folder.path()).unwrap();
+    assert_eq!(tokenizer.encode("abab", PLAIN).unwrap(), [2, 2]);
+    assert_eq!(SpeechTokens::new(&*tokenizer, 9).unwrap().timestamps, 7..9);
+    assert_eq!(tokenizer.token_kind(5), Some(TokenKind::Unused));
+    write("merges.txt", "a b\na c\n");
+    assert!(problem().contains("contains `c`, which is not a token"), "{}", problem());
+    write("added_tokens.json", r#"{"<|startoftranscript|>": 3}"#);
+    assert!(problem().contains("two tokens have the id 3"));
+    write("added_tokens.json", r#"{"<|startoftranscript|>": 4000000000}"#);
+    assert!(problem().contains("4000000001 tokens are more than any model has"));
+    write("added_tokens.json", r#"{"<|startoftranscript|>": -1}"#);
+    assert!(problem().contains("`added_tokens.json` is not valid JSON of the expected form"));
 }
