@@ -3,7 +3,7 @@
 
 use crate::facts::{Fact, FactRule, LLAMA_FACTS};
 use crate::shape::Shape;
-use crate::tensors::{FusedRule, LLAMA_FUSED, LLAMA_NAMING, LLAMA_TENSORS, Naming, TensorRule};
+use crate::tensors::{FusedRule, LLAMA_FUSED, LLAMA_NAMING, LLAMA_TENSORS, Naming, Part, TensorRule};
 use crate::tower::{FeedForwardKind, LayerFn, NormKind, QkNorm, pre_norm};
 use crate::{Activation, ModelConfig, Source, WindowPattern, families, names};
 
@@ -32,6 +32,9 @@ pub struct Card {
     pub fused_in_gguf: bool,
     /// Prefixes of Hugging Face tensor names.
     pub naming: Naming,
+    /// Names of tensors in files of whisper.cpp, with the canonical ones: without `.weight` and `.bias`, those of layers
+    /// without what comes before them.
+    pub ggml_names: &'static [(Part, &'static str, &'static str)],
     /// Lists of per-head vectors in Hugging Face files, each with the name of the tensor that combines the list.
     pub head_lists: &'static [(&'static str, &'static str)],
     /// Prefixes of Hugging Face tensors that this engine does not need.
@@ -195,6 +198,7 @@ impl Card {
         fused: LLAMA_FUSED,
         fused_in_gguf: false,
         naming: LLAMA_NAMING,
+        ggml_names: &[],
         head_lists: &[],
         ignored: &[],
         norm_weight_offset: 0.0,
@@ -276,7 +280,7 @@ impl Card {
 
     pub fn rope_style(&self, config: &ModelConfig) -> RopeStyle {
         match config.source {
-            Source::Gguf => self.gguf_rope,
+            Source::Gguf | Source::Ggml => self.gguf_rope,
             Source::HuggingFace => self.hf_rope,
         }
     }
@@ -284,7 +288,7 @@ impl Card {
     /// The offset to add to norm weights of this file.
     pub fn norm_offset(&self, config: &ModelConfig) -> f32 {
         match config.source {
-            Source::Gguf => 0.0,
+            Source::Gguf | Source::Ggml => 0.0,
             Source::HuggingFace => self.norm_weight_offset,
         }
     }

@@ -9,6 +9,8 @@ pub enum Source {
     Gguf,
     /// Hugging Face names and layouts: Q and K rows not permuted, Gemma norm weights stored minus one.
     HuggingFace,
+    /// The container of whisper.cpp, with the layouts of GGUF.
+    Ggml,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,6 +7,7 @@ mod config;
 pub mod convert;
 pub mod facts;
 mod families;
+mod ggml;
 mod gguf;
 mod hf;
 mod names;
@@ -22,6 +23,7 @@ pub use config::{
     RopeFactors, RopeScaling, Source, SuggestedSampling, Window, WindowPattern,
 };
 pub use families::CARDS;
+pub use ggml::GgmlModel;
 pub use gguf::GgufModel;
 pub use hf::SafeTensorsModel;
 pub use open::{load_model, open_model};

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use akunu_format::{Container, FormatError, Loading};
 
-use crate::{GgufModel, SafeTensorsModel, WeightProvider};
+use crate::{GgmlModel, GgufModel, SafeTensorsModel, WeightProvider};
 
-/// Opens a model: a GGUF file (any part of a split one), a SafeTensors file, or a Hugging Face folder.
+/// Opens a model: a GGUF file (any part of a split one), a SafeTensors file, a Hugging Face folder, or a file of
+/// whisper.cpp.
 pub fn open_model(path: &Path) -> Result<Box<dyn WeightProvider>, FormatError> {
     load_model(path, Loading::Map)
 }
@@ -16,5 +17,6 @@ pub fn load_model(path: &Path, loading: Loading) -> Result<Box<dyn WeightProvide
     match Container::of(path)? {
         Container::Gguf => Ok(Box::new(GgufModel::load(path, loading)?)),
         Container::SafeTensors => Ok(Box::new(SafeTensorsModel::load(path, loading)?)),
+        Container::Ggml => Ok(Box::new(GgmlModel::load(path, loading)?)),
     }
 }

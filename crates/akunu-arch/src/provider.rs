@@ -25,8 +25,13 @@ pub trait WeightProvider: std::fmt::Debug + Send + Sync {
         None
     }
 
+    /// The bytes of the vocabulary's tokens in the order of their ranks, if the file has a vocabulary in this form.
+    fn ranked_tokens(&self) -> Option<Vec<&[u8]>> {
+        None
+    }
+
     /// In GGUF files, F32 tensors are aligned to 4 bytes in memory, and all others except MXFP4 to 2. SafeTensors data
-    /// has no alignment: MLX adds no padding.
+    /// has no alignment, as MLX adds no padding, and GGML files have none.
     fn tensor_bytes(&self, tensor: &TensorInfo) -> &[u8] {
         &self.regions()[tensor.region].bytes()[tensor.offset..tensor.offset + tensor.bytes]
     }

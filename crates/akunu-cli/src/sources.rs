@@ -12,7 +12,7 @@ use crate::failure::Failure;
 /// Rejects an output file that is one of the model's files, under any name.
 pub fn refuse(out: &Path, weights: &dyn WeightProvider) -> Result<(), Failure> {
     refuse_regions(out, weights.regions())?;
-    if weights.metadata().is_some() {
+    if weights.metadata().is_some() || weights.ranked_tokens().is_some() {
         return Ok(());
     }
     // A checkpoint's configuration and vocabulary are files beside its weights, and in folders of modules.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::{FormatError, gguf, hf};
+use crate::{FormatError, ggml, gguf, hf};
 
 /// The supported container formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub enum Container {
     Gguf,
     /// A SafeTensors file, or a Hugging Face folder.
     SafeTensors,
+    /// A file of whisper.cpp.
+    Ggml,
 }
 
 impl Container {
@@ -83,11 +85,8 @@ fn recognise(first: &[u8], len: u64) -> Result<Container, FormatError> {
     {
         return Ok(Container::SafeTensors);
     }
-    if is_whisper(first) {
-        let found = "a Whisper model in whisper.cpp's GGML format";
-        let advice =
-            "Only language models can be run so far: give a GGUF file or a Hugging Face folder of one.";
-        return Err(not_a_model(found, advice));
+    if ggml::is_whisper(first) {
+        return Ok(Container::Ggml);
     }
     for (beginning, found, advice) in OTHER_FILES {
         if first.starts_with(beginning) {
@@ -98,15 +97,6 @@ fn recognise(first: &[u8], len: u64) -> Result<Container, FormatError> {
     let found = format!("{what} (it begins with “{}”)", first[..first.len().min(8)].escape_ascii());
     let advice = "Give a GGUF file, or a Hugging Face folder with config.json and SafeTensors.";
     Err(not_a_model(&found, advice))
-}
-
-/// After the magic, little-endian: vocabulary; audio context, width, heads and layers; text context, width, heads and
-/// layers; mel bins. Language models do not have these two context lengths.
-fn is_whisper(first: &[u8]) -> bool {
-    let field = |i: usize| Some(u32::from_le_bytes(*first.get(4 * i..)?.first_chunk()?));
-    first.starts_with(b"lmgg")
-        && (field(2), field(6)) == (Some(1500), Some(448))
-        && matches!(field(10), Some(80 | 128))
 }
 
 /// Whether the bytes are the beginning of a text, which may be cut within a character.

@@ -1,12 +1,14 @@
-//! Model files: the GGUF and SafeTensors containers, MLX's quantised matrices, the block layout of every dtype, and the
+//! Model files: the GGUF and SafeTensors containers, whisper.cpp's GGML container, MLX's quantised matrices, the block layout of every dtype, and the
 //! scalar quantisation and dequantisation that the kernels are tested against. `akunu-arch` interprets a file as a
 //! model: this crate does not know any architecture.
 
 mod affine;
 pub mod blocks;
 mod container;
+mod cursor;
 mod dtype;
 mod error;
+mod ggml;
 pub mod gguf;
 pub mod hf;
 mod imatrix;
@@ -19,6 +21,7 @@ pub use affine::{Affine, ScaleType};
 pub use container::Container;
 pub use dtype::DType;
 pub use error::{FormatError, printable};
+pub use ggml::{Ggml, GgmlShape, GgmlTower};
 pub use gguf::{Array, Gguf, GgufWriter, Metadata, Strings, TensorSpec, Value};
 pub use imatrix::{Imatrix, ImatrixEntry};
 pub use map::Loading;

@@ -36,7 +36,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a GGUF file (any part of a split one), a SafeTensors file or a folder with `config.json`.
+    /// Opens a GGUF file (any part of a split one), a SafeTensors file, a folder with `config.json`, or
+    /// a file of whisper.cpp.
     pub fn open(path: impl AsRef<Path>) -> Result<Model, Error> {
         Model::load(path.as_ref(), Loading::Map)
     }
@@ -51,7 +52,7 @@ impl Model {
         let name =
             path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into());
         let weights: Arc<dyn WeightProvider> = akunu_arch::load_model(path, loading)?.into();
-        if weights.metadata().is_some() {
+        if weights.metadata().is_some() || weights.ranked_tokens().is_some() {
             return Model::from_weights(weights, &name);
         }
         let folder = if path.is_dir() { Some(path) } else { path.parent() };
@@ -67,13 +68,15 @@ impl Model {
 
     /// A model from any provider, such as weights in memory or another file format.
     pub fn from_weights(weights: Arc<dyn WeightProvider>, name: &str) -> Result<Model, Error> {
-        let tokenizer: Result<Arc<dyn Tokenizer>, String> = match weights.metadata() {
-            None => Err("it is not a GGUF file".into()),
-            Some(metadata) => match akunu_tokenizer::from_gguf(metadata) {
-                Ok(tokenizer) => Ok(Arc::new(tokenizer)),
-                Err(error) => Err(error.to_string()),
-            },
+        let tokenizer = match (weights.metadata(), weights.ranked_tokens()) {
+            (Some(metadata), _) => akunu_tokenizer::from_gguf(metadata).map_err(|error| error.to_string()),
+            (None, Some(tokens)) => {
+                let rows = weights.config().vocab_size;
+                akunu_tokenizer::from_ranks(&tokens, rows).map_err(|error| error.to_string())
+            }
+            (None, None) => Err("it is not a GGUF file".into()),
         };
+        let tokenizer = tokenizer.map(|tokenizer| Arc::new(tokenizer) as Arc<dyn Tokenizer>);
         Ok(Model::with_tokenizer(weights, tokenizer, name))
     }
 

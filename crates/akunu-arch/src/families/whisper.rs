@@ -2,7 +2,7 @@
 
 use crate::card::{Card, HfKind};
 use crate::facts::{Fact, FactRule, LAYER_NORM, LLAMA_FACTS, fact};
-use crate::tensors::{Dim, Kind, Naming, TensorRule, encoder_layer, layer, model};
+use crate::tensors::{Dim, Kind, Naming, Part, TensorRule, encoder_layer, layer, model};
 use crate::tower::{FeedForwardKind, NormKind, pre_norm_across};
 use crate::{Activation, Biases, EncoderShape, RopeScaling, Shape};
 
@@ -18,6 +18,7 @@ pub static CARD: Card = Card {
         encoder_layers: Some("encoder.layers."),
         prefixes: &["model.", ""],
     },
+    ggml_names: GGML_NAMES,
     layer: pre_norm_across,
     norm: NormKind::Layer,
     feed: FeedForwardKind::Plain,
@@ -85,6 +86,38 @@ const DECODER_LAYER: &[TensorRule] = &[
     layer("ffn_norm", "final_layer_norm", Kind::Norm, &[Dim::Hidden]),
     layer("ffn_up", "fc1", Kind::Matrix, &[Dim::Ffn, Dim::Hidden]),
     layer("ffn_down", "fc2", Kind::Residual, &[Dim::Hidden, Dim::Ffn]),
+];
+
+/// Those of OpenAI's implementation.
+const GGML_NAMES: &[(Part, &str, &str)] = &[
+    (Part::Model, "encoder.conv1", "enc.conv1"),
+    (Part::Model, "encoder.conv2", "enc.conv2"),
+    (Part::Model, "encoder.positional_embedding", "enc.position_embd"),
+    (Part::Model, "encoder.ln_post", "enc.output_norm"),
+    (Part::Model, "decoder.token_embedding", "token_embd"),
+    (Part::Model, "decoder.positional_embedding", "position_embd"),
+    (Part::Model, "decoder.ln", "output_norm"),
+    (Part::EncoderLayer, "attn_ln", "attn_norm"),
+    (Part::EncoderLayer, "attn.query", "attn_q"),
+    (Part::EncoderLayer, "attn.key", "attn_k"),
+    (Part::EncoderLayer, "attn.value", "attn_v"),
+    (Part::EncoderLayer, "attn.out", "attn_output"),
+    (Part::EncoderLayer, "mlp_ln", "ffn_norm"),
+    (Part::EncoderLayer, "mlp.0", "ffn_up"),
+    (Part::EncoderLayer, "mlp.2", "ffn_down"),
+    (Part::Layer, "attn_ln", "attn_norm"),
+    (Part::Layer, "attn.query", "attn_q"),
+    (Part::Layer, "attn.key", "attn_k"),
+    (Part::Layer, "attn.value", "attn_v"),
+    (Part::Layer, "attn.out", "attn_output"),
+    (Part::Layer, "cross_attn_ln", "cross_attn_norm"),
+    (Part::Layer, "cross_attn.query", "cross_attn_q"),
+    (Part::Layer, "cross_attn.key", "cross_attn_k"),
+    (Part::Layer, "cross_attn.value", "cross_attn_v"),
+    (Part::Layer, "cross_attn.out", "cross_attn_output"),
+    (Part::Layer, "mlp_ln", "ffn_norm"),
+    (Part::Layer, "mlp.0", "ffn_up"),
+    (Part::Layer, "mlp.2", "ffn_down"),
 ];
 
 const WHISPER: HfKind = HfKind {

@@ -128,7 +128,7 @@ impl Keys<'_> {
 }
 
 /// `factors`: LongRoPE factors, which GGUF files store as tensors.
-pub(super) fn model_config(
+pub(crate) fn model_config(
     metadata: &Metadata,
     tensors: &[TensorInfo],
     factors: Option<RopeFactors>,

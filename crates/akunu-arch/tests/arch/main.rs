@@ -1,5 +1,6 @@
 mod cards;
 mod damage;
+mod ggml;
 mod gguf_config;
 mod growth;
 mod hearing;

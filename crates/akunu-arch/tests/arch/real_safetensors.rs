@@ -109,13 +109,3 @@ fn an_encoder_opens_with_its_embedding_settings() {
     assert_eq!((facts.pooling, facts.max_text_tokens), (Some(Pooling::Mean), Some(256)));
     assert!(model.tensor("cls.weight").is_none() && model.tensor("position_embd.weight").is_some());
 }
-
-#[test]
-fn a_whisper_ggml_file_is_recognised() {
-    let Some(path) = akunu_testing::data("a_whisper_ggml_file_is_named", "whisper/for-tests-ggml-tiny.bin")
-    else {
-        return;
-    };
-    let error = open_model(&path).unwrap_err().to_string();
-    assert!(error.contains("this is a Whisper model in whisper.cpp's GGML format"), "{error}");
-}

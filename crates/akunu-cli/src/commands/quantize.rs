@@ -9,7 +9,7 @@ use akunu_arch::{WeightProvider, open_model};
 use akunu_file::NewFile;
 use akunu_format::quantise::{MIXES, Mix};
 use akunu_format::{DType, FormatError, Gguf, Imatrix, Metadata};
-use akunu_tokenizer::gguf_vocabulary;
+use akunu_tokenizer::{gguf_of_ranks, gguf_vocabulary};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
@@ -28,7 +28,7 @@ use crate::sources;
 /// Q2_K, Q3_K, Q4_K and Q5_K are aliases of the M mixes. --dry-run shows the type of each tensor.
 #[derive(Debug, Args)]
 pub struct QuantizeArgs {
-    /// The model: a GGUF file, a SafeTensors file, or a folder with config.json
+    /// The model: a GGUF file, a SafeTensors file, a folder with config.json, or a file of whisper.cpp
     #[arg(value_name = "IN")]
     model: PathBuf,
     /// Output file
@@ -134,7 +134,7 @@ impl Vocabulary {
     }
 }
 
-/// The vocabulary of the file given by `--vocab`, or of the files beside a SafeTensors model.
+/// The vocabulary of the file given by `--vocab`, or of the model itself or of the files beside it.
 fn vocabulary(
     args: &QuantizeArgs,
     model: &Path,
@@ -146,8 +146,13 @@ fn vocabulary(
     if args.no_vocab || weights.metadata().is_some() {
         return Ok(None);
     }
+    let rows = weights.config().vocab_size;
     let folder = if model.is_dir() { model } else { model.parent().unwrap_or(Path::new(".")) };
-    match gguf_vocabulary(folder, weights.config().vocab_size) {
+    let found = match weights.ranked_tokens() {
+        Some(tokens) => gguf_of_ranks(&tokens, rows),
+        None => gguf_vocabulary(folder, rows),
+    };
+    match found {
         Ok(found) => {
             found.notes.iter().for_each(|note| output::note(&format!("note: {note}")));
             Ok(Some(Vocabulary::Folder(found.metadata)))

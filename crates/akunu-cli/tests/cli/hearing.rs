@@ -27,6 +27,28 @@ fn a_converted_model_is_the_same() {
     assert_eq!(before["parameters"], after["parameters"]);
 }
 
+/// With its vocabulary, which the new file has too.
+#[test]
+fn a_file_of_whisper_cpp_is_used_and_converted() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/whisper/whisper-128-turbo.bin");
+    let folder = tempfile::tempdir().expect("a folder");
+    for kind in ["F32", "Q5_0"] {
+        let out = folder.path().join(format!("{kind}.gguf"));
+        ok(&["quantize", model, path(&out), "--type", kind]);
+        ok(&["verify", path(&out), "--device", "cpu", "--tokens", "8", "-c", "12"]);
+        let [before, after] = [model, path(&out)].map(|model| json(&["inspect", model, "--json"]));
+        assert_eq!((before["format"].as_str(), after["format"].as_str()), (Some("GGML"), Some("GGUF")));
+        assert_eq!(before["parameters"], after["parameters"]);
+        let text = "A<|startoftranscript|>10";
+        let [before, after] =
+            [model, path(&out)].map(|model| json(&["tokenize", model, "-p", text, "--json"]));
+        assert_eq!(before, after);
+    }
+    let report = json(&["verify", model, "--device", "cpu", "--tokens", "8", "-c", "12", "--all", "--json"]);
+    assert!(report["differences"].as_array().is_some_and(|all| all.len() > 60), "{report}");
+    assert!(json(&["plan", model, "--json"])["memory"]["kv"].as_u64() > Some(0));
+}
+
 #[test]
 fn texts_are_refused() {
     let Some(model) = whisper("texts_are_refused") else { return };

@@ -9,9 +9,9 @@
 
 use std::collections::HashSet;
 
-use super::cursor::{Cursor, Fault};
 use super::metadata::{Array, Metadata, Strings, Value};
 use super::types::tensor_type_name;
+use crate::cursor::{Cursor, Fault};
 use crate::error::printable;
 use crate::{DType, FormatError, Region, TensorInfo};
 
@@ -337,7 +337,7 @@ fn unsupported_type(name: &str, type_id: u32) -> FormatError {
 }
 
 /// The shape in `usize` and the size in bytes, or the reason why they are invalid.
-pub(super) fn measure(dtype: DType, shape: &[u64]) -> Result<(Vec<usize>, usize), String> {
+pub(crate) fn measure(dtype: DType, shape: &[u64]) -> Result<(Vec<usize>, usize), String> {
     if shape.contains(&0) {
         return Err(format!("a dimension of {shape:?} is zero"));
     }

@@ -1,6 +1,5 @@
 //! GGUF, versions 2 and 3, little-endian: reading (memory-mapped, also split files) and writing.
 
-mod cursor;
 mod header;
 mod listing;
 mod metadata;
@@ -16,7 +15,7 @@ pub use metadata::{Array, Metadata, Strings, Value};
 pub use types::tensor_type_name;
 pub use writer::{GgufWriter, TensorSpec};
 
-pub(crate) use header::MAGIC;
+pub(crate) use header::{MAGIC, measure};
 
 use crate::{FormatError, Loading, Region, TensorInfo};
 

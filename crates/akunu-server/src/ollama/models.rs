@@ -88,7 +88,11 @@ fn describe(spec: &ModelSpec, model: &Model, kind: Kind) -> Json {
         "template": template,
         "details": {
             "parent_model": "",
-            "format": if config.source == Source::Gguf { "gguf" } else { "safetensors" },
+            "format": match config.source {
+                Source::Gguf => "gguf",
+                Source::Ggml => "ggml",
+                Source::HuggingFace => "safetensors",
+            },
             "family": config.architecture,
             "families": [config.architecture],
             "parameter_size": short(tensors.iter().map(elements).sum()),

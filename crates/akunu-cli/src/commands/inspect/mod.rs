@@ -168,6 +168,7 @@ fn report(model: &Model) -> InspectReport<'_> {
         model: model.name(),
         format: match config.source {
             Source::Gguf => "GGUF",
+            Source::Ggml => "GGML",
             Source::HuggingFace if tensors.iter().any(|t| t.dtype.planes() > 1) => "MLX",
             Source::HuggingFace => "SafeTensors",
         },
