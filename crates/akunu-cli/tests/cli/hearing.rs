@@ -1,6 +1,12 @@
 //! Models with an encoder of audio, as far as they can be used without one: seen, planned, compared, converted.
 
+use akunu_format::blocks::{dequantize_row, quantize_row};
+use akunu_format::{DType, Ggml, Loading, TensorInfo};
+
 use super::common::{json, ok, path, refuses};
+
+const WHISPER_CPP: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/whisper/whisper-128-turbo.bin");
 
 fn whisper(test: &str) -> Option<String> {
     akunu_testing::data(test, "golden/tiny_whisper.safetensors").map(|path| path.display().to_string())
@@ -30,7 +36,7 @@ fn a_converted_model_is_the_same() {
 /// With its vocabulary, which the new file has too.
 #[test]
 fn a_file_of_whisper_cpp_is_used_and_converted() {
-    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/whisper/whisper-128-turbo.bin");
+    let model = WHISPER_CPP;
     let folder = tempfile::tempdir().expect("a folder");
     for kind in ["F32", "Q5_0"] {
         let out = folder.path().join(format!("{kind}.gguf"));
@@ -47,6 +53,51 @@ fn a_file_of_whisper_cpp_is_used_and_converted() {
     let report = json(&["verify", model, "--device", "cpu", "--tokens", "8", "-c", "12", "--all", "--json"]);
     assert!(report["differences"].as_array().is_some_and(|all| all.len() > 60), "{report}");
     assert!(json(&["plan", model, "--json"])["memory"]["kv"].as_u64() > Some(0));
+}
+
+/// The file with its matrices in another type, as whisper.cpp's own program quantises them.
+fn quantised(dtype: DType) -> Vec<u8> {
+    let ggml = Ggml::load(WHISPER_CPP.as_ref(), Loading::Map).expect("a file");
+    let number = |value: usize| (value as u32).to_le_bytes();
+    let header = |tensor: &TensorInfo| 12 + 4 * tensor.shape.len() + tensor.name.len();
+    let start = ggml.tensors()[0].offset - header(&ggml.tensors()[0]);
+    let mut out = ggml.region().bytes()[..start].to_vec();
+    // The type of the file, with the version of its blocks.
+    out[44..48].copy_from_slice(&number(2000));
+    for tensor in ggml.tensors() {
+        let bytes = ggml.tensor_bytes(tensor);
+        let keep = tensor.shape.len() != 2 || tensor.dtype == DType::F32;
+        let dtype = if keep { tensor.dtype } else { dtype };
+        out.extend([tensor.shape.len(), tensor.name.len()].map(number).concat());
+        out.extend(dtype.gguf_id().expect("a type of GGUF").to_le_bytes());
+        tensor.shape.iter().rev().for_each(|n| out.extend(number(*n)));
+        out.extend(tensor.name.as_bytes());
+        if keep {
+            out.extend(bytes);
+            continue;
+        }
+        let mut row = vec![0.0; tensor.cols()];
+        let mut blocks = vec![0; dtype.row_bytes(tensor.cols()).expect("whole blocks")];
+        for stored in bytes.chunks(bytes.len() / tensor.rows()) {
+            dequantize_row(tensor.dtype, stored, &mut row).expect("a row");
+            quantize_row(dtype, &row, None, &mut blocks).expect("a row");
+            out.extend(&blocks);
+        }
+    }
+    out
+}
+
+/// Blocks are used where they are mapped, at addresses that are not aligned.
+#[test]
+fn quantised_files_of_whisper_cpp_agree_with_the_reference() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for dtype in [DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0] {
+        let file = folder.path().join(format!("{dtype}.bin"));
+        std::fs::write(&file, quantised(dtype)).expect("a file");
+        let dtypes = &json(&["inspect", path(&file), "--json"])["dtypes"];
+        assert!(dtypes[dtype.name()]["tensors"].as_u64() > Some(20), "{dtypes}");
+        ok(&["verify", path(&file), "--device", "cpu", "--tokens", "8", "-c", "12"]);
+    }
 }
 
 #[test]
