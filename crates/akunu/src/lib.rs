@@ -46,6 +46,7 @@ mod session;
 mod stop;
 mod texts;
 pub mod transcribe;
+mod towers;
 mod verify;
 
 pub use akunu_arch::{ModelConfig, Pooling, WeightProvider};
@@ -80,4 +81,5 @@ pub use transcribe::{
     Event, Job, Segment, SpeechTask, Timestamps, TranscribeOptions, Transcriber, TranscriberOptions,
     Transcript, TranscriptFormat, Word,
 };
+pub use towers::{TowerOptions, Towers};
 pub use verify::{verify, verify_texts};

@@ -46,6 +46,54 @@ fn batches_are_measured_between_prompts_and_single_sequences_and_sampled_too() {
     assert!(rows.as_array().unwrap().iter().all(|row| row["tok_s"].as_f64().unwrap() > 0.0), "{rows}");
 }
 
+/// `testdata/whisper`: small models with random weights.
+fn hearing() -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/whisper/whisper-80");
+    folder.to_string()
+}
+
+#[test]
+fn both_towers_of_a_model_that_transcribes_are_measured() {
+    let model = hearing();
+    let options = ["--windows", "1,3", "-n", "4", "-b", "1,2", "-d", "0,2", "-r", "1", "-t", "1", "--json"];
+    let rows = json(&[&["bench", &model], &options[..]].concat());
+    let rows = rows.as_array().unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row["test"].as_str().unwrap()).collect();
+    assert_eq!(names, ["encode", "encode@w3", "tg4", "tg4@b2", "tg4@d2", "tg4@d2@b2"]);
+    for row in rows {
+        for key in ["tok_s", "pass_ms", "bytes_per_token", "ops_per_token", "planned_memory"] {
+            assert!(row[key].as_f64().unwrap() > 0.0, "{key}: {row}");
+        }
+        assert_eq!(row["real_time"].is_f64(), row["test"].as_str().unwrap().starts_with("encode"), "{row}");
+    }
+    // Windows of a pass share the reading of weights, and so do sequences; each has its own keys.
+    assert_eq!(rows[0]["ops_per_token"], rows[1]["ops_per_token"]);
+    assert!(rows[1]["bytes_per_token"].as_f64() < rows[0]["bytes_per_token"].as_f64());
+    assert!(rows[3]["bytes_per_token"].as_f64() < rows[2]["bytes_per_token"].as_f64());
+    let text = ok(&["bench", &model, "-n", "2", "-r", "1"]);
+    assert!(text.contains("× real time") && text.contains("tg2@b8"), "{text}");
+}
+
+#[test]
+fn options_of_other_models_are_refused_for_models_that_transcribe() {
+    let model = hearing();
+    refuses(&["bench", &model, "-p", "8"], 2, &["--prompt is not for models that transcribe"]);
+    refuses(&["bench", &model, "-n", "4000"], 2, &["the decoder has"]);
+    refuses(&["bench", "--windows", "2"], 2, &["--windows is for models that transcribe"]);
+    refuses(&["profile", "--windows", "2"], 2, &["--windows is for models that transcribe"]);
+    refuses(&["profile", &model, "-p", "8"], 2, &["are not for models that transcribe"]);
+}
+
+#[test]
+fn a_profile_of_a_model_that_transcribes_is_of_its_encoder_or_of_a_step() {
+    let model = hearing();
+    let labels = |found: serde_json::Value| found["labels"].to_string();
+    let encoder = labels(json(&["profile", &model, "--windows", "2", "-r", "1", "-t", "1", "--json"]));
+    assert!(encoder.contains("conv2") && encoder.contains("layer.*.across.k"), "{encoder}");
+    let step = labels(json(&["profile", &model, "-d", "3", "-r", "1", "-t", "1", "--json"]));
+    assert!(step.contains("layer.*.cross_attention") && step.contains("logits"), "{step}");
+}
+
 /// A result whose speeds are changed by a factor.
 fn scaled(rows: &serde_json::Value, factor: f64) -> serde_json::Value {
     let mut rows = rows.clone();

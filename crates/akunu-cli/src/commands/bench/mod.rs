@@ -5,6 +5,7 @@ mod earlier;
 mod measure;
 mod test;
 mod texts;
+mod towers;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ use crate::grid::Grid;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 
-/// Measures speed: prompt processing (pp) and generation (tg), or texts per second of embedding models and rerankers
+/// Measures speed: prompt processing (pp) and generation (tg), texts per second of embedding models and rerankers, or
+/// windows of audio (encode) and tokens (tg) of models that transcribe
 ///
 /// Random token ids are used, so no vocabulary is needed. Each test has one warm-up run and -r measured runs; the
 /// median is reported. Options that take lists (1,2,4) run every combination. With a format, generation is measured
@@ -46,12 +48,16 @@ pub struct BenchArgs {
     /// Cached tokens before the test starts [default: 0]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = args::count_or_zero)]
     depth: Vec<usize>,
-    /// Sequences generated at once, or texts processed at once; their tokens are added up [default: 1; for texts 1,32]
+    /// Sequences generated at once, or texts processed at once; their tokens are added up [default: 1; for texts 1,32;
+    /// for models that transcribe 1,8]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = args::count)]
     batch: Vec<usize>,
     /// Text lengths in tokens, for embedding models and rerankers [default: 16,128]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = args::count)]
     length: Vec<usize>,
+    /// Windows of audio that a pass of the encoder computes, for models that transcribe; 0: none [default: 1]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = args::count_or_zero)]
+    windows: Vec<usize>,
     #[command(flatten)]
     task: TaskArgs,
     /// Samples with the default settings of `run` instead of greedy decoding
@@ -153,6 +159,12 @@ pub fn run(args: &BenchArgs, out: &mut Output) -> Result<(), Failure> {
     let open_time = opened.elapsed();
     if let Some(task) = args.task.task(&model) {
         return texts::run(args, &model, task, open_time, earlier.as_deref(), out);
+    }
+    if model.config().encoder.is_some() {
+        return towers::run(args, &model, open_time, earlier.as_deref(), out);
+    }
+    if !args.windows.is_empty() {
+        return Err(Failure::usage("--windows is for models that transcribe"));
     }
     if !args.length.is_empty() {
         return Err(Failure::usage("--length is for embedding models and rerankers").hint(

@@ -66,6 +66,7 @@ fn refuse_settings(args: &BenchArgs) -> Result<(), Failure> {
         ("--sampled", args.sampled),
         ("--chain-ms", args.chain_ms.is_some()),
         ("--metal-icb", args.metal_icb),
+        ("--windows", !args.windows.is_empty()),
     ];
     match given.into_iter().find(|(_, given)| *given) {
         None => Ok(()),

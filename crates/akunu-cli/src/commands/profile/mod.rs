@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use akunu::devices::ceilings::Ceilings;
-use akunu::{Cost, EmbedTask, Embedder, EngineOptions, LabelTiming, Model, ProfileOptions, TextIds};
+use akunu::{
+    Cost, EmbedTask, Embedder, EngineOptions, LabelTiming, Model, ProfileOptions, TextIds, TowerOptions,
+    Towers,
+};
 use akunu_plan::{Entries, Row};
 use clap::Args;
 use serde_json::json;
@@ -38,6 +41,9 @@ pub struct ProfileArgs {
     /// Number of texts in the pass, for embedding models and rerankers
     #[arg(short = 'b', long, value_name = "N", default_value = "1", value_parser = args::count)]
     texts: usize,
+    /// Encodes this many windows of audio instead of a decode step, for models that transcribe
+    #[arg(long, value_name = "N", value_parser = args::count)]
+    windows: Option<usize>,
     /// Cached tokens before the pass
     #[arg(short, long, default_value = "0", value_parser = args::count_or_zero)]
     depth: usize,
@@ -102,6 +108,7 @@ pub fn run(args: &ProfileArgs, out: &mut Output) -> Result<(), Failure> {
     let trace = args.trace.as_ref().map(open).transpose()?;
     let html = args.html.as_ref().map(open).transpose()?;
     let Measured { timings, ceilings, facts } = match args.task.task(&model) {
+        None if model.config().encoder.is_some() => transcribing(args, &model)?,
         None => generating(args, &model)?,
         Some(task) => encoding(args, &model, task)?,
     };
@@ -162,6 +169,9 @@ fn generating(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failur
     if args.texts > 1 {
         return Err(Failure::usage("--texts is for embedding models and rerankers"));
     }
+    if args.windows.is_some() {
+        return Err(Failure::usage("--windows is for models that transcribe"));
+    }
     let mut options = args.engine.options(args.context);
     let rows = args.prompt.unwrap_or(1);
     options.context.get_or_insert(args.depth + rows);
@@ -179,9 +189,41 @@ fn generating(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failur
     Ok(Measured { timings, ceilings, facts })
 }
 
+fn transcribing(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failure> {
+    if args.prompt.is_some() || args.texts > 1 {
+        return Err(Failure::usage("--prompt and --texts are not for models that transcribe"));
+    }
+    let engine = args.engine.options(args.context);
+    let options = TowerOptions {
+        device: engine.device,
+        threads: engine.threads,
+        backends: engine.backends.clone(),
+        kv: engine.kv,
+        context: args.context.unwrap_or(args.depth + 1),
+        windows: args.windows.unwrap_or(1),
+        sequences: 1,
+    };
+    let mut towers = Towers::new(model.clone(), &options)?;
+    let row = [Row::causal(0, args.depth as u32, 0)];
+    let (bytes, pass) = match args.windows {
+        Some(windows) => (towers.encode_cost(windows).bytes(), format!("{windows} windows of audio")),
+        None => (
+            towers.plan().tables.decode().cost(Entries::Rows(&row), 1).bytes(),
+            format!("a decode step after {} cached tokens", args.depth),
+        ),
+    };
+    let time = || match args.windows {
+        Some(windows) => Ok(towers.profile_encoder(windows, args.passes)?),
+        None => Ok(towers.profile_decoder(1, args.depth, args.passes)?),
+    };
+    let (timings, ceilings) = with_ceilings(&engine, bytes, time)?;
+    let facts = facts(args, towers.device().capabilities(), pass, &timings, ceilings.as_ref());
+    Ok(Measured { timings, ceilings, facts })
+}
+
 fn encoding(args: &ProfileArgs, model: &Arc<Model>, task: EmbedTask) -> Result<Measured, Failure> {
-    if args.depth > 0 {
-        return Err(Failure::usage("--depth is for generative models"));
+    if args.depth > 0 || args.windows.is_some() {
+        return Err(Failure::usage("--depth and --windows are not for models of texts"));
     }
     let tokens = args.prompt.unwrap_or(TEXT_TOKENS.min(model.config().context_length));
     let mut options = args.engine.text_options(task, args.context);
