@@ -45,8 +45,8 @@ mod score;
 mod session;
 mod stop;
 mod texts;
-pub mod transcribe;
 mod towers;
+pub mod transcribe;
 mod verify;
 
 pub use akunu_arch::{ModelConfig, Pooling, WeightProvider};
@@ -77,9 +77,9 @@ pub use prompt::check_prompt;
 pub use sampling::{Breakers, Sampler, Sampling};
 pub use score::{Perplexity, ScoredToken, Windows};
 pub use session::Session;
+pub use towers::{TowerOptions, Towers};
 pub use transcribe::{
     Event, Job, Segment, SpeechTask, Timestamps, TranscribeOptions, Transcriber, TranscriberOptions,
     Transcript, TranscriptFormat, Word,
 };
-pub use towers::{TowerOptions, Towers};
 pub use verify::{verify, verify_texts};

@@ -56,6 +56,7 @@ impl Towers {
             chain: capabilities.chain.min(options.context),
             windows: options.windows,
             beams: 1,
+            word_times: false,
             fuse: true,
             keep_inputs: false,
         };
