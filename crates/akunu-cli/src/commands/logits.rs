@@ -1,8 +1,10 @@
 //! `akunu logits`: logits, for comparison with other engines.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use akunu::Model;
+use akunu::audio::Audio;
+use akunu::{EngineOptions, Model, Transcriber, TranscriberOptions};
 use clap::Args;
 use serde::Serialize;
 
@@ -29,6 +31,9 @@ pub struct LogitsArgs {
     /// Token ids: 1,2,3
     #[arg(long, required = true, value_parser = ids::parse)]
     ids: Ids,
+    /// The audio that the tokens are about, of which the first window is encoded, for models that transcribe
+    #[arg(long, value_name = "FILE")]
+    audio: Option<PathBuf>,
     /// Logits of all positions instead of the last one
     #[arg(long)]
     all: bool,
@@ -49,6 +54,11 @@ struct LogitsReport<'a> {
 
 pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open_generating(args.model.path(), args.engine.device.no_mmap)?;
+    if args.audio.is_none() && model.config().encoder.is_some() {
+        return Err(
+            Failure::usage("the logits of this model depend on audio").hint("give it with --audio FILE")
+        );
+    }
     let file = args.out.as_deref().map(|path| OutFile::safetensors(path, model.weights())).transpose()?;
     let Ids(ids) = &args.ids;
     let mut options = args.engine.options();
@@ -58,9 +68,11 @@ pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
     if args.all {
         options.logit_rows = ids.len().clamp(1, LOGIT_ROWS);
     }
-    let mut engine = super::engine(&model, &options, true)?;
-    let logits = engine.logits(ids, args.all, args.engine.chunk)?;
-    let vocab = engine.vocab_size();
+    let vocab = model.config().vocab_size;
+    let logits = match &args.audio {
+        Some(audio) => over_audio(&model, options, audio, ids, args.all)?,
+        None => super::engine(&model, &options, true)?.logits(ids, args.all, args.engine.chunk)?,
+    };
     if let Some(file) = file {
         file.write(&tensor_file("logits", vocab, logits.iter().copied())?)?;
     }
@@ -79,6 +91,24 @@ pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// The logits of a decoder over the first window of a file.
+fn over_audio(
+    model: &Arc<Model>,
+    engine: EngineOptions,
+    audio: &Path,
+    ids: &[u32],
+    all: bool,
+) -> Result<Vec<f32>, Failure> {
+    let audio = Audio::open(audio).map_err(akunu::Error::from)?;
+    let options = TranscriberOptions { engine, beams: 1, ..TranscriberOptions::default() };
+    let mut transcriber = Transcriber::new(model.clone(), &options)?;
+    let mut logits = transcriber.logits(audio, ids)?;
+    if !all {
+        logits.drain(..logits.len() - model.config().vocab_size);
+    }
+    Ok(logits)
 }
 
 fn best(model: &Model, row: &[f32]) -> Grid {

@@ -240,22 +240,21 @@ impl Transcriber {
     }
 
     /// The logits of all positions of `ids` over the first window of a file.
-    pub fn logits(&mut self, audio: Audio, ids: &[u32]) -> Result<&[f32], Error> {
+    pub fn logits(&mut self, audio: Audio, ids: &[u32]) -> Result<Vec<f32>, Error> {
         self.engine.check_prompt(ids)?;
-        let mut job =
-            self.job(audio, &TranscribeOptions { beams: 1, best_of: 1, ..TranscribeOptions::default() })?;
+        let options = TranscribeOptions { beams: 1, best_of: 1, ..TranscribeOptions::default() };
         let mut frames = Vec::new();
-        job.first(&mut frames)?;
+        self.job(audio, &options)?.first(&mut frames)?;
         self.encode(1, &frames)?;
-        let mut logits = Vec::new();
-        self.sessions[0].clear();
         let most = self.engine.plan().tables.prefill().logit_rows;
+        let session = &mut self.sessions[0];
+        session.clear();
+        let mut logits = Vec::new();
         for ids in ids.chunks(most) {
-            self.engine.pass(&mut [Feed { session: &mut self.sessions[0], ids, logits: ids.len() }])?;
+            self.engine.pass(&mut [Feed { session, ids, logits: ids.len() }])?;
             self.engine.append_logits(&mut logits)?;
         }
-        self.logits = logits;
-        Ok(&self.logits)
+        Ok(logits)
     }
 
     /// Transcribes the next windows of some files, together at most as many as [`TranscriberOptions::windows`].

@@ -81,8 +81,10 @@ impl TranscribeOptions {
     pub(super) fn check(&self, transcriber: &Transcriber) -> Result<(), Error> {
         let refuse = |name, value: String, expected| Err(Error::Setting { name, value, expected });
         let most = transcriber.beams;
+        let samples = self.temperatures.iter().any(|&temperature| temperature > 0.0);
         for (name, value) in [("the number of beams", self.beams), ("best-of", self.best_of)] {
-            if value == 0 || value > most {
+            let is_used = samples || name != "best-of";
+            if value == 0 || is_used && value > most {
                 let expected = "from 1 to the beams that the transcriber was made for";
                 return refuse(name, value.to_string(), expected);
             }
