@@ -1,4 +1,4 @@
-"""Writes the seeds of the fuzz targets that are binary (GGUF, SafeTensors, calls), and those that begin with a byte that
+"""Writes the seeds of the fuzz targets that are binary (GGUF, GGML, SafeTensors, calls), and those that begin with a byte that
 selects something. Others are written by hand. Run it in this folder: python3 seeds.py"""
 
 import json
@@ -96,6 +96,36 @@ def ggufs():
     write("gguf_split", "two-parts", struct.pack("<H", len(first)) + first + second)
     whole = gguf([("split.count", U16, 1)], tensors[:1])
     write("gguf_split", "one-part", struct.pack("<H", len(whole)) + whole)
+
+
+def ggml(rows, tokens, tensors, file_type=1):
+    """Of 32 dimensions, with one layer in each tower and 3 bands. Tensors: name, GGML type, dimensions (the row's length first), bytes."""
+    numbers = [rows, 5, WIDTH * 4, 1, 1, 4, WIDTH * 4, 1, 1, 3, file_type, 3, 1, 0, 0, 0, len(tokens)]
+    data = b"lmgg" + struct.pack(f"<{len(numbers)}I", *numbers)
+    data += b"".join(struct.pack("<I", len(token)) + token for token in tokens)
+    for name, kind, dimensions, content in tensors:
+        data += struct.pack(f"<{3 + len(dimensions)}I", len(dimensions), len(name), kind, *dimensions) + name.encode() + content
+    return data
+
+
+def ggmls():
+    width, rows = WIDTH * 4, 12
+    tokens = [b"a", b"b", b" ", b"ab", b" ab", b"\xe2\x99", b""] + [f"<|{name}|>".encode() for name in ("endoftext", "startoftranscript", "en", "notimestamps")]
+
+    def tensors(kind, row):
+        """`row`: bytes of `width` weights."""
+        yield "decoder.token_embedding.weight", kind, (width, rows), b"\1" * row * rows
+        yield "decoder.positional_embedding", 0, (width, 4), b"\0" * width * 16
+        yield "encoder.conv1.weight", 1, (3, 3, width), b"\0" * width * 18
+        yield "encoder.conv1.bias", 0, (1, width), b"\0" * width * 4
+        for tower in ("encoder", "decoder"):
+            yield f"{tower}.blocks.0.attn.query.weight", kind, (width, width), b"\1" * row * width
+            yield f"{tower}.blocks.0.mlp.0.weight", kind, (width, 2), b"\1" * row * 2
+            yield f"{tower}.blocks.0.mlp_ln.bias", 0, (width,), b"\0" * width * 4
+
+    write("ggml", "f16", ggml(rows, tokens, list(tensors(1, 2 * width))))
+    write("ggml", "q5_0", ggml(rows, tokens, list(tensors(6, 22)), 2008))
+    write("ggml", "vocabulary", ggml(rows, tokens, []))
 
 
 def safetensors(config, tensors):
@@ -201,6 +231,7 @@ def grammars():
 
 
 ggufs()
+ggmls()
 folders()
 requests()
 calls()
