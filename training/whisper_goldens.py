@@ -1,4 +1,5 @@
-"""Golden encoder states, logits and attention to the states of random Whisper models in float64, from Hugging Face transformers.
+"""Golden encoder states, logits and attention to the states of random Whisper models in float64, from Hugging Face
+transformers.
 
     python whisper_goldens.py ../testdata/whisper [NAME]
 

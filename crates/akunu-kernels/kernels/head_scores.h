@@ -1,4 +1,4 @@
-// The scores of one head of attention before softmax. One thread per position of a row; 0 for those that it does not see.
+// The scores of one head of attention before softmax; 0 for positions that a row does not see. One thread per score.
 BODY(head_scores) {
     const u32 position = at.group_x * THREADS + at.in_group, row = at.group_y, live = live_rows(pass, false);
     WAIT_FOR_INPUT();

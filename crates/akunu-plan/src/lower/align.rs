@@ -1,5 +1,5 @@
-//! The table for the times of words: a prefill that also writes how much its rows attend to each position of the audio, in
-//! the heads that follow what is said.
+//! The table for the times of words: a prefill that also writes how much its rows attend to each position of the audio,
+//! in the heads that follow what is said.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::ops::RowSet;
 use crate::plan::PlanError;
 use crate::{BufferKind, DispatchTable, PassKind};
 
-/// Maximum rows of a pass: each row's scores may be megabytes, and the text of a window is at most a few hundred tokens.
+/// Maximum rows of a pass: each row's scores may be megabytes, and a window has at most a few hundred tokens.
 const MAX_ROWS: usize = 64;
 
 /// The heads whose scores are written, as (layer, head), in order: those of the file, or all in the last half of the

@@ -1,4 +1,5 @@
-//! The scores of one head of attention, before softmax: how much each row attends to each position of an encoder's window.
+//! The scores of one head of attention, before softmax: how much each row attends to each position of a window of an
+//! encoder's states.
 
 use super::extent::{Counts, Extent, f32s, layer_cache, strided};
 use super::{F32, Keys, Op, RowField, Rows, operands, params};

@@ -13,6 +13,9 @@ use crate::memory::reserved;
 /// Positions of the median filter along time.
 const FILTER: usize = 7;
 
+/// A standard deviation of this much of the mean is the rounding of equal numbers.
+const ROUNDING: f64 = 1e-12;
+
 /// Scores of attention before softmax: `[token][head][position]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Scores<'a> {
@@ -72,24 +75,35 @@ pub fn matrix(scores: Scores<'_>, frames: usize) -> Result<Vec<f64>, Error> {
 }
 
 fn push_softmax(scores: &[f32], to: &mut Vec<f64>) {
-    let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let exp = |score: &f32| (f64::from(*score) - f64::from(most)).exp();
-    let total: f64 = scores.iter().map(exp).sum();
-    to.extend(scores.iter().map(|score| exp(score) / total));
+    let most = f64::from(scores.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let first = to.len();
+    to.extend(scores.iter().map(|score| (f64::from(*score) - most).exp()));
+    let share = 1.0 / to[first..].iter().sum::<f64>();
+    to[first..].iter_mut().for_each(|weight| *weight *= share);
 }
 
 /// Subtracts the mean over the tokens from each frame's weights and divides by their standard deviation. Frames with
 /// equal weights, for which OpenAI's code has no number, become 0.
 fn standardise(weights: &mut [f64], frames: usize) {
-    let tokens = weights.len() / frames;
-    for frame in 0..frames {
-        let all = || weights[frame..].iter().step_by(frames);
-        let mean = all().sum::<f64>() / tokens as f64;
-        let variance = all().map(|weight| (weight - mean).powi(2)).sum::<f64>() / tokens as f64;
-        let factor = if variance > 0.0 { 1.0 / variance.sqrt() } else { 0.0 };
-        for weight in weights[frame..].iter_mut().step_by(frames) {
-            *weight = (*weight - mean) * factor;
+    let share = 1.0 / (weights.len() / frames) as f64;
+    let mut means = vec![0.0; frames];
+    for row in weights.chunks_exact(frames) {
+        means.iter_mut().zip(row).for_each(|(mean, weight)| *mean += weight * share);
+    }
+    let mut variances = vec![0.0; frames];
+    for row in weights.chunks_exact_mut(frames) {
+        for ((weight, mean), variance) in row.iter_mut().zip(&means).zip(&mut variances) {
+            *weight -= mean;
+            *variance += *weight * *weight * share;
         }
+    }
+    let factor = |(variance, mean): (&f64, &f64)| {
+        let deviation = variance.sqrt();
+        if deviation > ROUNDING * mean { 1.0 / deviation } else { 0.0 }
+    };
+    let factors: Vec<f64> = variances.iter().zip(&means).map(factor).collect();
+    for row in weights.chunks_exact_mut(frames) {
+        row.iter_mut().zip(&factors).for_each(|(weight, factor)| *weight *= factor);
     }
 }
 
@@ -104,7 +118,13 @@ fn median(row: &[f64], at: usize) -> f64 {
         row[if index > last { 2 * last - index } else { index }]
     };
     let mut values: [f64; FILTER] = std::array::from_fn(reflected);
-    values.sort_unstable_by(f64::total_cmp);
+    // The largest ones move to the end, up to the median.
+    for end in (half..FILTER).rev() {
+        for i in 0..end {
+            let (a, b) = (values[i], values[i + 1]);
+            (values[i], values[i + 1]) = (a.min(b), a.max(b));
+        }
+    }
     values[half]
 }
 

@@ -158,6 +158,13 @@ fn a_token_has_its_probability_among_those_of_text() {
 }
 
 #[test]
+fn heads_that_attend_alike_at_all_tokens_say_nothing() {
+    let values = [0.3f32, -1.7, 4.1, 0.9, -200.0].repeat(7 * 3);
+    let scores = Scores { values: &values, heads: 3, positions: 5 };
+    assert_eq!(matrix(scores, 5).unwrap(), [0.0; 35]);
+}
+
+#[test]
 fn scores_without_frames_or_numbers_are_harmless() {
     let values = [0.0f32; 24];
     let scores = Scores { values: &values, heads: 2, positions: 4 };
