@@ -60,6 +60,7 @@ pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
             options.context.get_or_insert(args.tokens + 1);
             options.chunk.get_or_insert(args.tokens);
             options.fuse = !args.unfused;
+            options.word_times = true;
             let plan = akunu::plan(&model, device.capabilities(), &options)?;
             let tokens = super::random_ids(args.tokens + 1, plan.config.vocab_size, 1);
             verify(&plan, model.weights(), &mut *device, &tokens, &mut told).map_err(akunu::Error::from)?
