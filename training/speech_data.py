@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from grammar import german
 from grammar.tales import Grammar
-from speech_espeak import ACCENTS, FRAME, HELD_OUT, RATE, TRAINED, Espeak, Voice, pieces
+from speech_espeak import ACCENTS, FRAME, HELD_OUT, RATE, TRAINED, Espeak, Voice
 
 TEXT_TOKENS = 1024
 LANGUAGES = ["en", "de"]
@@ -80,6 +80,18 @@ def story(rng: random.Random) -> list[str]:
     return re.split(r"(?<=[.!?]) (?=[A-Z])", GRAMMAR.story(rng).replace('"', ""))
 
 
+def scramble(rng: random.Random, texts: list[str]) -> list[str]:
+    """The same words in any order, as sentences of any length."""
+    words = re.findall(r"[\w'-]+", " ".join(texts))
+    rng.shuffle(words)
+    made = []
+    while words:
+        count = rng.randint(1, 9)
+        taken, words = words[:count], words[count:]
+        made.append((taken[0][0].upper() + " ".join(taken)[1:]) + rng.choice(".....!?"))
+    return made
+
+
 def held_out(sentence: str) -> bool:
     """Every 20th sentence is never heard in training, in whichever story it occurs."""
     return zlib.crc32(sentence.encode()) % 20 == 0
@@ -122,8 +134,9 @@ class Recording:
 class Reader:
     """Makes recordings."""
 
-    def __init__(self, tokenizer: Tokenizer):
-        self.tokenizer, self.espeak = tokenizer, Espeak()
+    def __init__(self, tokenizer: Tokenizer, scrambled: float = 0.0):
+        """`scrambled`: the part of English recordings whose words are in no order, so that they have to be heard."""
+        self.tokenizer, self.espeak, self.scrambled = tokenizer, Espeak(), scrambled
 
     def sentence(self, text: str, translation: str | None = None) -> Sentence | None:
         speech = self.espeak.say(text)
@@ -143,6 +156,8 @@ class Reader:
             texts = [german.sentence(rng) for _ in range(rng.randint(8, 14) * (20 if holdout else 1))]
         else:
             texts = [(text, None) for _ in range(20 if holdout else 1) for text in story(rng)]
+            if not holdout and rng.random() < self.scrambled:
+                texts = [(text, None) for text in scramble(rng, [text for text, _ in texts])]
         texts = [pair for pair in texts if held_out(pair[0]) == holdout]
         self.espeak.use(voice)
         sentences = [self.sentence(*pair) for pair in texts]
@@ -319,8 +334,8 @@ def collate(layouts: list[Layout]) -> dict[str, np.ndarray]:
         "sounds": np.zeros((rows, parts, 3), np.int64),
         "end": np.array([layout.end for layout in layouts], np.int64),
         "phonemes": np.stack([layout.phonemes for layout in layouts]),
-        "inputs": np.full((rows, length), END, np.int64),
-        "targets": np.full((rows, length), IGNORED, np.int64),
+        "inputs": np.full((rows, length), END, np.int16),
+        "targets": np.full((rows, length), IGNORED, np.int16),
         "times": np.full((rows, length, 2), -1, np.float32),
     }
     batch["sounds"][:, :, 1] = WINDOW

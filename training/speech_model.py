@@ -110,6 +110,15 @@ class FrontEnd(nn.Module):
 # ---- the model in training ----
 
 
+def decode(model: WhisperForConditionalGeneration, ids: Tensor, states: Tensor) -> Tensor:
+    """The decoder's states. Its own `forward` looks for packed sequences, for which the host waits for the device."""
+    decoder = model.model.decoder
+    hidden = decoder.embed_tokens(ids) + decoder.embed_positions.weight[: ids.shape[1]]
+    for layer in decoder.layers:
+        hidden = layer(hidden, None, states, use_cache=False)
+    return decoder.layer_norm(hidden)
+
+
 class Learner(nn.Module):
     """The model, with a classifier of phonemes on the encoder and two heads of attention that learn when tokens are said.
     Neither the classifier nor anything else of this class is part of the model that results."""
@@ -133,13 +142,13 @@ class Learner(nn.Module):
 
     def forward(self, frames: Tensor, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         states = self.model.model.encoder(frames).last_hidden_state
-        out = self.model.model.decoder(input_ids=batch["inputs"], encoder_hidden_states=states, use_cache=False)
-        logits = F.linear(out.last_hidden_state, self.model.model.decoder.embed_tokens.weight)
+        hidden = decode(self.model, batch["inputs"], states)
+        logits = F.linear(hidden, self.model.model.decoder.embed_tokens.weight)
         targets = batch["targets"]
         answers = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED)
         sounds = F.cross_entropy(self.phonemes(states).flatten(0, 1).float(), batch["phonemes"].flatten().long())
         with torch.no_grad():
-            right = (logits.argmax(-1) == targets)[targets != IGNORED].float().mean()
+            right = (logits.argmax(-1) == targets).sum() / (targets != IGNORED).sum()
         return {"answers": answers, "phonemes": sounds, "alignment": self.alignment(batch["times"]), "right": right}
 
     def alignment(self, times: Tensor) -> Tensor:
@@ -154,7 +163,7 @@ class Learner(nn.Module):
             query, key = (self.kept[index, part][..., :size] for part in ("q_proj", "k_proj"))
             scores = (query @ key.transpose(1, 2)).float() * size**-0.5
             mass = scores.masked_fill(~inside, -1e4).logsumexp(-1) - scores.logsumexp(-1)
-            loss = loss - mass[known].mean() / len(self.aligned)
+            loss = loss - torch.where(known, mass, 0.0).sum() / known.sum().clamp(min=1) / len(self.aligned)
         self.kept.clear()
         return loss
 
@@ -164,9 +173,8 @@ def answer(model: WhisperForConditionalGeneration, frames: Tensor, heads: Tensor
     """Greedy answers without rules, for a look at a model in training."""
     states = model.model.encoder(frames).last_hidden_state
     ids, done = heads, torch.zeros(len(frames), dtype=torch.bool, device=frames.device)
-    while ids.shape[1] < limit and not done.all():
-        hidden = model.model.decoder(input_ids=ids, encoder_hidden_states=states, use_cache=False).last_hidden_state[:, -1]
-        following = F.linear(hidden, model.model.decoder.embed_tokens.weight).argmax(-1).masked_fill(done, END)
+    while ids.shape[1] < limit and not (ids.shape[1] % 16 == 0 and done.all()):
+        following = F.linear(decode(model, ids, states)[:, -1], model.model.decoder.embed_tokens.weight).argmax(-1).masked_fill(done, END)
         ids = torch.cat([ids, following[:, None]], dim=1)
         done |= following == END
     return [[token for token in row if token != END] for row in ids[:, heads.shape[1]:].tolist()]
