@@ -12,7 +12,7 @@ use akunu_plan::{
 
 use crate::command::Command;
 use crate::device::NAME;
-use crate::groups::{LEAST_ROWS, MAX_INPUTS};
+use crate::groups::LEAST_ROWS;
 use crate::isa::table::Kernels;
 use crate::limits;
 use crate::memory::Buffer;
@@ -132,11 +132,12 @@ fn command(
         params: command.params,
         logit_capacity: table.logit_rows,
     };
-    let may_be_packed = prepared.matrix_input().is_some_and(|(_, inputs, _, rows)| {
+    if let Some((_, inputs, _, rows)) = prepared.matrix_input() {
         let most = if rows == RowSet::Logits { table.logit_rows } else { table.rows };
-        inputs <= MAX_INPUTS && inputs.is_multiple_of(akunu_plan::q8::BLOCK) && most >= LEAST_ROWS
-    });
-    prepared.packed = kernels.packed(weight).filter(|_| may_be_packed);
+        let may_be_packed = inputs.is_multiple_of(akunu_plan::q8::BLOCK) && most >= LEAST_ROWS;
+        prepared.packed =
+            kernels.packed(weight).filter(|kernel| may_be_packed && inputs <= kernel.max_inputs);
+    }
     Ok(prepared)
 }
 

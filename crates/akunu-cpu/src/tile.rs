@@ -20,7 +20,7 @@
 use akunu_plan::q8;
 
 use crate::formats::{Min, Quant};
-use crate::groups::Group;
+use crate::groups::{self, Group};
 use crate::isa::Lanes;
 use crate::panel::{Chunk, PANEL_BLOCKS, Panel, Scratch};
 use crate::planes::Planes;
@@ -82,12 +82,15 @@ pub(crate) struct PackedKernel {
     pub(crate) outputs: usize,
     /// Bytes of sixteen packed rows per 32 inputs.
     pub(crate) block_bytes: usize,
+    /// The widest input.
+    pub(crate) max_inputs: usize,
 }
 
 /// The implementation of a [`PackedKernel`].
 pub(crate) trait Packed {
     const OUTPUTS: usize = 16;
     const BLOCK_BYTES: usize;
+    const MAX_INPUTS: usize = groups::MAX_INPUTS;
 
     /// # Safety
     /// The group's rows can be read and a block written for every 32 inputs; the processor has the

@@ -20,6 +20,7 @@ use super::{
     avx2::lanes::Avx2,
     avx512::{
         bf16::{Float, Pairs, Products, Quantised},
+        floats::Floats,
         lanes::Avx512,
         packed::{Integers, Sums, Vnni},
     },
@@ -182,7 +183,7 @@ impl<V: Target, Q: Target> ByWeight for InTile<V, Q> {
     }
 }
 
-/// Packed rows of quantised weights, with integer sums by `S`.
+/// Packed rows, those of quantised weights with integer sums by `S`.
 #[cfg(target_arch = "x86_64")]
 struct InIntegers<S>(PhantomData<S>);
 
@@ -195,7 +196,7 @@ impl<S: Sums> ByWeight for InIntegers<S> {
     }
 
     fn float<W: FloatWeight>() -> Option<PackedKernel> {
-        None
+        Some(packed::<Floats<W>>())
     }
 }
 

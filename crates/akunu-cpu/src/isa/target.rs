@@ -108,7 +108,13 @@ pub(crate) fn packed<P: Packed>() -> PackedKernel {
         unsafe { P::products(t) }
     }
 
-    PackedKernel { pack: pack::<P>, run: run::<P>, outputs: P::OUTPUTS, block_bytes: P::BLOCK_BYTES }
+    PackedKernel {
+        pack: pack::<P>,
+        run: run::<P>,
+        outputs: P::OUTPUTS,
+        block_bytes: P::BLOCK_BYTES,
+        max_inputs: P::MAX_INPUTS,
+    }
 }
 
 /// The same with AVX-512 BF16.
@@ -126,5 +132,11 @@ pub(crate) fn packed_bf16<P: Packed>() -> PackedKernel {
         unsafe { P::products(t) }
     }
 
-    PackedKernel { pack: pack::<P>, run: run::<P>, outputs: P::OUTPUTS, block_bytes: P::BLOCK_BYTES }
+    PackedKernel {
+        pack: pack::<P>,
+        run: run::<P>,
+        outputs: P::OUTPUTS,
+        block_bytes: P::BLOCK_BYTES,
+        max_inputs: P::MAX_INPUTS,
+    }
 }

@@ -81,6 +81,34 @@ fn any_number_of_threads_gives_the_same_bits() {
     }
 }
 
+/// Float weights by rows that fill some, one or several groups of sixteen, with inputs of one lane's few and many
+/// elements and more than are packed.
+#[test]
+fn float_weights_give_the_same_bits_for_any_number_of_rows() {
+    let isas = Isa::available();
+    let mut devices: Vec<_> = isas.iter().map(|&isa| cpu(isa, 2)).collect();
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for (rows, shape) in [
+            (6, (96, 70)),
+            (16, (32, 130)),
+            (33, (1568, 20)),
+            (50, (288, 45)),
+            (70, (2048, 45)),
+            (300, (160, 40)),
+            (18, (6144, 17)),
+            (18, (6176, 17)),
+        ] {
+            let spec = matrices::matmul(dtype, rows, shape, true, true);
+            let case = spec.whole();
+            let expected = case.run(&mut devices[0]);
+            for (device, isa) in devices[1..].iter_mut().zip(&isas[1..]) {
+                let found = case.run(device);
+                assert_same(&format!("{} {}", isa.name(), spec.name), &case, &expected, &found);
+            }
+        }
+    }
+}
+
 /// A few outputs remain after the strips that one worker reads alternately; their tile is written in multiples of
 /// sixteen.
 #[test]

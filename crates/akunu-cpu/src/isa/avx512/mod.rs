@@ -3,6 +3,7 @@
 mod affine;
 pub(crate) mod bf16;
 mod dots;
+pub(crate) mod floats;
 pub(crate) mod lanes;
 pub(crate) mod packed;
 pub(crate) mod panels;
