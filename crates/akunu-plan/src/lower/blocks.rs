@@ -216,7 +216,9 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let qkv = self.graph.value("qkv", q_size + 2 * kv_size, RowSet::All);
         let parts = [("q", 0, q_size, heads.count), ("k", q_size, kv_size, heads.kv)];
         for (name, first, outputs, count) in parts {
-            let part = self.part(layer, &format!("attn_{name}"), name, [outputs, inputs])?;
+            let of = |part: &str| format!("{}blk.{layer}.attn_{part}", self.prefix);
+            let (beside, name_of, label) = (of("v"), of(name), label(name));
+            let part = self.tensors.part_beside(&beside, &name_of, label, [outputs, inputs])?;
             let to = Columns { of: qkv, first };
             match attention.qk_norm {
                 Some(QkNorm::PerHeadWeights) => {

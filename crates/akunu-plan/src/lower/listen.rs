@@ -102,9 +102,10 @@ fn keys_and_values(
     let heads = Heads::of(config);
     let kv = graph.value("across", 2 * heads.kv_size(), RowSet::All);
     for (part, first) in [("k", 0), ("v", heads.kv_size())] {
-        let (name, label) =
-            (format!("blk.{layer}.cross_attn_{part}"), format!("layer.{layer}.across.{part}"));
-        let part = tensors.part(&name, label.clone(), [heads.kv_size(), config.hidden_size])?;
+        let of = |part: &str| format!("blk.{layer}.cross_attn_{part}");
+        let label = format!("layer.{layer}.across.{part}");
+        let shape = [heads.kv_size(), config.hidden_size];
+        let part = tensors.part_beside(&of("v"), &of(part), label.clone(), shape)?;
         let product = Product { out: Columns { of: kv, first }, ..Product::plain(states, part, kv) };
         graph.push(label, Action::Product(product));
     }

@@ -125,6 +125,8 @@ pub(super) struct Tensors<'a> {
     norm_kind: NormKind,
     norm_offset: f32,
     epsilon: f32,
+    /// Constants of zeros, by their number.
+    zeros: Vec<(usize, BufferId)>,
 }
 
 impl<'a> Tensors<'a> {
@@ -141,6 +143,7 @@ impl<'a> Tensors<'a> {
             norm_kind: card.norm,
             norm_offset: card.norm_offset(config),
             epsilon: config.norm_epsilon,
+            zeros: Vec::new(),
         }
     }
 
@@ -206,6 +209,31 @@ impl<'a> Tensors<'a> {
     ) -> Result<Part, PlanError> {
         let matrix = self.matrix(&format!("{name}.weight"), outputs, inputs)?;
         Ok(Part { label, matrix, bias: self.bias(&format!("{name}.bias"), outputs)? })
+    }
+
+    /// As [`Tensors::part`], with a bias of zeros if the file has none for it but one for the matrix `beside`: only
+    /// products that agree in this are joined.
+    pub fn part_beside(
+        &mut self,
+        beside: &str,
+        name: &str,
+        label: String,
+        shape: [usize; 2],
+    ) -> Result<Part, PlanError> {
+        let mut part = self.part(name, label, shape)?;
+        if part.bias.is_none() && self.has(&format!("{beside}.bias")) {
+            part.bias = Some(self.zeros(shape[0]));
+        }
+        Ok(part)
+    }
+
+    fn zeros(&mut self, count: usize) -> BufferId {
+        if let Some((_, zeros)) = self.zeros.iter().find(|(other, _)| *other == count) {
+            return *zeros;
+        }
+        let zeros = self.buffers.constant("zeros", &vec![0.0; count]);
+        self.zeros.push((count, zeros));
+        zeros
     }
 
     /// The norm whose weights have this name and shape.
