@@ -33,7 +33,8 @@ pub(crate) const MAX_INPUTS: usize = 6144;
 
 const _: () = {
     let floats = MAX_ROUNDS * size_of::<Panel>() / size_of::<f32>();
-    assert!(OF_LONG * MAX_INPUTS <= floats && AT_ONCE * SHORT <= floats);
+    assert!(OF_LONG * MAX_INPUTS <= floats);
+    assert!(AT_ONCE * SHORT <= floats);
     assert!(GROUPS * AT_ONCE * LEVELS * SIDE <= TILE_ROWS * 256);
 };
 
