@@ -112,7 +112,7 @@ mod tests {
             (&[], 700),
         ] {
             let parts = split(tokens, &TIMES, 700);
-            assert_eq!(steps(&parts), [0..end]);
+            assert_eq!(steps(&parts), vec![0..end; 1]);
             assert_eq!(parts.advance, 700);
         }
     }
