@@ -106,3 +106,96 @@ fn texts_are_refused() {
     refuses(&["run", &model, "--prompt-ids", "1,2"], 1, &["transcribes audio"]);
     refuses(&["embed", &model, "--ids", "1,2", "--pooling", "mean"], 1, &["transcribes audio"]);
 }
+
+const SPEECH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/speech");
+
+fn speech(file: &str) -> String {
+    format!("{SPEECH}/{file}")
+}
+
+fn model() -> String {
+    speech("akunu-speech-q8_0.gguf")
+}
+
+#[test]
+fn speech_is_transcribed_in_each_format() {
+    let (model, short) = (model(), speech("short.flac"));
+    let transcribe = |options: &[&str]| ok(&[&["transcribe", &model, &short, "-l", "en"], options].concat());
+    let plain = transcribe(&[]);
+    assert_eq!(plain.lines().count(), 2, "{plain}");
+    let timed = transcribe(&["--timestamps", "segment"]);
+    assert!(timed.starts_with("[00:00.") && timed.contains(" --> 00:0"), "{timed}");
+    let srt = transcribe(&["--format", "srt"]);
+    assert!(srt.starts_with("1\n00:00:00,") && srt.contains("\n\n2\n00:00:0"), "{srt}");
+    assert!(transcribe(&["--format", "vtt"]).starts_with("WEBVTT\n\n00:00."));
+    let simple: serde_json::Value = serde_json::from_str(&transcribe(&["--format", "json"])).expect("JSON");
+    let whole: serde_json::Value =
+        serde_json::from_str(&transcribe(&["--json", "--timestamps", "word"])).expect("JSON");
+    assert_eq!(simple["text"], whole["text"]);
+    assert_eq!((&whole["language"], &whole["task"]), (&"en".into(), &"transcribe".into()));
+    assert!(
+        whole["segments"].as_array().expect("segments").len() == 2
+            && whole["words"][12]["end"].as_f64() < Some(5.0)
+    );
+    let lines: Vec<&str> = plain.lines().collect();
+    assert_eq!(whole["text"], lines.join(" "));
+}
+
+#[test]
+fn several_files_go_to_a_folder_and_one_to_a_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let missing = speech("missing.mp3");
+    let (short, silence, model) = (speech("short.flac"), speech("silence.flac"), model());
+    let out = path(folder.path());
+    refuses(
+        &[
+            "transcribe",
+            &model,
+            &short,
+            &missing,
+            &silence,
+            "-l",
+            "en",
+            "-o",
+            out,
+            "--format",
+            "vtt",
+            "--beam",
+            "1",
+        ],
+        1,
+        &["missing.mp3: "],
+    );
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a transcript");
+    assert_eq!(read("silence.vtt"), "WEBVTT\n\n");
+    assert!(read("short.vtt").lines().count() > 5);
+    assert!(!folder.path().join("missing.vtt").exists());
+    let file = folder.path().join("one.txt");
+    assert_eq!(ok(&["transcribe", &model, &short, "-l", "en", "-o", path(&file), "--beam", "1"]), "");
+    assert_eq!(read("one.txt").lines().count(), 2);
+    refuses(&["transcribe", &model, &short, &short, "-o", path(&file)], 2, &["is not a folder"]);
+}
+
+#[test]
+fn what_cannot_be_transcribed_is_one_clear_line() {
+    let (model, short) = (model(), speech("short.flac"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, bytes: &[u8]| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, bytes).expect("writable");
+        path(&file).to_string()
+    };
+    let (empty, text) = (write("empty.wav", b""), write("text.mp3", &b"This is not music. ".repeat(500)));
+    refuses(&["transcribe", &model, &empty], 1, &["empty"]);
+    refuses(&["transcribe", &model, &text], 1, &["error: "]);
+    refuses(&["transcribe", &model], 2, &["no audio file"]);
+    refuses(&["transcribe", &model, &short, "-l", "klingon"], 1, &["klingon", "en, de"]);
+    refuses(&["transcribe", &model, &short, "--temperature", "11"], 2, &["from 0 to 10"]);
+    refuses(&["transcribe", &model, &short, "--pcm", "16000:1:i9"], 2, &["RATE[:CHANNELS[:FORMAT]]"]);
+    refuses(&["transcribe", &model, &short, "--pcm", "16000:0"], 1, &["channels"]);
+    refuses(&["logits", &model, "--ids", "1025"], 2, &["--audio FILE"]);
+    refuses(&["logits", &model, "--ids", "99999", "--audio", &short], 1, &["outside the vocabulary"]);
+    let embedded = ok(&["logits", &model, "--ids", "1025,1026", "--audio", &short, "--json", "--all"]);
+    let logits: serde_json::Value = serde_json::from_str(&embedded).expect("JSON");
+    assert_eq!(logits["logits"].as_array().map(Vec::len), Some(2));
+}

@@ -83,7 +83,6 @@ impl Job {
         audio: Audio,
         options: TranscribeOptions,
         (bands, window): (usize, usize),
-        language: Option<usize>,
         before: Vec<u32>,
     ) -> Job {
         Job {
@@ -92,7 +91,7 @@ impl Job {
             mel: Mel::new(bands),
             window,
             options,
-            language,
+            language: None,
             next: 0,
             before,
             segments: 0,

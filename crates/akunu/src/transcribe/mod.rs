@@ -236,7 +236,11 @@ impl Transcriber {
             }
             _ => Vec::new(),
         };
-        Ok(Job::new(audio, options.clone(), (encoder.bands, 2 * encoder.positions), language, prompt))
+        let mut job = Job::new(audio, options.clone(), (encoder.bands, 2 * encoder.positions), prompt);
+        if let Some(language) = language {
+            job.set_language(language, &self.tokens.languages[language].0, 1.0);
+        }
+        Ok(job)
     }
 
     /// The logits of all positions of `ids` over the first window of a file.

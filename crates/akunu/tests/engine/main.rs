@@ -19,3 +19,4 @@ mod scheduler;
 mod sessions;
 mod stories;
 mod tales;
+mod transcribe;
