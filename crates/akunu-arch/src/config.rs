@@ -296,6 +296,15 @@ impl ModelConfig {
         stated.unwrap_or(self.vocab_size >= LEAST)
     }
 
+    /// Forgets heads for alignment that are not the decoder's: distilled models are published with those of the model that
+    /// they were made from.
+    pub(crate) fn forget_other_heads(&mut self) {
+        let is_own = |[layer, head]: &[usize; 2]| *layer < self.layer_count && *head < self.head_count;
+        if !self.alignment_heads.iter().all(is_own) {
+            self.alignment_heads.clear();
+        }
+    }
+
     /// The configuration of the encoder alone, as that of a bidirectional model.
     pub fn of_encoder(&self) -> Option<ModelConfig> {
         let encoder = self.encoder?;
@@ -391,16 +400,6 @@ impl ModelConfig {
             && (growth.step == 0 || !(growth.rate.is_finite() && growth.rate > 0.0))
         {
             return wrong("query growth", format!("{} every {} positions", growth.rate, growth.step));
-        }
-        for &[layer, head] in &self.alignment_heads {
-            if layer >= self.layer_count || head >= self.head_count {
-                let problem = format!(
-                    "head {head} of layer {layer}, but the decoder has {} layers of {} heads: remove the key, or take \
-                     that of this model",
-                    self.layer_count, self.head_count
-                );
-                return wrong("alignment heads", problem);
-            }
         }
         self.check_floats().or_else(|(key, value)| wrong(key, format!("{value} is out of range")))
     }

@@ -181,7 +181,7 @@ fn read(
     let kv_head_count = keys.per_layer(Fact::KvHeadCount, layer_count)?.unwrap_or(head_count);
     let head_dim = head_dim(keys, hidden_size, head_count)?;
     let context_length = keys.required(Fact::ContextLength)?;
-    let config = ModelConfig {
+    let mut config = ModelConfig {
         architecture: keys.architecture.to_string(),
         source: Source::Gguf,
         name: keys.metadata.str("general.name")?.map(str::to_string),
@@ -214,6 +214,7 @@ fn read(
         eos_ids: eos_ids(keys.metadata)?,
         bos_id: keys.metadata.u32("tokenizer.ggml.bos_token_id")?,
     };
+    config.forget_other_heads();
     config.check(PLACE, tensors)?;
     Ok(config)
 }

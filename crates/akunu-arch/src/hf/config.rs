@@ -179,7 +179,7 @@ pub(super) fn model_config(
     if !fields.card.rotary {
         rope.dims = 0;
     }
-    let config = ModelConfig {
+    let mut config = ModelConfig {
         architecture: fields.kind.model_type.to_string(),
         source: Source::HuggingFace,
         name,
@@ -214,6 +214,7 @@ pub(super) fn model_config(
         eos_ids: eos_ids(&[Some(text), Some(root), generation])?,
         bos_id: text.ids("bos_token_id")?.first().or(root.ids("bos_token_id")?.first()).copied(),
     };
+    config.forget_other_heads();
     config.check(CONFIG, tensors)?;
     fields.refuse_missing_field(&[Fact::FfnSize], config.ffn_size, cols(tensors, "blk.0.ffn_down.weight"))?;
     // Absent sizes are derived from present ones, so only one of these can be wrong because it is absent.

@@ -464,7 +464,7 @@ fn a_model_of_audio_verifies() {
     }
     let model = open_model(&root().join("testdata/whisper/whisper-80")).unwrap();
     let metal = Emulator::apple(MetalChip { family: Family::Apple7, cores: None });
-    for (emulator, kv) in [(metal, KvType::Q8_0), (Emulator::cuda().with_half_products(16), KvType::F16)] {
+    for (emulator, kv) in [(metal, KvType::Q8_0), (Emulator::cuda().with_half_products(4), KvType::F16)] {
         let mut device = emulator.device().unwrap();
         let options = PlanOptions { word_times: true, ..options(kv, 16, 16) };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();

@@ -363,7 +363,7 @@ impl Emitter<'_> {
             x_scales: self.scales(product.x),
             weight: F16(weight.into()),
             out: (!f16).then(|| self.columns(product.out)),
-            out_f16: f16.then(|| self.f16s(product.out.of)),
+            out_f16: f16.then(|| self.f16_columns(product.out)),
             bias: bias.map(|bias| F32(bias.into())),
             residual: product.residual.map(|residual| self.f32s(residual)),
         };
@@ -560,6 +560,11 @@ impl Emitter<'_> {
     fn columns(&self, columns: Columns) -> F32<Binding> {
         let F32(Binding { buffer, .. }) = self.f32s(columns.of);
         F32(Binding { buffer, offset: columns.first as u64 * 4 })
+    }
+
+    fn f16_columns(&self, columns: Columns) -> F16<Binding> {
+        let F16(Binding { buffer, .. }) = self.f16s(columns.of);
+        F16(Binding { buffer, offset: columns.first as u64 * 2 })
     }
 
     fn product_input(&self, product: &Product, matrix: &Matrix) -> (Input<Binding>, bool) {
