@@ -126,6 +126,8 @@ fn outputs() -> Vec<(&'static str, Value)> {
     let [encoder, prompts, reranker] = ["bert-mean", "embedding-gemma", "bert-cross-encoder"]
         .map(|name| file("testdata/encoders").join(name));
     let [encoder, prompts, reranker] = [path(&encoder), path(&prompts), path(&reranker)];
+    let hearing = file("testdata/speech/akunu-speech-q8_0.gguf");
+    let hearing = path(&hearing);
     let mut all = vec![
         ("akunu inspect", json(&["inspect", "--json", "--tensors", "--metadata"])),
         ("akunu inspect", json(&["inspect", small, "--json"])),
@@ -168,6 +170,10 @@ fn outputs() -> Vec<(&'static str, Value)> {
                 "cpu",
                 "--json",
             ]),
+        ),
+        (
+            "akunu bench",
+            json(&["bench", hearing, "-n", "1", "-d", "1", "-r", "1", "--device", "cpu", "--json"]),
         ),
         ("akunu bench", json(&["bench", encoder, "-b", "1", "-l", "4", "-r", "1", "--json"])),
         ("akunu run", stats(&["run", "Once", "-n", "2", "--stats", "json"])),

@@ -1,4 +1,5 @@
 //! Transcripts of the speech in `testdata/speech`, by the model there.
+#![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
