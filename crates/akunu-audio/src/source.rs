@@ -72,6 +72,14 @@ impl Audio {
         Self::from_source(Box::new(ReadOnlySource::new(reader)), None)
     }
 
+    /// From a file in memory.
+    pub fn from_bytes(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self, AudioError> {
+        if bytes.as_ref().is_empty() {
+            return Err(AudioError::Empty);
+        }
+        Self::from_source(Box::new(io::Cursor::new(bytes)), None)
+    }
+
     /// From a file of samples without a container.
     pub fn open_pcm(path: &Path, pcm: Pcm) -> Result<Self, AudioError> {
         Self::from_pcm(File::open(path)?, pcm)

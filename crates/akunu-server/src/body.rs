@@ -26,6 +26,10 @@ pub(crate) fn may_be_long(request: &Request) -> bool {
     request.body().size_hint().upper().is_none_or(|bytes| bytes >= LONG as u64)
 }
 
+pub(crate) fn is_long(body: &[u8]) -> bool {
+    body.len() >= LONG
+}
+
 #[derive(Clone, Debug)]
 pub struct JsonBody(pub Json);
 
@@ -38,8 +42,9 @@ impl FromRequest<App> for JsonBody {
             return Err(Refusal::new(Reason::MediaType, message).code("unsupported_media_type"));
         }
         let charge = request.extensions().get().cloned().unwrap_or_else(|| Charge::new(app.memory()));
-        let bytes = read(request.into_body(), app.limits(), &charge).await?;
-        let is_long = bytes.len() >= LONG;
+        let limits = app.limits();
+        let bytes = read(request.into_body(), limits.body, limits, &charge).await?;
+        let is_long = is_long(&bytes);
         let parse = move || {
             charge.take(json_bytes(&bytes))?;
             let invalid = |error| Refusal::invalid(format!("the request's body is not JSON: {error}"));
@@ -56,16 +61,21 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
 }
 
-/// Reads a body. If it is too large, up to four times the limit is read and discarded: most clients read the response only
-/// after they have sent the whole request.
-async fn read(mut body: Body, limits: &Limits, charge: &Charge) -> Result<Vec<u8>, Refusal> {
+/// Reads a body of at most `limit` bytes. If it is too large, up to four times the limit is read and discarded: most clients
+/// read the response only after they have sent the whole request.
+pub(crate) async fn read(
+    mut body: Body,
+    limit: usize,
+    limits: &Limits,
+    charge: &Charge,
+) -> Result<Vec<u8>, Refusal> {
     let start = Instant::now();
     let too_large = || {
-        let message = format!("the request's body exceeds the limit of {} bytes", limits.body);
+        let message = format!("the request's body exceeds the limit of {} bytes", limit);
         Refusal::new(Reason::TooLarge, message).code("body_too_large")
     };
     let stated = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
-    let most = stated.map_or(limits.body, |bytes| bytes.min(limits.body));
+    let most = stated.map_or(limit, |bytes| bytes.min(limit));
     let (mut bytes, mut len) = (Vec::new(), 0);
     loop {
         let earned =
@@ -73,7 +83,7 @@ async fn read(mut body: Body, limits: &Limits, charge: &Charge) -> Result<Vec<u8
         let deadline = start + limits.read + earned;
         let frame = timeout_at(deadline, poll_fn(|context| Pin::new(&mut body).poll_frame(context)));
         let frame = match frame.await {
-            Ok(None) if len > limits.body => return Err(too_large()),
+            Ok(None) if len > limit => return Err(too_large()),
             Ok(None) => return Ok(bytes),
             Ok(Some(Ok(frame))) => frame,
             Ok(Some(Err(error))) => {
@@ -83,12 +93,12 @@ async fn read(mut body: Body, limits: &Limits, charge: &Charge) -> Result<Vec<u8
         };
         let Ok(data) = frame.into_data() else { continue };
         len += data.len();
-        if len <= limits.body {
+        if len <= limit {
             reserve(&mut bytes, data.len(), most, charge)?;
             bytes.extend_from_slice(&data);
         } else {
             bytes = Vec::new();
-            if len > limits.body.saturating_mul(4) {
+            if len > limit.saturating_mul(4) {
                 return Err(too_large());
             }
         }
@@ -147,7 +157,8 @@ mod tests {
             let memory = Arc::new(RequestMemory::new(1 << 20));
             let charge = Charge::new(&memory);
             let body = Body::new(Pieces { left: len, is_length_stated });
-            let bytes = runtime.block_on(read(body, &Limits::default(), &charge)).unwrap();
+            let limits = Limits::default();
+            let bytes = runtime.block_on(read(body, limits.body, &limits, &charge)).unwrap();
             assert_eq!((bytes.len(), memory.used()), (len, bytes.capacity()));
             assert!(memory.used() <= if is_length_stated { len } else { 2 * len });
         }

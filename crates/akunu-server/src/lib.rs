@@ -32,6 +32,7 @@ mod body;
 mod connections;
 mod error;
 mod fields;
+mod form;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod guard;
@@ -43,6 +44,7 @@ mod limits;
 mod memory;
 mod metrics;
 mod models;
+mod multipart;
 mod ollama;
 mod openai;
 mod origin;
@@ -53,6 +55,7 @@ mod rerank;
 mod response_format;
 mod samplers;
 mod server;
+mod speech;
 mod start;
 pub mod stream;
 mod tei;
@@ -74,7 +77,8 @@ pub use keys::Keys;
 pub use limits::{Limits, Rate};
 pub use metrics::Metrics;
 pub use models::{
-    Kind, Lease, Loaded, ModelSpec, Models, ModelsOptions, OpenDevice, PARALLEL, TextCounts, TextQueue,
+    Kind, Lease, Loaded, ModelSpec, Models, ModelsOptions, OpenDevice, PARALLEL, SpeechCounts, SpeechQueue,
+    TextCounts, TextQueue,
 };
 pub use protocol::{PROTOCOLS, Protocol};
 pub use refusal::{Reason, Refusal};

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 pub struct Limits {
     /// Maximum bytes of a request's body.
     pub body: usize,
+    /// Maximum bytes of a request's body that is a form with audio.
+    pub audio: usize,
     /// Maximum bytes of a request's head.
     pub head: usize,
     /// Memory of all requests in flight while they are read and tokenized, in bytes. One may take half.
@@ -41,6 +43,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             body: 32 << 20,
+            audio: 128 << 20,
             head: 64 << 10,
             memory: 1 << 30,
             read: Duration::from_secs(30),

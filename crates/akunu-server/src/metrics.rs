@@ -9,7 +9,7 @@ use std::time::Duration;
 use akunu::schedule::Stats;
 
 use crate::memory::RequestMemory;
-use crate::models::{Lease, Models, TextCounts};
+use crate::models::{Lease, Models, SpeechCounts, TextCounts};
 
 /// Bounds of the buckets, in seconds.
 const BOUNDS: [f64; 14] =
@@ -96,9 +96,39 @@ impl Metrics {
                 }
             }
         }
+        let transcribers: Vec<(&str, Lease)> = models
+            .list()
+            .filter_map(|(spec, lease)| Some((spec.name.as_str(), lease?)))
+            .filter(|(_, lease)| lease.speech().is_some())
+            .collect();
+        for (name, kind, help, value) in TRANSCRIBER_METRICS {
+            page.about(name, kind, help);
+            for (model, lease) in &transcribers {
+                if let Some(queue) = lease.speech() {
+                    page.line(name, &[("model", model)], value(queue.counts()));
+                }
+            }
+        }
         page.text
     }
 }
+
+/// Name, type, help, and value.
+type TranscriberMetric = (&'static str, &'static str, &'static str, fn(&SpeechCounts) -> f64);
+
+/// Metrics of each loaded model that transcribes.
+const TRANSCRIBER_METRICS: &[TranscriberMetric] = &[
+    ("akunu_transcription_requests", "gauge", "Transcription requests that are queued or running.", |c| {
+        c.waiting() as f64
+    }),
+    ("akunu_transcribed_seconds_total", "counter", "Seconds of audio transcribed.", SpeechCounts::seconds),
+    ("akunu_transcription_steps_total", "counter", "Passes over windows of several requests.", |c| {
+        c.steps() as f64
+    }),
+    ("akunu_transcription_turns_total", "counter", "The sum of the requests in each such pass.", |c| {
+        c.turns() as f64
+    }),
+];
 
 /// Name, type, help, and value.
 type EmbedderMetric = (&'static str, &'static str, &'static str, fn(&TextCounts) -> u64);

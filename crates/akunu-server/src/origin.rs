@@ -4,10 +4,11 @@
 use std::net::IpAddr;
 
 use axum::extract::Request;
-use axum::http::header::{HOST, HeaderValue, ORIGIN};
+use axum::http::header::{CONTENT_TYPE, HOST, HeaderValue, ORIGIN, REFERER};
 use axum::http::{HeaderMap, Method, Version};
 
 use crate::guard::Cors;
+use crate::multipart;
 use crate::refusal::{Reason, Refusal};
 
 /// The host names under which requests may address the server.
@@ -60,8 +61,24 @@ pub(crate) fn check(request: &Request, hosts: &Hosts, cors: &Cors) -> Result<(),
         None if headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site") => {
             refuse("another site")
         }
-        None => Ok(()),
+        None => match one(headers, REFERER.as_str())? {
+            Some(page) if is_form(headers) && !is_same_site(origin_of(page), host) => refuse("another site"),
+            _ => Ok(()),
+        },
     }
+}
+
+/// Whether the body is a form, which a page of another site may send without asking first. Old browsers do so without an
+/// `Origin`.
+fn is_form(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| multipart::boundary(kind).is_some())
+}
+
+/// The scheme and the authority of a URL.
+fn origin_of(url: &str) -> &str {
+    let start = url.find("://").map_or(0, |at| at + 3);
+    url[start..].find(['/', '?', '#']).map_or(url, |end| &url[..start + end])
 }
 
 /// The value of a header that may occur once at most.

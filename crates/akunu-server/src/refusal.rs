@@ -139,6 +139,11 @@ impl From<Error> for Refusal {
             Error::Conversation { .. } | Error::NothingToAnswer | Error::NothingToPick => {
                 Refusal::invalid(text)
             }
+            Error::Audio(error) => Refusal::invalid(format!("the audio cannot be transcribed: {error}"))
+                .param("file")
+                .code("invalid_audio"),
+            Error::UnknownLanguage { .. } => Refusal::invalid(text).param("language").code("invalid_value"),
+            Error::EnglishOnly { .. } => Refusal::invalid(text).code("invalid_value"),
             Error::Chat(_) | Error::Tokenizer(_) | Error::NoTokenizer { .. } => {
                 Refusal::invalid(text).may_name_files()
             }

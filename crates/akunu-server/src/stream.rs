@@ -12,15 +12,31 @@ use http_body::Frame;
 use crate::job::{Output, Running};
 use crate::refusal::Refusal;
 
+/// The outputs of a running job. Dropping it cancels the job.
+pub trait Outputs: Send + Unpin + 'static {
+    type Output;
+
+    /// The next output; `None` after the last one, and after an error.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Self::Output, Refusal>>>;
+}
+
+impl Outputs for Running {
+    type Output = Output;
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Output, Refusal>>> {
+        Running::poll_next(self, context)
+    }
+}
+
 /// Writes the outputs of a job in a protocol's format.
-pub trait Writer: Send + Unpin + 'static {
+pub trait Writer<O = Output>: Send + Unpin + 'static {
     /// Such as `text/event-stream` or `application/x-ndjson`.
     const CONTENT_TYPE: &'static str;
 
     /// Called before the first output.
     fn begin(&mut self, _to: &mut String) {}
 
-    fn output(&mut self, output: Output, to: &mut String);
+    fn output(&mut self, output: O, to: &mut String);
 
     /// Called after the last output, unless the job failed.
     fn end(&mut self, to: &mut String);
@@ -37,7 +53,7 @@ pub fn event(data: &serde_json::Value, to: &mut String) {
 }
 
 /// Responds with a stream. When the client disconnects, the body is dropped, which cancels the job.
-pub fn respond<W: Writer>(running: Running, writer: W) -> Response {
+pub fn respond<R: Outputs, W: Writer<R::Output>>(running: R, writer: W) -> Response {
     let mut response = Response::new(Body::new(Streamed { running, writer, state: State::Begin }));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(W::CONTENT_TYPE));
@@ -55,13 +71,13 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Streamed<W> {
-    running: Running,
+struct Streamed<R, W> {
+    running: R,
     writer: W,
     state: State,
 }
 
-impl<W: Writer> Streamed<W> {
+impl<R: Outputs, W: Writer<R::Output>> Streamed<R, W> {
     /// Writes all outputs that are available into one frame.
     fn fill(&mut self, context: &mut Context<'_>, text: &mut String) {
         if self.state == State::Begin {
@@ -85,7 +101,7 @@ impl<W: Writer> Streamed<W> {
     }
 }
 
-impl<W: Writer> http_body::Body for Streamed<W> {
+impl<R: Outputs, W: Writer<R::Output>> http_body::Body for Streamed<R, W> {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -19,6 +19,7 @@ Examples:
   akunu serve                                             the model inside the binary
   akunu serve model.gguf --alias gpt-4o-mini --port 8000
   akunu serve all-MiniLM-L6-v2                            vectors: /v1/embeddings
+  akunu serve whisper-small                               transcripts: /v1/audio/transcriptions
   akunu serve small.gguf large.gguf --alias fast=small --idle-unload 600
 
   curl http://127.0.0.1:8080/v1/chat/completions --json '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'";
@@ -26,8 +27,8 @@ Examples:
 /// Serves models over HTTP
 ///
 /// Implements the APIs of OpenAI, Ollama and Anthropic and the rerank APIs of Cohere and Jina, and has a chat page at
-/// /. Encoders compute embeddings (/v1/embeddings), models with a classifier rank documents (/v1/rerank), all others
-/// generate text. A model is loaded on its first request. Ctrl-C or SIGTERM completes running requests and rejects new
+/// /. Encoders compute embeddings (/v1/embeddings), models with a classifier rank documents (/v1/rerank), Whisper models
+/// transcribe (/v1/audio/transcriptions), all others generate text. A model is loaded on its first request. Ctrl-C or SIGTERM completes running requests and rejects new
 /// ones; a second Ctrl-C ends the process immediately.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
@@ -47,7 +48,8 @@ pub struct ServeArgs {
     /// Port to listen on; 0: any free port
     #[arg(long, default_value_t = 8080, value_parser = args::port)]
     port: u16,
-    /// Maximum concurrent requests per model; each has a full context
+    /// Maximum concurrent requests per model; each has a full context. Whisper models decode this many windows of audio
+    /// together
     #[arg(long, value_name = "N", default_value_t = PARALLEL, value_parser = args::count)]
     parallel: usize,
     /// Maximum queued requests per model; further ones are rejected
@@ -66,6 +68,9 @@ pub struct ServeArgs {
     /// Scores documents with generative models, by the probability of answering yes: for Qwen3-Reranker
     #[arg(long, conflicts_with = "pooling")]
     rerank: bool,
+    /// Texts of each window of audio that Whisper models follow; 1: greedy. Each takes memory
+    #[arg(long, value_name = "N", default_value = "1", value_parser = args::count)]
+    beam: usize,
     /// File with API keys, one per line: KEY, or KEY PRIORITY; $AKUNU_API_KEY adds more [default: no key is required]
     #[arg(long, value_name = "FILE", help_heading = "Guards")]
     api_keys: Option<PathBuf>,
@@ -106,6 +111,9 @@ pub struct ServeArgs {
     /// Maximum size of a request body in bytes
     #[arg(long, value_name = "BYTES", default_value = "33554432", value_parser = args::count, help_heading = "Guards")]
     max_body: usize,
+    /// Maximum size of a request body with audio in bytes
+    #[arg(long, value_name = "BYTES", default_value = "134217728", value_parser = args::count, help_heading = "Guards")]
+    max_audio: usize,
     /// Seconds that running requests may continue after the server is told to stop
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = args::count_or_zero)]
     drain: usize,
@@ -157,12 +165,14 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         memory: args.max_memory.map(|mib| (mib as u64) << 20),
         pooling: args.pooling,
         rerank: args.rerank,
+        beams: args.beam,
         no_mmap: args.engine.engine.device.no_mmap,
         log: crate::output::note,
         ..defaults.models
     };
     let limits = Limits {
         body: args.max_body,
+        audio: args.max_audio,
         connections: args.max_connections,
         client_connections: args.max_connections_per_address,
         memory: args.max_request_memory.saturating_mul(1 << 20),

@@ -298,7 +298,7 @@ fn transcribe(
     }
     while !job.is_over() {
         transcriber.step(&mut [&mut job])?;
-        for event in job.events() {
+        for event in job.events()? {
             match &event {
                 Event::Segment(segment) if args.format().is_by_segment() => {
                     let is_timed = args.format() == TranscriptFormat::Text

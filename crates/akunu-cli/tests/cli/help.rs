@@ -25,6 +25,7 @@ fn help_of_every_command() {
         "imatrix",
         "embed",
         "rerank",
+        "transcribe",
         "tokenize",
         "detokenize",
         "quantize",

@@ -1,4 +1,4 @@
-//! The task of a model: generating text, embedding, or reranking.
+//! The task of a model: generating text, embedding, reranking, or transcribing.
 
 use akunu::{EmbedTask, Model, Pooling};
 
@@ -12,13 +12,18 @@ pub enum Kind {
     Embeds(Option<Pooling>),
     /// Scores the relevance of documents to a query.
     Scores,
+    /// Transcribes audio.
+    Transcribes,
 }
 
 impl Kind {
-    /// Models with a classifier score, and with [`ModelsOptions::rerank`] generative models that can answer yes or no. Encoders and models
+    /// Models with an encoder of audio transcribe. Models with a classifier score, and with [`ModelsOptions::rerank`] generative models that can answer yes or no. Encoders and models
     /// whose files specify a pooling embed, and with [`ModelsOptions::pooling`] all models do. Others generate text.
     pub fn of(model: &Model, options: &ModelsOptions) -> Kind {
         let config = model.config();
+        if config.encoder.is_some() {
+            return Kind::Transcribes;
+        }
         let of_files = config.embedding.pooling.filter(|pooling| *pooling != Pooling::None);
         let answers = || !config.bidirectional && of_files.is_none() && model.answers().is_some();
         let is_reranker = options.rerank && answers();
@@ -36,7 +41,7 @@ impl Kind {
     /// The embedder's task; `None`: the model needs an engine.
     pub(super) fn task(self) -> Option<EmbedTask> {
         match self {
-            Kind::Generates => None,
+            Kind::Generates | Kind::Transcribes => None,
             Kind::Embeds(pooling) => Some(EmbedTask::Vectors(pooling)),
             Kind::Scores => Some(EmbedTask::Scores),
         }
@@ -48,6 +53,7 @@ impl Kind {
             Kind::Generates => "completion",
             Kind::Embeds(_) => "embedding",
             Kind::Scores => "rerank",
+            Kind::Transcribes => "transcription",
         }
     }
 
@@ -56,6 +62,7 @@ impl Kind {
             Kind::Generates => "generates text (/v1/chat/completions, /v1/completions)",
             Kind::Embeds(_) => "embeds texts (/v1/embeddings)",
             Kind::Scores => "ranks documents (/v1/rerank)",
+            Kind::Transcribes => "transcribes audio (/v1/audio/transcriptions, /v1/audio/translations)",
         }
     }
 
@@ -72,6 +79,7 @@ impl Kind {
                  or load a model that has a classifier"
             }
             (_, Kind::Scores) => " and has no classifier, which ranking needs",
+            (_, Kind::Transcribes) => " and does not transcribe audio: use a Whisper model",
         };
         Refusal::invalid(format!("the model \"{model}\" {}{rest}", self.name()))
             .param("model")

@@ -1,6 +1,6 @@
-//! A loaded model, whose engine or embedder runs on a thread of its own.
+//! A loaded model, whose engine, embedder or transcriber runs on a thread of its own.
 
-use std::ops::Deref;
+use std::ops::{ControlFlow, Deref};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,8 +10,12 @@ use std::time::Instant;
 use akunu::chat::{ChatError, ChatFormat, ChatTemplates};
 use akunu::embed::plan_texts;
 use akunu::schedule::{Handle, Scheduler};
-use akunu::{Constraints, EmbedOptions, EmbedTask, Embedder, Engine, Error, MemoryPlan, Model, human};
+use akunu::{
+    Constraints, EmbedOptions, EmbedTask, Embedder, Engine, Error, MemoryPlan, Model, Transcriber,
+    TranscriberOptions, human,
+};
 
+use super::speech::{SpeechQueue, SpeechWorker};
 use super::texts::{TextQueue, TextWorker};
 use super::{Kind, ModelSpec, ModelsOptions};
 use crate::refusal::{Reason, Refusal};
@@ -58,6 +62,7 @@ impl From<LoadError> for Refusal {
 enum RequestQueue {
     Engine(Handle),
     Texts(TextQueue),
+    Speech(SpeechQueue),
 }
 
 #[derive(Debug)]
@@ -135,7 +140,8 @@ impl Loaded {
         match (self.kind, requested) {
             (Kind::Generates, Kind::Generates)
             | (Kind::Embeds(_), Kind::Embeds(_))
-            | (Kind::Scores, Kind::Scores) => Ok(()),
+            | (Kind::Scores, Kind::Scores)
+            | (Kind::Transcribes, Kind::Transcribes) => Ok(()),
             (kind, requested) => Err(kind.refuse(&self.name, requested)),
         }
     }
@@ -174,6 +180,14 @@ impl Loaded {
     pub(crate) fn texts(&self) -> Option<&TextQueue> {
         match &self.work {
             Some(RequestQueue::Texts(queue)) => Some(queue),
+            _ => None,
+        }
+    }
+
+    /// The queue of a model that transcribes.
+    pub(crate) fn speech(&self) -> Option<&SpeechQueue> {
+        match &self.work {
+            Some(RequestQueue::Speech(queue)) => Some(queue),
             _ => None,
         }
     }
@@ -233,6 +247,7 @@ struct Ready {
 enum Worker {
     Scheduler(Box<Scheduler>),
     Texts(Box<TextWorker>),
+    Speech(Box<SpeechWorker>),
 }
 
 /// The main function of an engine's thread.
@@ -244,8 +259,9 @@ fn run(
     ready: &Sender<Result<Ready, LoadError>>,
 ) {
     let started = match kind.task() {
-        None => start(model, options, budget),
         Some(task) => start_texts(model, options, task, budget),
+        None if kind == Kind::Transcribes => start_speech(model, options, budget),
+        None => start(model, options, budget),
     };
     match started {
         Ok((worker, report)) => {
@@ -255,6 +271,7 @@ fn run(
             match worker {
                 Worker::Scheduler(scheduler) => drop(scheduler.run()),
                 Worker::Texts(worker) => worker.run(),
+                Worker::Speech(worker) => worker.run(),
             }
         }
         Err(error) => {
@@ -316,6 +333,23 @@ fn start_texts(
     let (queue, worker) = TextQueue::new(embedder, task, scheduler.queue);
     let context = queue.longest();
     Ok((Worker::Texts(Box::new(worker)), Ready { work: RequestQueue::Texts(queue), context, bytes }))
+}
+
+fn start_speech(
+    model: Arc<Model>,
+    options: &ModelsOptions,
+    budget: MemoryBudget,
+) -> Result<(Worker, Ready), LoadError> {
+    let ModelsOptions { engine, device, scheduler, beams, .. } = options;
+    let device = device(engine)?;
+    let (windows, beams) = (engine.slots, *beams);
+    let options = TranscriberOptions { engine: engine.clone(), windows, beams, word_times: true };
+    let plan = akunu::plan(&model, device.capabilities(), &options.engine())?;
+    let bytes = bytes_of(&model, &plan.memory, budget)?;
+    let transcriber = Transcriber::load(model, device, &options, &mut |_, _| ControlFlow::Continue(()))?;
+    let context = transcriber.engine().context();
+    let (queue, worker) = SpeechQueue::new(transcriber, (windows, beams), scheduler.queue);
+    Ok((Worker::Speech(Box::new(worker)), Ready { work: RequestQueue::Speech(queue), context, bytes }))
 }
 
 /// A use of a loaded model, which prevents it from being unloaded.

@@ -2,6 +2,7 @@
 
 mod kind;
 mod loaded;
+mod speech;
 mod texts;
 
 use std::path::PathBuf;
@@ -17,6 +18,8 @@ use crate::refusal::{Reason, Refusal};
 pub use kind::Kind;
 pub use loaded::{Lease, Loaded};
 use loaded::{LoadError, MemoryBudget};
+pub use speech::{SpeechCounts, SpeechQueue};
+pub(crate) use speech::{SpeechEvent, SpeechResult};
 pub use texts::{TextCounts, TextQueue};
 
 /// A model that can be requested.
@@ -67,6 +70,8 @@ pub struct ModelsOptions {
     pub pooling: Option<Pooling>,
     /// Use generative models as rerankers, by their probability of answering yes.
     pub rerank: bool,
+    /// Texts of a window of audio that models that transcribe follow; 1: greedy.
+    pub beams: usize,
     /// Read the files of models that are loaded into memory, instead of mapping them.
     pub no_mmap: bool,
     /// Receives messages for the operator, such as errors with paths of files.
@@ -84,6 +89,7 @@ impl Default for ModelsOptions {
             memory: None,
             pooling: None,
             rerank: false,
+            beams: 1,
             no_mmap: false,
             log: |_| {},
         }

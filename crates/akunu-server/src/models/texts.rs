@@ -28,7 +28,7 @@ pub struct TextQueue {
 /// Counters of an embedder since it was loaded.
 #[derive(Debug, Default)]
 pub struct TextCounts {
-    waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
     texts: AtomicU64,
     tokens: AtomicU64,
     batches: AtomicU64,
@@ -56,18 +56,18 @@ impl TextCounts {
 
 /// Counts a request as waiting until it is dropped.
 #[derive(Debug)]
-struct WaitingGuard(Arc<TextCounts>);
+pub(super) struct WaitingGuard(Arc<AtomicUsize>);
 
 impl WaitingGuard {
-    fn new(counts: &Arc<TextCounts>) -> WaitingGuard {
-        counts.waiting.fetch_add(1, Ordering::Relaxed);
-        WaitingGuard(counts.clone())
+    pub(super) fn new(waiting: &Arc<AtomicUsize>) -> WaitingGuard {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        WaitingGuard(waiting.clone())
     }
 }
 
 impl Drop for WaitingGuard {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -103,7 +103,7 @@ impl TextQueue {
         }
         let (answer, receiver) = oneshot::channel();
         let results = Vec::with_capacity(texts.len());
-        let waiting = WaitingGuard::new(&self.counts);
+        let waiting = WaitingGuard::new(&self.counts.waiting);
         let request = TextRequest { pending: texts.into(), results, answer, _waiting: waiting };
         self.requests.send(request).map_err(|_| Refused::Closed)?;
         Ok(receiver)

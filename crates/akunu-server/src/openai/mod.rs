@@ -1,5 +1,6 @@
-//! OpenAI's API: `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/models`.
+//! OpenAI's API: `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/audio`, `/v1/models`.
 
+mod audio;
 mod chat;
 mod completions;
 mod embeddings;
@@ -38,6 +39,8 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/v1/chat/completions", post(chat::completions)),
         ("/v1/completions", post(completions::completions)),
         ("/v1/embeddings", post(embeddings::embeddings)),
+        ("/v1/audio/transcriptions", post(audio::transcriptions)),
+        ("/v1/audio/translations", post(audio::translations)),
         ("/v1/models", get(models)),
         ("/v1/models/{*name}", get(model)),
     ]

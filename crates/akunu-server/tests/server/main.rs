@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod attacks;
+mod audio;
 mod broken;
 mod calls;
 mod description;

@@ -15,6 +15,9 @@ use crate::Error;
 /// Steps of timestamps are this many frames.
 const STEP_FRAMES: u64 = 2;
 
+/// Windows of silence that are passed over in one step.
+const MOST_SILENT: usize = 20;
+
 /// The temperature above which a text is not shown to the model with the next window.
 const HIGH_TEMPERATURE: f32 = 0.5;
 
@@ -75,6 +78,8 @@ pub struct Job {
     /// When the last word ended, in seconds.
     last_speech: f64,
     is_over: bool,
+    /// Why it is over.
+    error: Option<Error>,
     cancel: Arc<AtomicBool>,
 }
 
@@ -98,11 +103,12 @@ impl Job {
             events: VecDeque::new(),
             last_speech: 0.0,
             is_over: false,
+            error: None,
             cancel: Arc::default(),
         }
     }
 
-    /// Whether all is transcribed, or the job was cancelled.
+    /// Whether all is transcribed, the job was cancelled, or its audio cannot be read.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
@@ -112,9 +118,12 @@ impl Job {
         &self.cancel
     }
 
-    /// What was found since the last call.
-    pub fn events(&mut self) -> Vec<Event> {
-        self.events.drain(..).collect()
+    /// What was found since the last call; an error if the audio cannot be read any further.
+    pub fn events(&mut self) -> Result<Vec<Event>, Error> {
+        match self.error.take() {
+            Some(error) => Err(error),
+            None => Ok(self.events.drain(..).collect()),
+        }
     }
 
     /// The length that the file says it has.
@@ -158,9 +167,21 @@ impl Job {
         }
     }
 
-    /// The next window, whose frames are appended to `frames`.
-    pub(super) fn next(&mut self, frames: &mut Vec<f32>) -> Result<Option<Span>, Error> {
-        while !self.is_over {
+    /// The next window, whose frames are appended to `frames`. None also if there is silence only for so long that others
+    /// should not wait for it.
+    pub(super) fn next(&mut self, frames: &mut Vec<f32>) -> Option<Span> {
+        self.find_next(frames).unwrap_or_else(|error| {
+            self.error = Some(error);
+            self.is_over = true;
+            None
+        })
+    }
+
+    fn find_next(&mut self, frames: &mut Vec<f32>) -> Result<Option<Span>, Error> {
+        for _ in 0..MOST_SILENT {
+            if self.is_over {
+                break;
+            }
             if self.cancel.load(Ordering::Relaxed) {
                 self.is_over = true;
                 break;

@@ -217,7 +217,7 @@ impl Transcriber {
         let mut transcript = Transcript::default();
         while !job.is_over() {
             self.step(&mut [&mut job])?;
-            for event in job.events() {
+            for event in job.events()? {
                 on_event(&event);
                 transcript.add(event);
             }
@@ -261,7 +261,8 @@ impl Transcriber {
         Ok(logits)
     }
 
-    /// Transcribes the next windows of some files, together at most as many as [`TranscriberOptions::windows`].
+    /// Transcribes the next windows of some files, together at most as many as [`TranscriberOptions::windows`]. An error
+    /// is one of all of them; what is wrong with one file is told by its [`Job::events`].
     pub fn step(&mut self, jobs: &mut [&mut Job]) -> Result<(), Error> {
         let mut frames = Vec::new();
         // Which job, and where in it.
@@ -271,10 +272,13 @@ impl Transcriber {
         while more && spans.len() < self.windows {
             more = false;
             for (number, job) in jobs.iter_mut().enumerate() {
-                if spans.len() < self.windows
-                    && let Some(span) = job.next(&mut frames)?
+                // The next window begins where the text of this one ends.
+                let waits = !job.is_parallel() && spans.iter().any(|(of, _)| *of == number);
+                if !waits
+                    && spans.len() < self.windows
+                    && let Some(span) = job.next(&mut frames)
                 {
-                    more = job.is_parallel();
+                    more |= job.is_parallel();
                     spans.push((number, span));
                 }
             }
@@ -373,7 +377,7 @@ impl Transcript {
                 self.text.push_str(text);
                 self.segments.push(segment);
             }
-            Event::Progress { seconds } => self.duration = seconds,
+            Event::Progress { seconds } => self.duration = self.duration.max(seconds),
             Event::Repetition { .. } | Event::Damage(_) => {}
         }
     }

@@ -11,6 +11,7 @@ mod generation;
 mod goldens;
 mod growth;
 mod importance;
+mod jobs;
 mod limits;
 mod mlx;
 mod sampling;
