@@ -1,4 +1,5 @@
 //! Several files that are transcribed side by side.
+#![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
