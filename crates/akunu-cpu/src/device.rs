@@ -52,6 +52,8 @@ pub struct CpuDevice {
     queue: WorkQueue,
     buffers: Vec<Buffer>,
     allocated: u64,
+    /// What of it is for its own use.
+    workspace: u64,
     prepared: Vec<Prepared>,
     /// Rows and logit rows of the last submission.
     last: (usize, usize),
@@ -86,6 +88,11 @@ fn packed_bytes(isa: Isa) -> u64 {
     if isa.packs_activations() { groups::bytes(groups::MOST_ROWS) as u64 } else { 0 }
 }
 
+/// The same for a further row.
+fn row_bytes(isa: Isa) -> u64 {
+    packed_bytes(isa) / groups::MOST_ROWS as u64
+}
+
 /// The capabilities for planning on a processor with an instruction set, which need not be this one, and so many
 /// threads. The number of available bytes is not known here.
 pub fn capabilities(isa: Isa, threads: usize) -> Capabilities {
@@ -101,6 +108,7 @@ pub fn capabilities(isa: Isa, threads: usize) -> Capabilities {
         chain: 32,
         prefill_rows: groups::MOST_ROWS,
         workspace_bytes: (size_of::<Scratch>() * threads + size_of::<Shared>()) as u64 + packed_bytes(isa),
+        workspace_row_bytes: row_bytes(isa),
         available_bytes: None,
     }
 }
@@ -125,6 +133,7 @@ impl CpuDevice {
         let capabilities = capabilities(isa, threads);
         Ok(CpuDevice {
             allocated: capabilities.workspace_bytes,
+            workspace: capabilities.workspace_bytes,
             capabilities: Capabilities { available_bytes: host::available_bytes(), ..capabilities },
             isa,
             read_pattern: options.read_pattern.unwrap_or_else(ReadPattern::detect),
@@ -166,12 +175,12 @@ impl CpuDevice {
         Ok((buffer, buffer.start().wrapping_add(offset as usize)))
     }
 
-    /// Grows the memory for packed rows beyond that of a usual pass.
+    /// Grows the memory for packed rows to that of a table of so many rows.
     fn make_room(&mut self, rows: usize) -> Result<(), DeviceError> {
-        let bytes = groups::bytes(rows);
-        if bytes > self.packed.bytes {
-            let more = (bytes - self.packed.bytes) as u64;
-            self.packed = zeroed("packed activations", bytes as u64)?;
+        let more = self.capabilities.workspace(rows).saturating_sub(self.workspace);
+        if more > 0 {
+            self.packed = zeroed("packed activations", self.packed.bytes as u64 + more)?;
+            self.workspace += more;
             self.allocated += more;
         }
         Ok(())
@@ -303,9 +312,7 @@ impl Device for CpuDevice {
         buffers: &[DeviceBuffer],
     ) -> Result<ReplayId, DeviceError> {
         let prepared = prepare(table, &Buffers { all: &self.buffers, ids: buffers }, &self.kernels)?;
-        if prepared.commands.iter().any(|command| command.packed.is_some()) {
-            self.make_room(table.rows.max(table.logit_rows))?;
-        }
+        self.make_room(table.rows.max(table.logit_rows))?;
         self.prepared.push(prepared);
         Ok(ReplayId(self.prepared.len() as u32 - 1))
     }

@@ -64,6 +64,7 @@ pub fn capabilities(detail: String, products: bool) -> Capabilities {
         chain: 64,
         prefill_rows: if products { 2048 } else { 512 },
         workspace_bytes: WORKSPACE_BYTES + if products { blas::WORKSPACE_BYTES } else { 0 },
+        workspace_row_bytes: 0,
         available_bytes: None,
     }
 }

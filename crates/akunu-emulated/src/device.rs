@@ -76,6 +76,7 @@ impl Default for Emulator {
                 chain: 8,
                 prefill_rows: 64,
                 workspace_bytes: WORKSPACE_BYTES,
+                workspace_row_bytes: 0,
                 available_bytes: None,
             },
             tuning: Tuning {

@@ -61,6 +61,7 @@ impl Ledger {
                 chain: 64,
                 prefill_rows: 64,
                 workspace_bytes: WORKSPACE_BYTES,
+                workspace_row_bytes: 0,
                 available_bytes: None,
             },
             tuning: Tuning {

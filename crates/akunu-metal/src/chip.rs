@@ -229,6 +229,7 @@ impl MetalChip {
             chain: row.chain,
             prefill_rows: row.prefill_rows,
             workspace_bytes: WORKSPACE_BYTES,
+            workspace_row_bytes: 0,
             available_bytes: None,
         }
     }

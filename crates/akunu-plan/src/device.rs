@@ -41,8 +41,18 @@ pub struct Capabilities {
     pub prefill_rows: usize,
     /// Bytes that the device allocates for itself, for any model.
     pub workspace_bytes: u64,
+    /// And in addition for each row of the largest table beyond `prefill_rows`, of which it takes 16 at once.
+    pub workspace_row_bytes: u64,
     /// Bytes that can still be allocated, if known.
     pub available_bytes: Option<u64>,
+}
+
+impl Capabilities {
+    /// Bytes that the device allocates for itself with tables of up to so many rows.
+    pub fn workspace(&self, rows: usize) -> u64 {
+        let more = rows.saturating_sub(self.prefill_rows).next_multiple_of(16) as u64;
+        self.workspace_bytes + more.saturating_mul(self.workspace_row_bytes)
+    }
 }
 
 /// Which weights need no memory of the device.

@@ -297,7 +297,9 @@ fn memory<'a>(
         let region = &provider.regions()[place.region];
         capabilities.in_place.holds(tensor.dtype, plane, region, place.offset)
     };
-    let mut memory = MemoryPlan { workspace: capabilities.workspace_bytes, ..MemoryPlan::default() };
+    let tables: Vec<&DispatchTable> = tables.collect();
+    let rows = tables.iter().map(|table| table.rows.max(table.logit_rows)).max().unwrap_or(0);
+    let mut memory = MemoryPlan { workspace: capabilities.workspace(rows), ..MemoryPlan::default() };
     for buffer in buffers {
         let part = match buffer.kind {
             BufferKind::Weight { tensor, plane } if is_in_place(tensor, plane) => {
@@ -311,7 +313,7 @@ fn memory<'a>(
         };
         *part += buffer.bytes;
     }
-    memory.tables = tables.map(DispatchTable::bytes).sum();
+    memory.tables = tables.into_iter().map(DispatchTable::bytes).sum();
     memory
 }
 

@@ -70,6 +70,7 @@ impl ReferenceDevice {
             chain: 8,
             prefill_rows: 64,
             workspace_bytes: 0,
+            workspace_row_bytes: 0,
             available_bytes: None,
         })
     }
@@ -83,6 +84,7 @@ impl ReferenceDevice {
                 keys: KeyOrder::PositionMajor,
                 in_place: InPlace::All,
                 workspace_bytes: 0,
+                workspace_row_bytes: 0,
                 available_bytes: None,
                 ..other.clone()
             },

@@ -28,6 +28,7 @@ fn the_device_allocates_what_was_planned() {
                 let capabilities = Capabilities {
                     in_place,
                     workspace_bytes: 77,
+                    workspace_row_bytes: 0,
                     half_products: (kv == KvType::F16).then_some(16),
                     ..capabilities()
                 };

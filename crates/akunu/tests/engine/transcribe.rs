@@ -216,6 +216,15 @@ fn german_is_translated_and_a_wrong_language_is_not_detected() {
 }
 
 #[test]
+fn memory_is_known_before_loading() {
+    for (windows, beams) in [(1, 1), (3, 2)] {
+        let by = transcriber(windows, beams);
+        let engine = by.engine();
+        assert_eq!(engine.device().allocated_bytes(), engine.plan().memory.allocated());
+    }
+}
+
+#[test]
 fn a_cancelled_job_ends() {
     let mut by = transcriber(1, 1);
     let mut job = by.job(audio("story.mp3"), &greedy()).unwrap();

@@ -224,6 +224,7 @@ pub fn capabilities() -> Capabilities {
         chain: 8,
         prefill_rows: 16,
         workspace_bytes: 0,
+        workspace_row_bytes: 0,
         available_bytes: None,
     }
 }
