@@ -173,6 +173,23 @@ fn requests_at_once_share_passes_and_have_the_text_that_they_have_alone() {
 }
 
 #[test]
+fn damage_is_told() {
+    let server = serve();
+    let whole = audio("story.mp3");
+    let mut damaged = whole[..60_000].to_vec();
+    damaged[20_000..21_000].fill(0x55);
+    let body = |texts| form(&[("story.mp3", &damaged)], texts);
+    let answer = post(&server, TRANSCRIPTIONS, &body(&[]));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let told = answer.header("x-akunu-warnings").unwrap().to_string();
+    assert!(told.contains("could not be decoded"), "{told}");
+    let events = post(&server, TRANSCRIPTIONS, &body(&[("stream", "true")])).events();
+    let done: Json = serde_json::from_str(events.last().unwrap()).unwrap();
+    assert_eq!(done["warnings"], json!([told]));
+    assert_eq!(transcribed(&server, "short.flac", &[]).header("x-akunu-warnings"), None);
+}
+
+#[test]
 fn silence_has_no_text() {
     let server = serve();
     let answer = transcribed(&server, "silence.flac", &[("response_format", "verbose_json")]).json();
