@@ -11,7 +11,8 @@ from pathlib import Path
 URL = os.environ["AKUNU_URL"]
 # Requires KEY; one request at a time, without a queue.
 LOCKED_URL = os.environ["AKUNU_LOCKED_URL"]
-# Has small models with random weights and a vocabulary of a few words: an embedding model and a reranker.
+# Has small models with random weights and a vocabulary of a few words, an embedding model and a reranker; and the model
+# of testdata/speech.
 TEXTS_URL = os.environ["AKUNU_TEXTS_URL"]
 WORDS, JUDGE = "words", "judge"
 KEY = os.environ["AKUNU_KEY"]

@@ -14,12 +14,19 @@ use anyhow::{Context, Result, bail};
 use crate::{cargo, root, run, skipped, succeeds, target};
 
 const SCRIPTS: &str = "xtask/clients";
-const PYTHON: [&str; 5] =
-    ["openai_test.py", "anthropic_test.py", "ollama_test.py", "embeddings_test.py", "rerank_test.py"];
+const PYTHON: [&str; 6] = [
+    "openai_test.py",
+    "anthropic_test.py",
+    "ollama_test.py",
+    "embeddings_test.py",
+    "rerank_test.py",
+    "audio_test.py",
+];
 const NODE: &str = "openai.test.mjs";
 const KEY: &str = "sesame";
 /// The name of the embedded model.
 const MODEL: &str = "akunu-tales";
+const SPEECH_MODEL: &str = "testdata/speech/akunu-speech-q8_0.gguf";
 /// Embedding models and rerankers: their names in the scripts, and the source of their weights.
 const TEXT_MODELS: [(&str, &str); 2] = [("words", "bert-mean"), ("judge", "bert-cross-encoder")];
 /// The vocabulary of both, which the source lacks.
@@ -40,6 +47,7 @@ pub(crate) fn clients() -> Result<()> {
     let locked = Server::start(Command::new(&akunu).env("AKUNU_API_KEY", KEY), &one_at_a_time)?;
     let mut models = text_models()?;
     let words = models[0].clone();
+    models.push(root().join(SPEECH_MODEL));
     let minilm = root().join("../shared/data/minilm");
     match minilm.is_dir() {
         true => models.push(minilm.clone()),

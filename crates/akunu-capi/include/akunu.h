@@ -271,6 +271,46 @@ typedef uint32_t akunu_log_level;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// The language of a transcript.
+enum akunu_speech_task
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // The language that is spoken.
+    AKUNU_SPEECH_TASK_TRANSCRIBE = 0,
+    // English.
+    AKUNU_SPEECH_TASK_TRANSLATE = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum akunu_speech_task akunu_speech_task;
+#else
+typedef uint32_t akunu_speech_task;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// The times in a transcript.
+enum akunu_timestamps
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // Of segments, as the model writes them.
+    AKUNU_TIMESTAMPS_SEGMENT = 0,
+    // Of segments and words. The transcriber needs `word_times`.
+    AKUNU_TIMESTAMPS_WORD = 1,
+    // The model writes no times, and segments are windows that are cut where the audio is quiet.
+    AKUNU_TIMESTAMPS_NONE = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum akunu_timestamps akunu_timestamps;
+#else
+typedef uint32_t akunu_timestamps;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // An embedding model that is loaded on a device. An opaque handle.
 typedef struct akunu_embedder akunu_embedder;
 
@@ -282,6 +322,9 @@ typedef struct akunu_request akunu_request;
 
 // A sequence of tokens in a model's KV cache, with sampling settings. An opaque handle.
 typedef struct akunu_session akunu_session;
+
+// A model that transcribes, loaded on a device. An opaque handle.
+typedef struct akunu_transcriber akunu_transcriber;
 
 // Called with each message; `level` is an akunu_log_level, and `message` a line of UTF-8 without a line break, valid
 // until the callback returns.
@@ -606,6 +649,82 @@ typedef struct akunu_embed_options {
     void *progress_user;
 } akunu_embed_options;
 
+// Options for loading a transcriber. 0 in every field but `size` selects the defaults.
+typedef struct akunu_transcriber_options {
+    // sizeof(akunu_transcriber_options)
+    uint32_t size;
+    // CPU threads; 0: one per physical core.
+    uint32_t threads;
+    // The name of a device as akunu_device_name gives it; null: "auto".
+    const char *device;
+    // Windows of audio that are decoded together, with `parallel`; 0: 1. Each takes memory.
+    uint32_t windows;
+    // Texts of a window that are followed; 1: greedy; 0: 5. Each takes memory.
+    uint32_t beams;
+    // 1: the times of words can be found (AKUNU_TIMESTAMPS_WORD). It takes memory.
+    uint32_t word_times;
+    // Must be 0.
+    uint32_t reserved;
+    // Called while the model is loaded; may be null.
+    akunu_on_progress on_progress;
+    // Passed to `on_progress`.
+    void *progress_user;
+} akunu_transcriber_options;
+
+// Options for a transcription. 0 in every field but `size` selects the defaults.
+typedef struct akunu_transcribe_options {
+    // sizeof(akunu_transcribe_options)
+    uint32_t size;
+    // An akunu_speech_task.
+    uint32_t task;
+    // A code or an English name, such as "de" or "german"; null: detected in the first 30 seconds.
+    const char *language;
+    // Text before the audio, from which names, spelling and style are taken; null: none.
+    const char *prompt;
+    // An akunu_timestamps.
+    uint32_t timestamps;
+    // 1: windows are cut where the audio is quiet, and several of them are decoded together. 0: each window is decoded
+    // after the text of the one before.
+    uint32_t parallel;
+    // 0: the most probable text, and higher temperatures for windows whose text is poor.
+    float temperature;
+    // 1: one attempt at each window.
+    uint32_t no_fallback;
+} akunu_transcribe_options;
+
+// A word and when it is said, in seconds. Its layout does not change.
+typedef struct akunu_word {
+    // Whole UTF-8 characters, with the space before the word, followed by a null character that `text_length` does not
+    // count.
+    const char *text;
+    size_t text_length;
+    double start;
+    double end;
+} akunu_word;
+
+// A part of a transcript. Valid until the callback returns.
+typedef struct akunu_segment {
+    // The size of akunu_segment in this library.
+    uint32_t size;
+    // Number of `words`.
+    uint32_t word_count;
+    // Whole UTF-8 characters, with the space before the first word, followed by a null character that `text_length` does
+    // not count.
+    const char *text;
+    size_t text_length;
+    // Seconds from the beginning of the audio.
+    double start;
+    double end;
+    // With AKUNU_TIMESTAMPS_WORD, else null.
+    const struct akunu_word *words;
+    // The code of the language that is spoken, such as "en".
+    const char *language;
+} akunu_segment;
+
+// Called with each segment of a transcript, on the thread that called akunu_transcribe. The rules of akunu_on_piece
+// apply.
+typedef int32_t (*akunu_on_segment)(const struct akunu_segment *segment, void *user);
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -897,6 +1016,34 @@ akunu_status akunu_embed_ids(const struct akunu_embedder *embedder,
                              float *vectors,
                              size_t capacity,
                              size_t *length);
+
+// Loads a model that transcribes, such as Whisper. Null `options` select the defaults. Free it with
+// akunu_free_transcriber.
+akunu_status akunu_load_transcriber(const char *path,
+                                    const struct akunu_transcriber_options *options,
+                                    struct akunu_transcriber **transcriber);
+
+// Frees a transcriber, after waiting for calls of other threads. Does nothing if `transcriber` is null.
+akunu_status akunu_free_transcriber(struct akunu_transcriber *transcriber);
+
+// Transcribes an audio file: WAV, MP3, FLAC, OGG Vorbis or M4A of any rate and number of channels. `on_segment` is
+// called with each segment as it is found, and `user`. If it returns AKUNU_STOP, the call ends without an error. Null
+// `options` select the defaults.
+akunu_status akunu_transcribe(const struct akunu_transcriber *transcriber,
+                              const char *path,
+                              const struct akunu_transcribe_options *options,
+                              akunu_on_segment on_segment,
+                              void *user);
+
+// Transcribes `count` samples of one channel, `rate` of them a second; full scale is from -1 to 1. Otherwise as
+// akunu_transcribe. The samples are copied.
+akunu_status akunu_transcribe_samples(const struct akunu_transcriber *transcriber,
+                                      const float *samples,
+                                      size_t count,
+                                      uint32_t rate,
+                                      const struct akunu_transcribe_options *options,
+                                      akunu_on_segment on_segment,
+                                      void *user);
 
 // Times each command of a decode step: the median over `passes` (0: 10), with `depth` tokens in the KV cache. The number of
 // results is `commands` of akunu_config. Needs a free session during the call.

@@ -35,6 +35,8 @@ mod requests;
 
 mod embed;
 
+mod transcribe;
+
 mod profile;
 
 use std::ffi::{CStr, c_char};
@@ -54,6 +56,7 @@ pub use requests::{
 };
 pub use session::*;
 pub use structs::*;
+pub use transcribe::*;
 
 /// Increases with every change that requires programs to be recompiled.
 pub const AKUNU_ABI_VERSION: u32 = 2;

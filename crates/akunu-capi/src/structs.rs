@@ -17,6 +17,10 @@ pub struct SessionHandle(());
 #[derive(Debug)]
 pub struct EmbedderHandle(());
 
+/// A model that transcribes, loaded on a device. An opaque handle.
+#[derive(Debug)]
+pub struct TranscriberHandle(());
+
 /// A request to a model that was loaded with `batch`. An opaque handle.
 #[derive(Debug)]
 pub struct RequestHandle(());
@@ -447,6 +451,113 @@ pub struct RequestSettings {
     pub dry_breaker_count: usize,
 }
 
+/// Options for loading a transcriber. 0 in every field but `size` selects the defaults.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TranscriberSettings {
+    /// sizeof(akunu_transcriber_options)
+    pub size: u32,
+    /// CPU threads; 0: one per physical core.
+    pub threads: u32,
+    /// The name of a device as akunu_device_name gives it; null: "auto".
+    pub device: *const c_char,
+    /// Windows of audio that are decoded together, with `parallel`; 0: 1. Each takes memory.
+    pub windows: u32,
+    /// Texts of a window that are followed; 1: greedy; 0: 5. Each takes memory.
+    pub beams: u32,
+    /// 1: the times of words can be found (AKUNU_TIMESTAMPS_WORD). It takes memory.
+    pub word_times: u32,
+    /// Must be 0.
+    pub reserved: u32,
+    /// Called while the model is loaded; may be null.
+    pub on_progress: OnProgress,
+    /// Passed to `on_progress`.
+    pub progress_user: *mut c_void,
+}
+
+/// The language of a transcript.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug)]
+pub enum SpeechTask {
+    /// The language that is spoken.
+    Transcribe = 0,
+    /// English.
+    Translate = 1,
+}
+
+/// The times in a transcript.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug)]
+pub enum Timestamps {
+    /// Of segments, as the model writes them.
+    Segment = 0,
+    /// Of segments and words. The transcriber needs `word_times`.
+    Word = 1,
+    /// The model writes no times, and segments are windows that are cut where the audio is quiet.
+    None = 2,
+}
+
+/// Options for a transcription. 0 in every field but `size` selects the defaults.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TranscribeSettings {
+    /// sizeof(akunu_transcribe_options)
+    pub size: u32,
+    /// An akunu_speech_task.
+    pub task: u32,
+    /// A code or an English name, such as "de" or "german"; null: detected in the first 30 seconds.
+    pub language: *const c_char,
+    /// Text before the audio, from which names, spelling and style are taken; null: none.
+    pub prompt: *const c_char,
+    /// An akunu_timestamps.
+    pub timestamps: u32,
+    /// 1: windows are cut where the audio is quiet, and several of them are decoded together. 0: each window is decoded
+    /// after the text of the one before.
+    pub parallel: u32,
+    /// 0: the most probable text, and higher temperatures for windows whose text is poor.
+    pub temperature: f32,
+    /// 1: one attempt at each window.
+    pub no_fallback: u32,
+}
+
+/// A word and when it is said, in seconds. Its layout does not change.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SpokenWord {
+    /// Whole UTF-8 characters, with the space before the word, followed by a null character that `text_length` does not
+    /// count.
+    pub text: *const c_char,
+    pub text_length: usize,
+    pub start: f64,
+    pub end: f64,
+}
+
+/// A part of a transcript. Valid until the callback returns.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SpeechSegment {
+    /// The size of akunu_segment in this library.
+    pub size: u32,
+    /// Number of `words`.
+    pub word_count: u32,
+    /// Whole UTF-8 characters, with the space before the first word, followed by a null character that `text_length` does
+    /// not count.
+    pub text: *const c_char,
+    pub text_length: usize,
+    /// Seconds from the beginning of the audio.
+    pub start: f64,
+    pub end: f64,
+    /// With AKUNU_TIMESTAMPS_WORD, else null.
+    pub words: *const SpokenWord,
+    /// The code of the language that is spoken, such as "en".
+    pub language: *const c_char,
+}
+
+/// Called with each segment of a transcript, on the thread that called akunu_transcribe. The rules of akunu_on_piece
+/// apply.
+pub type OnSegment =
+    Option<unsafe extern "C-unwind" fn(segment: *const SpeechSegment, user: *mut c_void) -> i32>;
+
 macro_rules! sized_structs {
     ($($name:ident = $c:literal, $first:expr;)*) => {$(
         impl Default for $name {
@@ -471,6 +582,8 @@ sized_structs! {
     // Without what has been added since.
     LoadOptions = "akunu_load_options", std::mem::offset_of!(LoadOptions, on_progress);
     EmbedSettings = "akunu_embed_options", std::mem::offset_of!(EmbedSettings, on_progress);
+    TranscriberSettings = "akunu_transcriber_options", size_of::<TranscriberSettings>();
+    TranscribeSettings = "akunu_transcribe_options", size_of::<TranscribeSettings>();
     GenerateSettings = "akunu_generate_options", std::mem::offset_of!(GenerateSettings, schema);
     Stats = "akunu_stats", std::mem::offset_of!(Stats, reasoning_tokens);
     Config = "akunu_config", size_of::<Config>();

@@ -69,6 +69,14 @@ fn layouts() -> Vec<Layout> {
         }
         AnswerSettings as "akunu_answer_options" { size format schema template_name one_call reserved }
         AnswerDelta as "akunu_delta" { size kind text text_length name index reserved }
+        TranscriberSettings as "akunu_transcriber_options" {
+            size threads device windows beams word_times reserved on_progress progress_user
+        }
+        TranscribeSettings as "akunu_transcribe_options" {
+            size task language prompt timestamps parallel temperature no_fallback
+        }
+        SpokenWord as "akunu_word" { text text_length start end }
+        SpeechSegment as "akunu_segment" { size word_count text text_length start end words language }
     }
 }
 

@@ -5,8 +5,12 @@ use std::ops::ControlFlow;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use akunu::audio::Audio;
 use akunu::chat::{ChatTemplates, conversation};
-use akunu::{DeviceChoice, EmbedOptions, Embedder, Engine, EngineOptions, GenerateOptions, Model, Sampling};
+use akunu::{
+    DeviceChoice, EmbedOptions, Embedder, Engine, EngineOptions, GenerateOptions, Model, Sampling,
+    Timestamps, TranscribeOptions, Transcriber, TranscriberOptions,
+};
 use akunu_fixtures::scripted;
 use akunu_testing::{Cases, cases};
 use akunu_tokenizer::EncodeOptions;
@@ -128,6 +132,46 @@ fn samplers_have_the_engines_texts() {
     assert_eq!(program.run(), samplings.map(line).concat());
 }
 
+const SPEECH: &str = "../../testdata/speech/akunu-speech-q8_0.gguf";
+const SHORT: &str = "../../testdata/speech/short.flac";
+
+/// The segments that the engine hears.
+fn segments(beams: usize, timestamps: Timestamps) -> Vec<akunu::Segment> {
+    let engine = EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() };
+    let word_times = timestamps == Timestamps::Word;
+    let load = TranscriberOptions { engine, beams, word_times, ..TranscriberOptions::default() };
+    let mut transcriber = Transcriber::new(Arc::new(Model::open(here(SPEECH)).unwrap()), &load).unwrap();
+    let options = TranscribeOptions { beams, best_of: beams, timestamps, ..TranscribeOptions::default() };
+    let audio = Audio::open(&here(SHORT)).unwrap();
+    let transcript = transcriber.transcribe(audio, &options, &mut |_| {}).unwrap();
+    assert!(transcript.text.len() > 20, "{}", transcript.text);
+    transcript.segments
+}
+
+#[test]
+fn files_and_samples_are_transcribed() {
+    let Some(program) = program("transcribe.c", &[]) else { return };
+    let output = succeed(Command::new(&program.path).args([SPEECH, SHORT, EMBEDDED].map(here)));
+    let segments = segments(1, Timestamps::Word);
+    let words: String = segments.iter().flat_map(|segment| &segment.words).map(|word| &*word.text).collect();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), words);
+}
+
+#[test]
+fn the_transcription_example_prints_the_engines_segments() {
+    let Some(program) = Program::new(&here("examples/transcribe.c"), &[]) else { return };
+    let output = succeed(Command::new(&program.path).args([SPEECH, SHORT].map(here)));
+    let line = |segment: &akunu::Segment| {
+        let akunu::Segment { start, end, text, .. } = segment;
+        format!("[{start:.2} --> {end:.2}]{text}\n")
+    };
+    let expected: String = segments(5, Timestamps::Segment).iter().map(line).collect();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    let missing = Command::new(&program.path).arg("/no/such/model.gguf").output().unwrap();
+    assert!(String::from_utf8(missing.stderr).unwrap().contains("/no/such/model.gguf"));
+    assert_eq!(missing.status.code(), Some(1));
+}
+
 #[cfg(unix)]
 #[test]
 fn an_exception_that_leaves_a_callback_ends_the_process() {
@@ -221,6 +265,8 @@ fn address_sanitizer_finds_nothing() {
     }
     let Some(callbacks) = program("callbacks.c", &flags) else { return };
     succeed(Command::new(&callbacks.path).args([here(EMBEDDED), here(ENCODER)]));
+    let Some(transcribe) = program("transcribe.c", &flags) else { return };
+    succeed(Command::new(&transcribe.path).args([SPEECH, SHORT, EMBEDDED].map(here)));
     let (Some(program), (_folder, path)) = (program("answer.c", &flags), tool_caller()) else { return };
     succeed(Command::new(&program.path).arg(path));
 }
@@ -271,6 +317,7 @@ fn the_documentation_contains_the_examples() {
     let read = |path| std::fs::read_to_string(here(path)).unwrap();
     assert!(read("../../docs/capi.md").contains(&read("examples/story.c")));
     assert!(read("../../docs/capi-generation.md").contains("examples/chat.c"));
+    assert!(read("../../docs/capi-generation.md").contains("examples/transcribe.c"));
 }
 
 #[test]

@@ -65,13 +65,37 @@ async fn answer(app: App, caller: Caller, form: Form, task: SpeechTask) -> Resul
     if streams {
         return Ok(stream::respond(transcribing, Events::default()));
     }
-    let mut transcript = Transcript::default();
+    let (mut transcript, mut warnings) = (Transcript::default(), Vec::new());
     while let Some(event) = transcribing.next().await {
-        transcript.add(event?);
+        let event = event?;
+        warnings.extend(warning(&event));
+        transcript.add(event);
     }
     let mut response = format.whole(&transcript, task).into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+    if let Ok(warnings) = HeaderValue::from_str(&warnings.join("; "))
+        && !warnings.is_empty()
+    {
+        response.headers_mut().insert(WARNINGS, warnings);
+    }
     Ok(response)
+}
+
+/// The header for warnings of a response that is not streamed, because no format has a place for them.
+const WARNINGS: &str = "x-akunu-warnings";
+
+/// What the client should know of, in ASCII.
+fn warning(event: &Event) -> Option<String> {
+    match event {
+        Event::Repetition { seconds } => {
+            Some(format!("the text of the window at {seconds:.0} s repeats itself, and was cut"))
+        }
+        Event::Damage(damage) => {
+            let ended = damage.ended.as_ref().map(|_| ", and the file ends early").unwrap_or_default();
+            Some(format!("{} packets of the audio could not be decoded{ended}", damage.packets))
+        }
+        _ => None,
+    }
 }
 
 fn options(form: &Form, task: SpeechTask, format: TranscriptFormat) -> Result<TranscribeOptions, Refusal> {
@@ -109,12 +133,14 @@ fn timestamps(form: &Form, format: TranscriptFormat) -> Result<Timestamps, Refus
 #[derive(Debug, Default)]
 struct Events {
     transcript: Transcript,
+    warnings: Vec<String>,
 }
 
 impl Writer<Event> for Events {
     const CONTENT_TYPE: &'static str = "text/event-stream";
 
     fn output(&mut self, event: Event, to: &mut String) {
+        self.warnings.extend(warning(&event));
         let before = self.transcript.text.len();
         self.transcript.add(event);
         let delta = &self.transcript.text[before..];
@@ -124,7 +150,11 @@ impl Writer<Event> for Events {
     }
 
     fn end(&mut self, to: &mut String) {
-        stream::event(&json!({ "type": "transcript.text.done", "text": self.transcript.text }), to);
+        let mut done = json!({ "type": "transcript.text.done", "text": self.transcript.text });
+        if !self.warnings.is_empty() {
+            done["warnings"] = json!(self.warnings);
+        }
+        stream::event(&done, to);
     }
 
     fn failed(&mut self, refusal: &Refusal, to: &mut String) {

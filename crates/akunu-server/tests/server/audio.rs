@@ -2,13 +2,17 @@
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use akunu::{Device, EngineOptions, Error};
+use akunu_device_testing::FailingDevice;
 use akunu_server::{Keys, ModelSpec};
 use serde_json::{Value as Json, json};
 
-use crate::http::{Answer, connect, request, send};
+use crate::http::{Answer, answer, connect, request, send};
 use crate::schema::Description;
 use crate::serve::{Served, TALES, WATCHER, serve_with};
 
@@ -173,6 +177,23 @@ fn requests_at_once_share_passes_and_have_the_text_that_they_have_alone() {
 }
 
 #[test]
+fn damage_is_told() {
+    let server = serve();
+    let whole = audio("story.mp3");
+    let mut damaged = whole[..60_000].to_vec();
+    damaged[20_000..21_000].fill(0x55);
+    let body = |texts| form(&[("story.mp3", &damaged)], texts);
+    let answer = post(&server, TRANSCRIPTIONS, &body(&[]));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let told = answer.header("x-akunu-warnings").unwrap().to_string();
+    assert!(told.contains("could not be decoded"), "{told}");
+    let events = post(&server, TRANSCRIPTIONS, &body(&[("stream", "true")])).events();
+    let done: Json = serde_json::from_str(events.last().unwrap()).unwrap();
+    assert_eq!(done["warnings"], json!([told]));
+    assert_eq!(transcribed(&server, "short.flac", &[]).header("x-akunu-warnings"), None);
+}
+
+#[test]
 fn silence_has_no_text() {
     let server = serve();
     let answer = transcribed(&server, "silence.flac", &[("response_format", "verbose_json")]).json();
@@ -309,4 +330,42 @@ fn pages_of_other_sites_cannot_send_forms() {
         let answer = send(server.address(), &bytes(TRANSCRIPTIONS, headers, &short));
         assert_eq!(answer.status, status, "{headers:?}: {}", answer.text());
     }
+}
+
+#[test]
+fn running_requests_finish_at_shutdown() {
+    let server = serve_audio(|options| options.drain = Duration::from_secs(600));
+    let german = form(&[("german.mp3", &audio("german.mp3"))], &[("stream", "true")]);
+    let mut running = connect(server.address());
+    running.write_all(&bytes(TRANSCRIPTIONS, &[], &german)).unwrap();
+    running.peek(&mut [0]).unwrap();
+    server.0.stop();
+    let events = answer(&mut running).events();
+    let done: Json = serde_json::from_str(events.last().unwrap()).unwrap();
+    assert_eq!(done["type"], "transcript.text.done");
+}
+
+/// Makes the device that was opened last fail or panic. A static, because `OpenDevice` is a plain function.
+static FAULTS: Mutex<Option<[Arc<AtomicBool>; 2]>> = Mutex::new(None);
+
+fn open(engine: &EngineOptions) -> Result<Box<dyn Device>, Error> {
+    let device = akunu::open_device(engine.device, engine.threads, &engine.backends)?;
+    let device = FailingDevice::new(device);
+    *FAULTS.lock().unwrap() = Some([device.failing(), device.panicking()]);
+    Ok(Box::new(device))
+}
+
+#[test]
+fn requests_of_a_failed_transcriber_get_errors_and_the_next_is_transcribed() {
+    let server = serve_audio(|options| options.models.device = open);
+    let file = form(&[("short.flac", &audio("short.flac"))], &[]);
+    let expected = text(&server, "short.flac");
+    for (fault, message) in [(0, "it failed on purpose"), (1, "restarted by the next request")] {
+        FAULTS.lock().unwrap().as_ref().unwrap()[fault].store(true, Ordering::Relaxed);
+        let failed = post(&server, TRANSCRIPTIONS, &file);
+        assert_eq!(failed.status, 500, "{}", failed.text());
+        assert!(failed.text().contains(message), "{}", failed.text());
+        assert_eq!(text(&server, "short.flac"), expected);
+    }
+    assert_eq!(server.metric("akunu_transcription_requests"), 0.0);
 }
