@@ -24,7 +24,7 @@ class Browser:
         else:
             raise RuntimeError(f"{chromedriver} did not start")
         self.root = f"http://127.0.0.1:{found[1]}"
-        options = {"binary": shutil.which(chromium) or chromium, "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]}
+        options = {"binary": shutil.which(chromium) or chromium, "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream"]}
         always = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         try:
             session = self._call("POST", "/session", {"capabilities": {"alwaysMatch": always}})

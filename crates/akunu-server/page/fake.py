@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from email.parser import BytesParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -40,6 +41,7 @@ class Fake:
     def reset(self):
         self.reply = lambda body: iter(["Hello", " there", "!"])
         self.models, self.key = ["talker", "teller"], None
+        self.listeners = []
         self.paths, self.bodies, self.keys = [], [], []
         self.hung_up = threading.Event()
 
@@ -67,13 +69,16 @@ class Fake:
             self.send(handler, 200, PAGE.read_bytes(), "text/html; charset=utf-8")
         elif handler.path == "/v1/models" and not self.locked(handler):
             models = [{"id": name, "object": "model"} for name in self.models]
+            models += [{"id": name, "object": "model", "capabilities": ["transcription"]} for name in self.listeners]
             self.send(handler, 200, json.dumps({"object": "list", "data": models}).encode())
         elif handler.path != "/v1/models":
             self.send(handler, 404, b"{}")
 
     def answer_post(self, handler):
         self.paths.append(handler.path)
-        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        hears = handler.path == "/v1/audio/transcriptions"
+        body = self.form(handler.headers["Content-Type"], body) if hears else json.loads(body)
         self.bodies.append(body)
         if self.locked(handler):
             return
@@ -85,9 +90,28 @@ class Fake:
         handler.send_header("Content-Type", "text/event-stream")
         handler.end_headers()
         try:
-            self.stream(handler.wfile, reply, handler.path.endswith("/chat/completions"))
+            if hears:
+                self.transcript(handler.wfile, reply)
+            else:
+                self.stream(handler.wfile, reply, handler.path.endswith("/chat/completions"))
         except (BrokenPipeError, ConnectionResetError):
             self.hung_up.set()
+
+    def form(self, kind, body):
+        """The fields of a form by name; a file as its name and content."""
+        fields = {}
+        for part in BytesParser().parsebytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + body).get_payload():
+            content, name = part.get_payload(decode=True), part.get_param("name", header="content-disposition")
+            fields[name] = (part.get_filename(), content) if part.get_filename() else content.decode()
+        return fields
+
+    def transcript(self, out, reply):
+        text = ""
+        for piece in reply:
+            text += piece
+            out.write(f"data: {json.dumps({'type': 'transcript.text.delta', 'delta': piece})}\n\n".encode())
+            out.flush()
+        out.write(f"data: {json.dumps({'type': 'transcript.text.done', 'text': text})}\n\n".encode())
 
     def stream(self, out, reply, chat):
         def event(data):

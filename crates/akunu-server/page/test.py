@@ -64,7 +64,7 @@ class Page(unittest.TestCase):
 
     def tearDown(self):
         self.assertEqual(self.browser.complaints(), [])
-        self.assertLessEqual(set(self.fake.paths), {"/", "/v1/models", "/v1/chat/completions", "/v1/completions"})
+        self.assertLessEqual(set(self.fake.paths), {"/", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/audio/transcriptions"})
 
     def load(self):
         self.browser.open(self.fake.url)
@@ -237,6 +237,45 @@ class Page(unittest.TestCase):
         self.fake.reply = lambda body: iter(["Open."])
         self.say("Hi")
         self.assertEqual(self.shown(), "Open.")
+
+    def test_a_model_that_transcribes_takes_files_and_recordings(self):
+        self.fake.models, self.fake.listeners = [], ["listener"]
+        self.fake.reply = lambda body: slowly("He said:", " <b>Hello</b>")
+        self.load()
+        visible = "return ['prompt', 'record', 'choose', 'send'].filter(id => document.getElementById(id).checkVisibility())"
+        self.assertEqual(self.browser.run(visible), ["record", "choose"])
+        self.assertIn("Say something", self.browser.text("#empty"))
+        self.shot("listener")
+        speech = Path(__file__).parents[3] / "testdata/speech/short.flac"
+        self.browser.type("#file", str(speech))
+        self.browser.wait("a transcript", f"document.querySelector('{ANSWER} .numbers')?.innerText.startsWith('2 segments')")
+        self.assertEqual(self.shown(), "He said: <b>Hello</b>")
+        form = self.fake.bodies[-1]
+        self.assertEqual((form["model"], form["stream"]), ("listener", "true"))
+        self.assertEqual(form["file"], ("short.flac", speech.read_bytes()))
+        self.assertEqual(self.browser.texts(".turn.user .text"), ["short.flac"])
+        # The same file again.
+        self.browser.run(f"[...document.querySelectorAll('{ANSWER} .foot button')].find(b => b.innerText === 'Regenerate').click()")
+        self.browser.wait("a second request", lambda: len(self.fake.bodies) == 2)
+        self.browser.wait("its end", "!document.querySelector('#send').checkVisibility()")
+        self.browser.click("#record")
+        self.browser.wait("a recording", "document.querySelector('#record').innerText === 'Stop recording'")
+        self.shot("recording")
+        self.browser.run("return new Promise(done => setTimeout(done, 700))")
+        self.browser.click("#record")
+        self.browser.wait("a third request", lambda: len(self.fake.bodies) == 3)
+        name, wave = self.fake.bodies[-1]["file"]
+        self.assertRegex(name, r"^recording of \d+ s\.wav$")
+        self.assertEqual((wave[:4], wave[8:16], int.from_bytes(wave[24:28], "little")), (b"RIFF", b"WAVEfmt ", 16000))
+        self.assertEqual((len(wave) - 8, len(wave) - 44), tuple(int.from_bytes(wave[at : at + 4], "little") for at in (4, 40)))
+        self.assertGreater(len(wave), 2 * 16000 // 4)
+        self.browser.wait("its end", "!document.querySelector('#send').checkVisibility()")
+        for element in self.browser.find_all("#record, #choose"):
+            self.assertEqual(self.browser.role_and_label(element)[0], "button")
+        # What was recorded is gone with the page.
+        self.load()
+        self.browser.run(f"[...document.querySelectorAll('{ANSWER} .foot button')].find(b => b.innerText === 'Regenerate').click()")
+        self.browser.wait("a problem", f"document.querySelector('{ANSWER} .problem')?.innerText.includes('record it again')")
 
     def test_keyboard_and_screen_reader_find_everything(self):
         self.fake.reply = lambda body: iter(["One. ", "Two."])
