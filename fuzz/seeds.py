@@ -203,6 +203,9 @@ def requests():
     }
     for name, (path, body) in bodies.items():
         write("http", name, path + json.dumps(body))
+    part = lambda head, content: f"--b\r\nContent-Disposition: form-data; {head}\r\n\r\n{content}\r\n"
+    form = part('name="model"', "m") + part('name="file"; filename="a.wav"\r\nContent-Type: audio/wav', "RIFF")
+    write("http", "audio", "s" + form + part('name="stream"', "true") + "--b--\r\n")
 
 
 def calls():

@@ -24,11 +24,11 @@ impl InProcess {
         Ok(InProcess { router, runtime })
     }
 
-    /// Posts a JSON body. Returns the status and the whole response, or `None` if the response was aborted.
-    pub fn post(&self, path: &str, body: &[u8]) -> Option<(u16, Vec<u8>)> {
+    /// Posts a body of a type. Returns the status and the whole response, or `None` if the response was aborted.
+    pub fn post(&self, path: &str, kind: &str, body: &[u8]) -> Option<(u16, Vec<u8>)> {
         let request = Request::post(path)
             .header("host", "localhost")
-            .header("content-type", "application/json")
+            .header("content-type", kind)
             .body(Body::from(body.to_vec()))
             .ok()?;
         self.runtime.block_on(async {

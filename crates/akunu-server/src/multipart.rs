@@ -224,6 +224,38 @@ mod tests {
     }
 
     #[test]
+    fn damaged_forms_are_errors_or_parts_without_a_delimiter() {
+        let form = FORM.replace("--b\r\n--b", "--c\r\n--b--");
+        let mut state = 1u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let mut parsed = 0;
+        for _ in 0..20_000 {
+            let mut bytes = form.clone().into_bytes();
+            for _ in 0..=random(3) {
+                let (at, from) = (random(bytes.len()), random(form.len()));
+                match random(3) {
+                    0 => bytes[at] = form.as_bytes()[from],
+                    1 => drop(bytes.remove(at)),
+                    _ => drop(bytes.splice(at..at, form.bytes().skip(from).take(random(20)))),
+                }
+            }
+            let Ok(parts) = parse(&bytes, "b") else { continue };
+            parsed += 1;
+            let mut end = 0;
+            for part in parts {
+                assert!(part.content.start > end && !part.name.is_empty());
+                end = part.content.end;
+                let content = String::from_utf8_lossy(&bytes[part.content]);
+                assert!(!content.contains("\r\n--b"), "{content}");
+            }
+        }
+        assert!(parsed > 1000, "{parsed}");
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         let with_head = |head: &str| format!("--b\r\n{head}\r\n\r\n\r\n--b--");
         let named = "Content-Disposition: form-data; name=\"a\"";

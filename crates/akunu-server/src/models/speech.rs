@@ -145,7 +145,8 @@ struct Running {
     seconds: f64,
     is_over: bool,
     events: UnboundedSender<SpeechResult>,
-    _waiting: WaitingGuard,
+    /// Dropped before the last event is sent: the client may send its next request then.
+    waiting: Option<WaitingGuard>,
 }
 
 impl SpeechWorker {
@@ -182,7 +183,7 @@ impl SpeechWorker {
                 seconds: 0.0,
                 is_over: false,
                 events,
-                _waiting: waiting,
+                waiting: Some(waiting),
             });
             SpeechEvent::Accepted
         });
@@ -219,6 +220,7 @@ impl Running {
             Ok(found) => found,
             Err(refusal) => {
                 self.is_over = true;
+                self.waiting = None;
                 let _ = self.events.send(Err(refusal));
                 return;
             }
@@ -233,6 +235,7 @@ impl Running {
         }
         self.is_over = self.job.is_over();
         if self.is_over {
+            self.waiting = None;
             let _ = self.events.send(Ok(SpeechEvent::Finished));
         }
     }

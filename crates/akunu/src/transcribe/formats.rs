@@ -171,7 +171,7 @@ pub fn segment(segment: &Segment) -> Value {
 
 fn word(word: &Word) -> Value {
     json!({
-        "word": word.text,
+        "word": word.text.trim(),
         "start": rounded(word.start),
         "end": rounded(word.end),
         "probability": word.probability,
@@ -230,7 +230,7 @@ mod tests {
         let verbose = whole(TranscriptFormat::VerboseJson);
         assert_eq!((&verbose["task"], &verbose["duration"]), (&json!("translate"), &json!(3700.5)));
         assert_eq!(verbose["segments"][1]["start"], json!(3600.0));
-        assert_eq!(verbose["words"][0], json!({"word": " Hi", "start": 0.0, "end": 1.5, "probability": 0.5}));
+        assert_eq!(verbose["words"][0], json!({"word": "Hi", "start": 0.0, "end": 1.5, "probability": 0.5}));
     }
 
     #[test]
