@@ -151,3 +151,15 @@ impl From<Error> for Refusal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_model_of_english_only_does_not_know_is_the_clients_error() {
+        let refusal = Refusal::from(Error::EnglishOnly { asked: "to translate".into() });
+        assert_eq!((refusal.reason, refusal.code), (Reason::Invalid, Some("invalid_value")));
+        assert_eq!(refusal.message, "this model knows English only, and was asked to translate");
+    }
+}
