@@ -21,6 +21,10 @@ pub enum AudioError {
     Rate(u32),
     #[error("it has {0} channels, and from 1 to {MOST_CHANNELS} can be read")]
     Channels(usize),
+    #[error(
+        "it has {0} channels, and a WAV file with up to {1} can be read; samples without a container may have more (--pcm)"
+    )]
+    WavChannels(usize, usize),
     #[error("its sample rate or number of channels changes after {seconds:.1} s")]
     Changes { seconds: f64 },
     #[error("it has a sample that is not a finite number, after {seconds:.1} s")]

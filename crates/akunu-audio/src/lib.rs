@@ -29,6 +29,7 @@ mod mel;
 mod pcm;
 mod resample;
 mod source;
+mod wav;
 
 pub use error::AudioError;
 pub use mel::{HOP, Mel, mel_filters};

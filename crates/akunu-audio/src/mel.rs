@@ -93,6 +93,11 @@ impl Mel {
         self.samples.clear();
     }
 
+    /// Whether there was no sample.
+    pub fn is_empty(&self) -> bool {
+        self.taken == 0
+    }
+
     /// The number of frames that are as long as the stream is up to now.
     pub fn length(&self) -> u64 {
         self.taken / HOP as u64

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read, Seek};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use symphonia::core::codecs::audio::well_known::{CODEC_ID_OPUS, CODEC_ID_SPEEX, CODEC_ID_WMA};
@@ -13,11 +14,13 @@ use symphonia::core::formats::{FormatReader, TrackType};
 use symphonia::core::io::{MediaSource, MediaSourceStream, ReadOnlySource};
 
 use crate::pcm::PcmReader;
-use crate::{AudioError, MOST_CHANNELS, Pcm, RATES, Resampler};
+use crate::{AudioError, MOST_CHANNELS, Pcm, RATES, Resampler, wav};
 
 /// A stream of samples at [`RATE`](crate::RATE), one channel.
 pub struct Audio {
     input: Input,
+    /// It does not know its length, so that where it ends is its end.
+    is_endless: bool,
     /// What the input's samples are, known from the first of them on.
     spec: Option<Spec>,
     /// Frames of the input that came.
@@ -60,24 +63,31 @@ impl Audio {
             return Err(AudioError::Empty);
         }
         let extension = path.extension().and_then(|extension| extension.to_str());
-        Self::from_source(Box::new(file), extension)
+        let mut head = Vec::new();
+        if metadata.is_file() {
+            (&file).take(wav::HEAD as u64).read_to_end(&mut head)?;
+            (&file).rewind()?;
+        }
+        Self::from_source(Box::new(file), &head, extension)
     }
 
     /// From bytes that come one after the other.
     pub fn from_reader(reader: impl Read + Send + Sync + 'static) -> Result<Self, AudioError> {
         let mut reader = BufReader::new(reader);
-        if io::BufRead::fill_buf(&mut reader)?.is_empty() {
+        let head = io::BufRead::fill_buf(&mut reader)?.to_vec();
+        if head.is_empty() {
             return Err(AudioError::Empty);
         }
-        Self::from_source(Box::new(ReadOnlySource::new(reader)), None)
+        Self::from_source(Box::new(ReadOnlySource::new(reader)), &head, None)
     }
 
     /// From a file in memory.
     pub fn from_bytes(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self, AudioError> {
-        if bytes.as_ref().is_empty() {
+        let head = bytes.as_ref()[..bytes.as_ref().len().min(wav::HEAD)].to_vec();
+        if head.is_empty() {
             return Err(AudioError::Empty);
         }
-        Self::from_source(Box::new(io::Cursor::new(bytes)), None)
+        Self::from_source(Box::new(io::Cursor::new(bytes)), &head, None)
     }
 
     /// From a file of samples without a container.
@@ -92,7 +102,17 @@ impl Audio {
         Ok(Self { spec: Some(spec), ..Self::new(input, None) })
     }
 
-    fn from_source(source: Box<dyn MediaSource>, extension: Option<&str>) -> Result<Self, AudioError> {
+    /// `head`: the first bytes of the source.
+    fn from_source(
+        source: Box<dyn MediaSource>,
+        head: &[u8],
+        extension: Option<&str>,
+    ) -> Result<Self, AudioError> {
+        let is_endless = wav::check(head)?;
+        guarded(|| Self::probed(source, extension)).map(|audio| Self { is_endless, ..audio })
+    }
+
+    fn probed(source: Box<dyn MediaSource>, extension: Option<&str>) -> Result<Self, AudioError> {
         let mut hint = Hint::new();
         if let Some(extension) = extension {
             hint.with_extension(extension);
@@ -122,7 +142,16 @@ impl Audio {
 
     fn new(input: Input, seconds: Option<f64>) -> Self {
         let (frames, mixed) = (Vec::new(), Vec::new());
-        Self { input, spec: None, taken: 0, seconds, damage: Damage::default(), frames, mixed }
+        Self {
+            input,
+            is_endless: false,
+            spec: None,
+            taken: 0,
+            seconds,
+            damage: Damage::default(),
+            frames,
+            mixed,
+        }
     }
 
     /// The length that the file says it has. It may be wrong.
@@ -143,12 +172,16 @@ impl Audio {
                 let more = reader.read(&mut self.frames)?;
                 self.spec.as_ref().filter(|_| more).map(|spec| (spec.rate, spec.channels))
             }
-            Input::File { format, decoder, track } => {
-                packet(format.as_mut(), decoder.as_mut(), *track, &mut self.damage, &mut self.frames)?
-            }
+            Input::File { format, decoder, track } => guarded(|| {
+                packet(format.as_mut(), decoder.as_mut(), *track, &mut self.damage, &mut self.frames)
+            })?,
         };
         let Some((rate, channels)) = rate_and_channels else {
             self.input = Input::Ended;
+            if self.is_endless && self.damage.ended.as_deref().is_some_and(|why| why.contains("end of file"))
+            {
+                self.damage.ended = None;
+            }
             match &mut self.spec {
                 Some(spec) => spec.resampler.finish(out),
                 None if self.damage != Damage::default() => {
@@ -197,6 +230,12 @@ impl Spec {
         }
         Ok(Self { rate, channels, resampler: Resampler::new(rate) })
     }
+}
+
+/// What a decoder gives. A decoder that panics is not used again.
+fn guarded<T>(decode: impl FnOnce() -> Result<T, AudioError>) -> Result<T, AudioError> {
+    catch_unwind(AssertUnwindSafe(decode))
+        .unwrap_or_else(|_| Err(AudioError::Damaged("its decoder cannot deal with it".into())))
 }
 
 /// Replaces `frames` by the samples of the next packet of a track that can be decoded, channels in turn. Their sample

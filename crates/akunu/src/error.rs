@@ -111,7 +111,7 @@ pub enum Error {
     NotGenerative,
 
     #[error(
-        "this model transcribes audio (akunu transcribe; /v1/audio/transcriptions), and does not generate text by itself"
+        "this model transcribes audio (akunu transcribe, /v1/audio/transcriptions), and does not generate text by itself"
     )]
     OnlyTranscribes,
 

@@ -217,17 +217,48 @@ impl TranscribeArgs {
     }
 
     /// Where the transcript of a file goes; `None`: stdout.
-    fn out_file(&self, file: &Path, model: &Model) -> Result<Option<OutFile>, Failure> {
-        let Some(out) = &self.out else { return Ok(None) };
-        let path = match out.is_dir() {
-            true => {
-                let stem = if file == Path::new("-") { Path::new("stdin") } else { file };
-                let name = stem.file_stem().unwrap_or(stem.as_os_str());
-                out.join(name).with_extension(self.format().suffix())
+    fn target(&self, file: &Path) -> Option<PathBuf> {
+        let out = self.out.as_deref()?;
+        if !out.is_dir() {
+            return Some(out.to_path_buf());
+        }
+        let stem = if file == Path::new("-") { Path::new("stdin") } else { file };
+        let mut name = stem.file_stem().unwrap_or(stem.as_os_str()).to_os_string();
+        name.push(".");
+        name.push(self.format().suffix());
+        Some(out.join(name))
+    }
+
+    /// Refuses what would replace an input, or one transcript by another.
+    fn check_targets(&self) -> Result<(), Failure> {
+        let is_by_segment = matches!(self.format(), TranscriptFormat::Srt | TranscriptFormat::Vtt);
+        if self.files.len() > 1 && self.out.is_none() && is_by_segment {
+            let problem = format!("{} of several files need a folder", self.format().name());
+            return Err(Failure::usage(problem).hint("give one with -o"));
+        }
+        if let Some(out) = self.out.as_deref().filter(|out| self.files.len() > 1 && !out.is_dir()) {
+            let problem =
+                format!("{} is not a folder, and there are {} files", out.display(), self.files.len());
+            return Err(Failure::usage(problem));
+        }
+        let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        let inputs: Vec<PathBuf> = self.files.iter().map(|file| real(file)).collect();
+        let mut targets: Vec<PathBuf> = Vec::new();
+        for file in &self.files {
+            let Some(target) = self.target(file) else { continue };
+            let path = real(&target);
+            if path.is_file() && inputs.contains(&path) {
+                let problem =
+                    format!("{} is an input, and would be replaced by a transcript", target.display());
+                return Err(Failure::usage(problem));
             }
-            false => out.clone(),
-        };
-        OutFile::open(&path, model.weights()).map(Some)
+            if targets.contains(&path) {
+                let problem = format!("the transcripts of two files would both be {}", target.display());
+                return Err(Failure::usage(problem).hint("transcribe them one by one, each with its own -o"));
+            }
+            targets.push(path);
+        }
+        Ok(())
     }
 }
 
@@ -238,12 +269,7 @@ pub fn run(mut args: TranscribeArgs, out: &mut Output) -> Result<(), Failure> {
             Failure::usage("no audio file was given").hint("akunu transcribe MODEL talk.mp3, or - for stdin")
         );
     }
-    if let (Some(file), true) = (&args.out, args.files.len() > 1)
-        && !file.is_dir()
-    {
-        let problem = format!("{} is not a folder, and there are {} files", file.display(), args.files.len());
-        return Err(Failure::usage(problem));
-    }
+    args.check_targets()?;
     let args = &args;
     let model = super::open(path.as_deref(), args.device.no_mmap)?;
     let mut transcriber = Transcriber::new(model.clone(), &args.transcriber())?;
@@ -272,7 +298,10 @@ fn transcribe(
     transcriber: &mut Transcriber,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let mut target = args.out_file(file, model)?;
+    let mut target = match args.target(file) {
+        Some(path) => Some(OutFile::open(&path, model.weights())?),
+        None => None,
+    };
     let audio = args.open(file)?;
     let listening = interrupt::listen();
     let mut job = transcriber.job(audio, &args.options())?.cancelled_by(listening.flag());
@@ -345,12 +374,10 @@ fn note(event: &Event) -> Option<String> {
             Some(format!("note: the text of the window at {seconds:.0} s repeats itself, and was cut"))
         }
         Event::Damage(damage) => {
-            let ended = damage.ended.as_ref().map(|reason| format!("; it ends early: {reason}"));
-            Some(format!(
-                "note: {} packets could not be decoded{}",
-                damage.packets,
-                ended.unwrap_or_default()
-            ))
+            let packets =
+                (damage.packets > 0).then(|| format!("{} packets could not be decoded", damage.packets));
+            let ended = damage.ended.as_ref().map(|reason| format!("the file ends early: {reason}"));
+            Some(format!("note: {}", [packets, ended].into_iter().flatten().collect::<Vec<_>>().join("; ")))
         }
         _ => None,
     }

@@ -3,7 +3,7 @@
 use akunu_format::blocks::{dequantize_row, quantize_row};
 use akunu_format::{DType, Ggml, Loading, TensorInfo};
 
-use super::common::{json, ok, path, refuses};
+use super::common::{json, ok, path, refuses, run};
 
 const WHISPER_CPP: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/whisper/whisper-128-turbo.bin");
@@ -174,6 +174,56 @@ fn several_files_go_to_a_folder_and_one_to_a_file() {
     assert_eq!(ok(&["transcribe", &model, &short, "-l", "en", "-o", path(&file), "--beam", "1"]), "");
     assert_eq!(read("one.txt").lines().count(), 2);
     refuses(&["transcribe", &model, &short, &short, "-o", path(&file)], 2, &["is not a folder"]);
+}
+
+#[test]
+fn no_file_is_replaced_without_being_meant() {
+    let (model, folder) = (model(), tempfile::tempdir().expect("a folder"));
+    let copy = |name: &str| {
+        let file = folder.path().join(name);
+        std::fs::copy(speech("short.flac"), &file).expect("copied");
+        path(&file).to_string()
+    };
+    let (first, second) = (copy("v1.0.flac"), copy("v1.1.flac"));
+    refuses(&["transcribe", &model, &first, "-o", &first], 2, &["is an input"]);
+    std::fs::create_dir(folder.path().join("other")).expect("a folder");
+    let same = copy("other/v1.0.flac");
+    let out = folder.path().join("out");
+    std::fs::create_dir(&out).expect("a folder");
+    refuses(&["transcribe", &model, &first, &same, "-o", path(&out)], 2, &["the transcripts of two files"]);
+    ok(&["transcribe", &model, &first, &second, "-l", "en", "--beam", "1", "-o", path(&out)]);
+    assert!(out.join("v1.0.txt").is_file() && out.join("v1.1.txt").is_file());
+    refuses(&["transcribe", &model, &first, &second, "--format", "vtt"], 2, &["need a folder"]);
+}
+
+/// As ffmpeg writes 32 channels, and a WAV file into a pipe.
+#[test]
+fn headers_of_wav_files_are_read_with_care() {
+    let (model, folder) = (model(), tempfile::tempdir().expect("a folder"));
+    let header = |channels: u16, size: u32| {
+        let mut bytes = b"RIFF".to_vec();
+        bytes.extend(size.to_le_bytes());
+        bytes.extend(b"WAVEfmt ");
+        bytes.extend(40u32.to_le_bytes());
+        bytes.extend(0xfffeu16.to_le_bytes());
+        bytes.extend(channels.to_le_bytes());
+        bytes.extend(16_000u32.to_le_bytes());
+        bytes.extend((32_000 * u32::from(channels)).to_le_bytes());
+        bytes.extend((2 * channels).to_le_bytes());
+        bytes.extend([16, 0, 22, 0, 16, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
+        bytes.extend([0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71]);
+        bytes.extend(b"data");
+        bytes.extend(size.to_le_bytes());
+        bytes.extend(vec![0; 64_000]);
+        bytes
+    };
+    let many = folder.path().join("many.wav");
+    std::fs::write(&many, header(32, 64_000)).expect("written");
+    refuses(&["transcribe", &model, path(&many)], 1, &["it has 32 channels"]);
+    let piped = folder.path().join("piped.wav");
+    std::fs::write(&piped, header(1, u32::MAX)).expect("written");
+    let found = run(&["transcribe", &model, path(&piped)]);
+    assert_eq!((found.code, found.stderr.contains("ends early")), (0, false), "{}", found.stderr);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::ops::Range;
 /// Powers of ten below the loudest frame from which on nothing is heard.
 const SILENCE_BELOW: f32 = 4.5;
 /// The power, as a power of ten, below which nothing is heard in any case: about −75 dB of full scale.
-const SILENCE: f32 = -5.0;
+const SILENCE: f32 = -7.0;
 /// Frames that are kept before the first sound.
 const MARGIN: usize = 20;
 /// Frames of a pause between words.
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn only_what_nobody_hears_is_silent() {
-        assert!(is_silent(&[-10.0, -5.1]) && is_silent(&[]));
-        assert!(!is_silent(&[-10.0, -4.9]));
+        assert!(is_silent(&[-10.0, -7.1]) && is_silent(&[]));
+        assert!(!is_silent(&[-10.0, -6.9]));
     }
 }

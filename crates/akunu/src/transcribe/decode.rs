@@ -91,8 +91,10 @@ impl Transcriber {
             self.run(&mut attempts)?;
             for (attempt, (i, window)) in attempts.into_iter().zip(due) {
                 let no_speech = attempt.no_speech;
-                let ended = attempt.search.result();
-                found[i] = Some(self.decoded(ended, no_speech, window.options.temperatures[number])?);
+                // Without a result it was cancelled.
+                if let Some(ended) = attempt.search.result() {
+                    found[i] = Some(self.decoded(ended, no_speech, window.options.temperatures[number])?);
+                }
             }
         }
         let none = || Decoded {

@@ -142,7 +142,7 @@ fn verbose(transcript: &Transcript, task: SpeechTask) -> Value {
             SpeechTask::Transcribe => "transcribe",
             SpeechTask::Translate => "translate",
         },
-        "language": transcript.language,
+        "language": transcript.language.as_deref().unwrap_or("unknown"),
         "duration": rounded(transcript.duration),
         "text": transcript.text,
         "segments": transcript.segments.iter().map(segment).collect::<Vec<_>>(),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use akunu_audio::{Audio, Damage, HOP, Mel, RATE};
+use akunu_audio::{Audio, AudioError, Damage, HOP, Mel, RATE};
 
 use super::decode::Decoded;
 use super::segments::{Part, Parts, repeated, split};
@@ -14,9 +14,6 @@ use crate::Error;
 
 /// Steps of timestamps are this many frames.
 const STEP_FRAMES: u64 = 2;
-
-/// Windows of silence that are passed over in one step.
-const MOST_SILENT: usize = 20;
 
 /// The temperature above which a text is not shown to the model with the next window.
 const HIGH_TEMPERATURE: f32 = 0.5;
@@ -110,7 +107,7 @@ impl Job {
 
     /// Whether all is transcribed, the job was cancelled, or its audio cannot be read.
     pub fn is_over(&self) -> bool {
-        self.is_over
+        self.is_over && self.error.is_none()
     }
 
     /// Cancels the job when it is set to true.
@@ -118,9 +115,9 @@ impl Job {
         &self.cancel
     }
 
-    /// What was found since the last call; an error if the audio cannot be read any further.
+    /// What was found since the last call; after all of it an error, if the audio cannot be read any further.
     pub fn events(&mut self) -> Result<Vec<Event>, Error> {
-        match self.error.take() {
+        match self.error.take_if(|_| self.events.is_empty()) {
             Some(error) => Err(error),
             None => Ok(self.events.drain(..).collect()),
         }
@@ -138,9 +135,9 @@ impl Job {
 
     /// The frames of the first window, whatever is in it.
     pub(super) fn first(&mut self, frames: &mut Vec<f32>) -> Result<(), Error> {
-        self.read(self.window as u64)?;
+        self.read(self.window as u64);
         self.mel.scaled(0, self.window, self.window, frames);
-        Ok(())
+        self.error.take().map_or(Ok(()), Err)
     }
 
     pub(super) fn options(&self) -> &TranscribeOptions {
@@ -167,69 +164,60 @@ impl Job {
         }
     }
 
-    /// The next window, whose frames are appended to `frames`. None also if there is silence only for so long that others
-    /// should not wait for it.
+    /// The next window, whose frames are appended to `frames`. None if the audio is over, the job was cancelled, or there is
+    /// only silence as far as was read: others do not wait for more.
     pub(super) fn next(&mut self, frames: &mut Vec<f32>) -> Option<Span> {
-        self.find_next(frames).unwrap_or_else(|error| {
-            self.error = Some(error);
-            self.is_over = true;
-            None
-        })
-    }
-
-    fn find_next(&mut self, frames: &mut Vec<f32>) -> Result<Option<Span>, Error> {
-        for _ in 0..MOST_SILENT {
-            if self.is_over {
-                break;
-            }
-            if self.cancel.load(Ordering::Relaxed) {
-                self.is_over = true;
-                break;
-            }
-            self.mel.forget(self.next);
-            // A pause may be looked for in as much as the next window.
-            self.read(self.next + 2 * self.window as u64)?;
-            let content = if self.has_ended { self.mel.length() } else { self.mel.frames().end };
-            let left = content.saturating_sub(self.next);
-            if left == 0 {
-                self.end(content);
-                break;
-            }
-            let loudness = self.mel.loudness(self.next, left.min(2 * self.window as u64) as usize);
-            let (first, count) = if self.is_parallel() {
-                let part =
-                    cuts::next_part(&loudness, self.window, self.has_ended && left == loudness.len() as u64);
-                (self.next + part.start as u64, part.len())
-            } else {
-                (self.next, loudness.len().min(self.window))
-            };
-            let skipped = (first - self.next) as usize;
-            if count == 0 || cuts::is_silent(&loudness[skipped..skipped + count]) {
-                self.advance(first + count as u64);
-                continue;
-            }
-            // The last frames of the audio are followed by those that it ends in.
-            let shown = if first + count as u64 == content { self.window } else { count };
-            self.mel.scaled(first, shown, self.window, frames);
-            if self.is_parallel() {
-                self.next = first + count as u64;
-            }
-            return Ok(Some(Span { first, count }));
+        self.is_over |= self.cancel.load(Ordering::Relaxed);
+        if self.is_over {
+            return None;
         }
-        Ok(None)
+        self.mel.forget(self.next);
+        // For a cut, a pause is looked for in as much as the next window.
+        let most = if self.is_parallel() { 2 * self.window } else { self.window };
+        self.read(self.next + most as u64);
+        let content = if self.has_ended { self.mel.length() } else { self.mel.frames().end };
+        let left = content.saturating_sub(self.next);
+        if left == 0 {
+            self.end(content);
+            return None;
+        }
+        let loudness = self.mel.loudness(self.next, left.min(most as u64) as usize);
+        let is_last = self.has_ended && left == loudness.len() as u64;
+        let part = match self.is_parallel() {
+            true => cuts::next_part(&loudness, self.window, is_last),
+            false => 0..loudness.len().min(self.window),
+        };
+        let (first, count) = (self.next + part.start as u64, part.len());
+        if cuts::is_silent(&loudness[part]) {
+            self.advance(first + count as u64);
+            return None;
+        }
+        // The last frames of the audio are followed by those that it ends in.
+        let shown = if first + count as u64 == content { self.window } else { count };
+        self.mel.scaled(first, shown, self.window, frames);
+        if self.is_parallel() {
+            self.next = first + count as u64;
+        }
+        Some(Span { first, count })
     }
 
-    fn read(&mut self, frames: u64) -> Result<(), Error> {
+    /// Reads so many frames, if there are. Audio that cannot be read any further ends, with an error after its text.
+    fn read(&mut self, frames: u64) {
         let mut samples = Vec::new();
-        while !self.has_ended && self.mel.frames().end < frames {
+        while !self.has_ended && self.mel.frames().end < frames && !self.cancel.load(Ordering::Relaxed) {
             samples.clear();
-            self.has_ended = !self.audio.read(&mut samples)?;
+            match self.audio.read(&mut samples) {
+                Ok(goes_on) => self.has_ended = !goes_on,
+                Err(error) => {
+                    self.has_ended = true;
+                    self.error = Some(error.into());
+                }
+            }
             self.mel.push(&samples);
             if self.has_ended {
                 self.mel.finish();
             }
         }
-        Ok(())
     }
 
     fn advance(&mut self, to: u64) {
@@ -239,6 +227,9 @@ impl Job {
     }
 
     fn end(&mut self, content: u64) {
+        if self.mel.is_empty() && self.error.is_none() {
+            self.error = Some(AudioError::Empty.into());
+        }
         if *self.audio.damage() != Damage::default() {
             self.events.push_back(Event::Damage(self.audio.damage().clone()));
         }

@@ -97,7 +97,7 @@ fn tokens_and_probabilities_are_those_of_openai() {
                 slots[copied.to] = slots[copied.from].clone();
             }
         }
-        let result = search.result();
+        let result = search.result().expect("a text");
         assert_eq!(result.tokens, ids(&case["tokens"]), "{case}");
         let difference = result.mean_log_probability() - number(&case["mean_log_probability"]);
         assert!(difference.abs() < 2e-6, "{case}: {difference}");

@@ -119,8 +119,8 @@ impl Search {
         copied
     }
 
-    /// The text with the highest mean log probability.
-    pub fn result(mut self) -> Ended {
+    /// The text with the highest mean log probability; none if the search was left before its end.
+    pub fn result(mut self) -> Option<Ended> {
         let score = |ended: &Ended| ended.log_probability / ended.tokens.len().max(1) as f64;
         let mut best = 0;
         for (i, ended) in self.ended.iter().enumerate() {
@@ -128,7 +128,7 @@ impl Search {
                 best = i;
             }
         }
-        self.ended.swap_remove(best)
+        (best < self.ended.len()).then(|| self.ended.swap_remove(best))
     }
 
     fn sample(&self, rows: &[Scored<'_>], count: usize, temperature: f32, draws: Seed) -> Vec<Extension> {

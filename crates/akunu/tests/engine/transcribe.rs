@@ -215,6 +215,77 @@ fn german_is_translated_and_a_wrong_language_is_not_detected() {
     assert_eq!(events[0], Event::Language { code: "de".into(), probability: 1.0 });
 }
 
+/// A tone of 440 Hz in f32, of so many seconds and decibels below full scale; after it these samples.
+fn tone(seconds: usize, decibels: f64, after: &[f32]) -> Audio {
+    let amplitude = 10f64.powf(-decibels / 20.0);
+    let sample = |i: usize| (amplitude * (std::f64::consts::TAU * 440.0 * i as f64 / 16_000.0).sin()) as f32;
+    let samples = (0..seconds * 16_000).map(sample).chain(after.iter().copied());
+    let bytes: Vec<u8> = samples.flat_map(f32::to_le_bytes).collect();
+    let pcm = Pcm { rate: RATE, channels: 1, format: SampleFormat::F32 };
+    Audio::from_pcm(std::io::Cursor::new(bytes), pcm).unwrap()
+}
+
+#[test]
+fn only_what_nobody_hears_is_not_shown_to_the_model() {
+    let mut by = transcriber(1, 1);
+    for (decibels, is_shown) in [(70.0, true), (80.0, false)] {
+        let found = by.transcribe(tone(5, decibels, &[]), &greedy(), &mut |_| {}).unwrap();
+        assert_eq!(found.language.is_some(), is_shown, "{decibels} dB: {found:?}");
+    }
+}
+
+#[test]
+fn audio_that_cannot_be_read_any_further_has_its_text_first() {
+    let mut by = transcriber(2, 1);
+    for parallel in [false, true] {
+        let options = TranscribeOptions { parallel, ..greedy() };
+        let mut job = by.job(tone(70, 20.0, &[f32::NAN]), &options).unwrap();
+        let mut progress = 0.0;
+        let error = loop {
+            assert!(!job.is_over());
+            by.step(&mut [&mut job]).unwrap();
+            match job.events() {
+                Err(error) => break error,
+                Ok(events) => {
+                    for event in events {
+                        if let Event::Progress { seconds } = event {
+                            progress = seconds;
+                        }
+                    }
+                }
+            }
+        };
+        assert!(error.to_string().contains("not a finite number, after 70.0 s"), "{error}");
+        assert!(job.is_over() && progress > 65.0, "{progress} s");
+    }
+    let nothing = by.transcribe(tone(0, 0.0, &[]), &greedy(), &mut |_| {}).unwrap_err();
+    assert_eq!(nothing.to_string(), "it is empty");
+}
+
+/// Whatever a window is at when its job is cancelled, the others go on.
+#[test]
+fn jobs_are_cancelled_at_any_time() {
+    let mut by = transcriber(2, 2);
+    let options = TranscribeOptions { beams: 2, best_of: 2, ..TranscribeOptions::default() };
+    let expected = bits(&transcript(&mut by, "short.flac", &options));
+    for delay in (0..40).step_by(4) {
+        let mut jobs = ["story.mp3", "short.flac"].map(|file| by.job(audio(file), &options).unwrap());
+        let flag = jobs[0].cancel_flag().clone();
+        let canceller = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(10 * delay));
+            flag.store(true, Ordering::Relaxed);
+        });
+        let mut found = Transcript::default();
+        while jobs.iter().any(|job| !job.is_over()) {
+            by.step(&mut jobs.iter_mut().collect::<Vec<_>>()).unwrap();
+            jobs[1].events().unwrap().into_iter().for_each(|event| found.add(event));
+            jobs[0].events().unwrap();
+        }
+        canceller.join().unwrap();
+        assert_eq!(bits(&found), expected, "after {} ms", 10 * delay);
+    }
+}
+
 #[test]
 fn memory_is_known_before_loading() {
     for (windows, beams) in [(1, 1), (3, 2)] {
