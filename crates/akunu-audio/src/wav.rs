@@ -61,9 +61,8 @@ mod tests {
         assert!(!check(&header(100, 2, 50)).unwrap());
         assert!(check(&header(u32::MAX, 2, u32::MAX)).unwrap() && check(&header(100, 2, u32::MAX)).unwrap());
         assert!(matches!(check(&header(100, 32, 50)), Err(AudioError::WavChannels(32, 26))));
-        for end in 0..60 {
-            assert!(check(&header(100, 26, 50)[..end.min(58)]).is_ok());
-        }
+        let whole = header(100, 26, 50);
+        assert!((0..=whole.len()).all(|end| check(&whole[..end]).is_ok()));
         assert!(!check(b"fLaC").unwrap());
     }
 }
