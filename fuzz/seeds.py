@@ -159,6 +159,23 @@ def folders():
     packed = [("model.embed_tokens.weight", "U32", [8, 4], 128), ("model.embed_tokens.scales", "F16", [8, 1], 16),
               ("model.embed_tokens.biases", "F16", [8, 1], 16)]
     write("safetensors", "mlx", safetensors(affine, packed))
+    down, plain = layer + "mlp.down_proj.", ("model.embed_tokens.weight", "F16", [WORDS, WIDTH], 2 * WORDS * WIDTH)
+    groups = {"bits": 4, "group_size": 32}
+    parts = [(down + "qzeros", "I32", [2, 4], 32), (down + "scales", "F16", [2, 32], 128)]
+    write("safetensors", "gptq", safetensors({**llama, "quantization_config": {"quant_method": "gptq", **groups}},
+                                             [(down + "qweight", "I32", [8, 32], 1024), (down + "g_idx", "I32", [64], 256), *parts, plain]))
+    write("safetensors", "awq", safetensors({**llama, "quantization_config": {"quant_method": "awq", **groups, "version": "gemm"}},
+                                            [(down + "qweight", "I32", [64, 4], 1024), *parts, plain]))
+    four = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": False}
+    settings = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {"weights": four}}}
+    write("safetensors", "integers", safetensors({**llama, "quantization_config": settings},
+                                                 [(down + "weight_packed", "I32", [32, 8], 1024), (down + "weight_scale", "BF16", [32, 2], 128),
+                                                  (down + "weight_zero_point", "I32", [4, 2], 32), plain]))
+    eight = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
+    settings = {"quant_method": "compressed-tensors", "format": "float-quantized", "kv_cache_scheme": eight,
+                "config_groups": {"group_0": {"targets": ["Linear"], "weights": eight}}, "ignore": ["re:.*lm_head"]}
+    write("safetensors", "fp8", safetensors({**llama, "quantization_config": settings},
+                                            [(down + "weight", "F8_E4M3", [130, 8], 1040), (down + "weight_scale", "F32", [2, 1], 8), plain]))
     models = HERE.parent / "testdata"
     for name in ["models/phi3-hd64-longrope", "models/gemma3-hd128-pattern", "models/mistral3-wrapper",
                  "models/falcon-11b", "models/starcoder2-window", "encoders/modernbert-cls"]:

@@ -10,11 +10,15 @@ published names and layout.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
+import gguf
+import numpy as np
 import torch
 from safetensors.torch import save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import goldens
 from goldens import DTYPES, VOCAB, size, wide
@@ -27,6 +31,14 @@ class Family:
     config: dict
     twin: dict | None = None
     store: Callable[[Tensors, dict], Tensors] = lambda stored, config: stored
+    # Of the random weights and texts; without one, 100 and the family's place. Where experts are chosen, one without near
+    # ties: with a cache in half precision, other experts would be chosen.
+    seed: int | None = None
+    # Rounds the random weights to what the published layout holds, where that is not the dtype. Such folders are
+    # written to `quantised` beside the others.
+    rounded: Callable[[str, torch.Tensor], torch.Tensor] | None = None
+    # Further files of the folder, by name, from the stored tensors.
+    files: Callable[[Tensors], dict[str, dict]] = lambda stored: {}
 
 
 def published(kind: str, architecture: str, dtype: str, **fields) -> dict:
@@ -118,6 +130,101 @@ def multimodal(stored: Tensors, config: dict) -> Tensors:
             layer + "attention_norm.weight": random(width), layer + "feed_forward.gate_proj.weight": random(16, width)}
 
 
+def experts_apart(gate: str, up: str, down: str) -> Callable[[Tensors, dict], Tensors]:
+    """A matrix of each expert, as all published files have them; transformers 5 stacks them, and gate and up."""
+
+    def store(stored: Tensors, config: dict) -> Tensors:
+        out = {}
+        for name, values in stored.items():
+            before, _, part = name.partition(".experts.")
+            for expert, matrix in enumerate(values if part else []):
+                of = f"{before}.experts.{expert}."
+                if part == "gate_up_proj":
+                    out[f"{of}{gate}.weight"], out[f"{of}{up}.weight"] = matrix.chunk(2)
+                else:
+                    out[f"{of}{down}.weight"] = matrix
+            if not part:
+                out[name] = values
+        return out
+
+    return store
+
+
+def glm_moe(stored: Tensors, config: dict) -> Tensors:
+    """With a layer that predicts a further token."""
+    out = experts_apart("gate_proj", "up_proj", "down_proj")(stored, config)
+    layers = config["num_hidden_layers"]
+    last, further = f"model.layers.{layers - 1}.", f"model.layers.{layers}."
+    copied = {name.replace(last, further): values.clone() for name, values in out.items() if name.startswith(last)}
+    width, dtype = config["hidden_size"], DTYPES[config["torch_dtype"]]
+    return {**out, **copied, further + "eh_proj.weight": torch.ones(width, 2 * width, dtype=dtype),
+            further + "shared_head.norm.weight": torch.ones(width, dtype=dtype)}
+
+
+def mixtral(stored: Tensors, config: dict) -> Tensors:
+    return renamed(experts_apart("w1", "w3", "w2")(stored, config), {".mlp.": ".block_sparse_moe."})
+
+
+def is_experts(name: str) -> bool:
+    return ".experts." in name and not name.endswith("bias")
+
+
+def to_mxfp4(values: torch.Tensor) -> np.ndarray:
+    """GGUF's blocks of the matrices of experts, which transformers has with inputs first: `[expert, output, bytes]`."""
+    return gguf.quants.quantize(values.transpose(1, 2).float().contiguous().numpy(), gguf.GGMLQuantizationType.MXFP4)
+
+
+def mxfp4_values(name: str, values: torch.Tensor) -> torch.Tensor:
+    if not is_experts(name):
+        return values
+    blocks = gguf.quants.dequantize(to_mxfp4(values), gguf.GGMLQuantizationType.MXFP4)
+    return torch.from_numpy(blocks).to(values.dtype).transpose(1, 2).contiguous()
+
+
+def mxfp4(stored: Tensors, config: dict) -> Tensors:
+    """Codes of two neighbouring inputs in a byte, and exponents in a tensor of their own."""
+    out = {}
+    for name, values in stored.items():
+        if not is_experts(name):
+            out[name] = values
+            continue
+        blocks = to_mxfp4(values)
+        blocks = torch.from_numpy(blocks).view(*blocks.shape[:2], -1, 17)
+        codes = torch.cat([blocks[..., 1:] & 15, blocks[..., 1:] >> 4], dim=-1)
+        packed = codes[..., 0::2] | codes[..., 1::2] << 4
+        out[f"{name}_blocks"], out[f"{name}_scales"] = packed, blocks[..., 0]
+        assert torch.equal(convert_moe_packed_tensors(packed, blocks[..., 0].contiguous()), values), name
+    return out
+
+
+def mxfp4_blocks(stored: Tensors) -> dict[str, dict]:
+    """Some rows of the first layer's experts as the gguf package makes them, under GGUF's names."""
+    rows = {}
+    for name, values in stored.items():
+        if is_experts(name) and ".layers.0." in name:
+            blocks = to_mxfp4(values)
+            parts = {"gate": blocks[:, ::2], "up": blocks[:, 1::2]} if "gate_up" in name else {"down": blocks}
+            for part, blocks in parts.items():
+                experts, outputs = blocks.shape[:2]
+                rows[f"blk.0.ffn_{part}_exps.weight"] = {
+                    str(expert * outputs + output): blocks[expert, output].tobytes().hex()
+                    for expert in range(experts) for output in (0, 1, outputs - 1)}
+    return {"blocks.json": {"made_by": "training/family_goldens.py, gguf " + version("gguf"), "rows": rows}}
+def phimoe(stored: Tensors, config: dict) -> Tensors:
+    return renamed(mixtral(stored, config), {".router.": ".gate."})
+
+
+def ernie_moe(stored: Tensors, config: dict) -> Tensors:
+    out = experts_apart("gate_proj", "up_proj", "down_proj")(stored, config)
+    return renamed(out, {".gate.moe_statics.": ".moe_statics."}) | {
+        "model.mtp_linear_proj.0.weight": torch.ones(1, 1, dtype=DTYPES[config["torch_dtype"]])}
+
+
+def granite_moe(stored: Tensors, config: dict) -> Tensors:
+    return renamed(stored, {".experts.gate_up_proj": ".input_linear.weight", ".router.": ".router.layer.",
+                            ".experts.down_proj": ".output_linear.weight"})
+
+
 # ---- configs ----
 
 ROPE_MINISTRAL3 = {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 4.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0,
@@ -167,6 +274,19 @@ def wrapper(dtype: str, text: dict, **fields) -> dict:
             "torch_dtype": dtype, "vision_config": VISION, "vision_feature_layer": -1, **fields}
 
 
+def gpt_oss(seed: int, dtype: str, ffn: int, store=lambda stored, config: stored, **fields) -> Family:
+    """Wide enough for its feed-forward size that some gates and ups are beyond the limit of 7."""
+    config = published(
+        "gpt_oss", "GptOssForCausalLM", dtype, **size(128, 2, 4, 2, 32, ffn), attention_bias=True,
+        attention_dropout=0.0, experts_per_token=2, hidden_act="silu", initial_context_length=1024, num_local_experts=4,
+        num_experts_per_tok=2, output_router_logits=False, pad_token_id=0, rms_norm_eps=1e-5,
+        rope_scaling={"beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0, "original_max_position_embeddings": 1024,
+                      "rope_type": "yarn", "truncate": False},
+        rope_theta=150000, router_aux_loss_coef=0.9, sliding_window=8, swiglu_limit=7.0, tie_word_embeddings=False,
+        **fields) | {"max_position_embeddings": 8192}
+    return Family(config, twin=without(config, "quantization_config"), store=store, seed=seed)
+
+
 def llama_twin(config: dict, **fields) -> dict:
     """The LLaMA that computes the same."""
     shared = ("torch_dtype", "vocab_size", "max_position_embeddings", "hidden_size", "num_attention_heads", "head_dim",
@@ -200,6 +320,29 @@ EXAONE = without(published(
               "AutoModelForCausalLM": "modeling_exaone.ExaoneForCausalLM"},
     rope_scaling=ROPE_LLAMA3, rope_theta=1000000, tie_word_embeddings=True), "num_hidden_layers")
 
+MINIMAX_M2 = published(
+    "minimax_m2", "MiniMaxM2ForCausalLM", "bfloat16", **size(48, 2, 4, 2, 20, 24), attn_type_list=[1, 1],
+    attention_dropout=0.0, hidden_act="silu", mtp_transformer_layers=1, num_experts_per_tok=3, num_local_experts=7,
+    num_mtp_modules=3, output_router_logits=False, qk_norm_type="per_layer", rms_norm_eps=1e-6, rope_theta=5000000,
+    rotary_dim=10, router_aux_loss_coef=0.001, router_jitter_noise=0.0, scoring_func="sigmoid", shared_intermediate_size=0,
+    sliding_window=None, tie_word_embeddings=False, use_mtp=True, use_qk_norm=True, use_routing_bias=True)
+PHIMOE = published(  # within the original context: transformers applies the short factors to all
+    "phimoe", "PhimoeForCausalLM", "bfloat16", **wide(48, 2, 4, 2, 20), attention_bias=True, attention_dropout=0.0,
+    hidden_act="silu", hidden_dropout=0.0, input_jitter_noise=0.01, lm_head_bias=True, num_experts_per_tok=2,
+    num_local_experts=6, original_max_position_embeddings=256, output_router_logits=False, rms_norm_eps=1e-5,
+    rope_scaling={"long_factor": [1.5 + i for i in range(6)], "long_mscale": 1.2431, "short_mscale": 1.2431,
+                  "original_max_position_embeddings": 256, "short_factor": [1 + i / 16 for i in range(6)],
+                  "type": "longrope"},
+    rope_theta=10000.0, router_aux_loss_coef=0.0, router_jitter_noise=0.2, sliding_window=256,
+    tie_word_embeddings=False)
+HUNYUAN_MOE = published(  # some numbers are in lists, one for each layer
+    "hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", "bfloat16", **size(48, 2, 4, 2, 20, 28), attention_bias=False,
+    attention_dropout=0.0, cla_share_factor=2, hidden_act="silu", mlp_bias=False, moe_intermediate_size=[28, 28],
+    moe_topk=[3, 3], num_experts=7, num_shared_expert=[1, 1], pad_token_id=0, rms_norm_eps=1e-5, rope_theta=10000.0,
+    rope_scaling={"alpha": 50.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                  "type": "dynamic"},
+    tie_word_embeddings=True, use_cla=False, use_mixed_mlp_moe=True, use_qk_norm=True)
+EXPERTS = experts_apart("gate_proj", "up_proj", "down_proj")
 FAMILIES = {
     "smollm3-nope": Family(published(  # tied by default
         "smollm3", "SmolLM3ForCausalLM", "bfloat16", **wide(32, 5, 2, 1, 40), attention_bias=False,
@@ -276,17 +419,100 @@ FAMILIES = {
     "ministral3": Family(MINISTRAL3),
     "exaone": Family(EXAONE, store=exaone, twin=llama_twin(
         EXAONE, rms_norm_eps=1e-5, num_hidden_layers=2, rope_scaling=ROPE_LLAMA3)),
+    "mixtral": Family(published(
+        "mixtral", "MixtralForCausalLM", "bfloat16", **size(48, 2, 4, 2, 16, 40), attention_dropout=0.0,
+        hidden_act="silu", num_local_experts=5, num_experts_per_tok=2, output_router_logits=False, rms_norm_eps=1e-5,
+        rope_theta=1000000.0, router_aux_loss_coef=0.02, sliding_window=None, tie_word_embeddings=False),
+        store=mixtral),
+    "qwen2-moe-shared": Family(published(  # the first layer is dense
+        "qwen2_moe", "Qwen2MoeForCausalLM", "bfloat16", **wide(48, 3, 3, 3, 72), attention_dropout=0.0,
+        decoder_sparse_step=1, hidden_act="silu", max_window_layers=3, mlp_only_layers=[0], moe_intermediate_size=24,
+        norm_topk_prob=False, num_experts=6, num_experts_per_tok=3, output_router_logits=False, rms_norm_eps=1e-6,
+        rope_theta=1000000.0, router_aux_loss_coef=0.001, shared_expert_intermediate_size=56, sliding_window=8,
+        tie_word_embeddings=False, use_sliding_window=False), store=EXPERTS),
+    "qwen3-moe": Family(published(
+        "qwen3_moe", "Qwen3MoeForCausalLM", "bfloat16", **size(48, 2, 4, 2, 32, 72), attention_bias=False,
+        attention_dropout=0.0, decoder_sparse_step=1, hidden_act="silu", max_window_layers=2, mlp_only_layers=[],
+        moe_intermediate_size=40, norm_topk_prob=True, num_experts=7, num_experts_per_tok=3, output_router_logits=False,
+        rms_norm_eps=1e-6, rope_scaling=None, rope_theta=1000000.0, router_aux_loss_coef=0.001, sliding_window=None,
+        tie_word_embeddings=False, use_sliding_window=False), store=EXPERTS),
+    "qwen3-moe-every-expert": Family(published(
+        "qwen3_moe", "Qwen3MoeForCausalLM", "float16", **size(48, 1, 4, 2, 16, 72), attention_bias=False,
+        attention_dropout=0.0, decoder_sparse_step=1, hidden_act="silu", max_window_layers=2, mlp_only_layers=[],
+        moe_intermediate_size=24, norm_topk_prob=False, num_experts=3, num_experts_per_tok=3,
+        output_router_logits=False, rms_norm_eps=1e-6, rope_scaling=None, rope_theta=1000000.0,
+        router_aux_loss_coef=0.001, sliding_window=None, tie_word_embeddings=True, use_sliding_window=False),
+        store=EXPERTS),
+    "olmoe": Family(published(
+        "olmoe", "OlmoeForCausalLM", "bfloat16", **wide(64, 2, 4, 4, 24), attention_bias=False, attention_dropout=0.0,
+        clip_qkv=None, hidden_act="silu", norm_topk_prob=False, num_experts=9, num_experts_per_tok=1,
+        output_router_logits=False, rms_norm_eps=1e-5, rope_scaling=None, rope_theta=10000.0,
+        router_aux_loss_coef=0.01, tie_word_embeddings=False), store=EXPERTS),
+    # Rows of its matrices are whole blocks of quantised types.
+    "qwen3-moe-hd64": Family(published(
+        "qwen3_moe", "Qwen3MoeForCausalLM", "float16", **size(64, 2, 3, 1, 64, 96), attention_bias=False,
+        attention_dropout=0.0, decoder_sparse_step=1, hidden_act="silu", max_window_layers=2, mlp_only_layers=[],
+        moe_intermediate_size=32, norm_topk_prob=True, num_experts=5, num_experts_per_tok=2, output_router_logits=False,
+        rms_norm_eps=1e-6, rope_scaling=None, rope_theta=1000000.0, router_aux_loss_coef=0.001, sliding_window=None,
+        tie_word_embeddings=False, use_sliding_window=False), store=EXPERTS, seed=501),
+    # The first layer has a window.
+    "gpt-oss": gpt_oss(401, "bfloat16", 24),
+    "gpt-oss-layer-types": gpt_oss(402, "float16", 24, layer_types=["full_attention", "sliding_attention"]),
+    "gpt-oss-mxfp4": replace(gpt_oss(
+        403, "bfloat16", 32, store=mxfp4,
+        quantization_config={"modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                                        "model.embed_tokens", "lm_head"], "quant_method": "mxfp4"}),
+        rounded=mxfp4_values, files=mxfp4_blocks),
+    "glm4-moe": Family(published(  # the first layer is dense; GLM 4.5 Air has no norms of queries and keys
+        "glm4_moe", "Glm4MoeForCausalLM", "bfloat16", **size(48, 3, 3, 1, 20, 72), attention_bias=True,
+        attention_dropout=0.0, first_k_dense_replace=1, hidden_act="silu", moe_intermediate_size=24, n_group=1,
+        n_routed_experts=7, n_shared_experts=1, norm_topk_prob=True, num_experts_per_tok=3, num_nextn_predict_layers=1,
+        partial_rotary_factor=0.5, pad_token_id=0, rms_norm_eps=1e-5, rope_scaling=None, rope_theta=1000000,
+        routed_scaling_factor=2.5, tie_word_embeddings=False, topk_group=1, use_qk_norm=False), store=glm_moe, seed=301),
+    "glm4-moe-groups": Family(published(
+        "glm4_moe", "Glm4MoeForCausalLM", "float16", **size(40, 2, 4, 2, 16, 56), attention_bias=True,
+        attention_dropout=0.0, first_k_dense_replace=0, hidden_act="silu", moe_intermediate_size=20, n_group=3,
+        n_routed_experts=9, n_shared_experts=2, norm_topk_prob=False, num_experts_per_tok=4, num_nextn_predict_layers=0,
+        partial_rotary_factor=0.5, pad_token_id=0, rms_norm_eps=1e-5, rope_scaling=None, rope_theta=1000000,
+        routed_scaling_factor=1.0, tie_word_embeddings=False, topk_group=2, use_qk_norm=True), store=EXPERTS, seed=322),
+    "minimax-m2": Family(MINIMAX_M2, twin={**without(MINIMAX_M2, "rotary_dim"), "partial_rotary_factor": 0.5},
+                         store=mixtral, seed=303),
+    "ernie4-5-moe": Family(published(  # the first layer is dense; the experts that all tokens share are one matrix
+        "ernie4_5_moe", "Ernie4_5_MoeForCausalLM", "bfloat16", **wide(48, 3, 4, 2, 72), hidden_act="silu",
+        moe_capacity=[64, 64, 64], moe_gate="topk", moe_intermediate_size=20, moe_k=3, moe_layer_end_index=2,
+        moe_layer_interval=1, moe_layer_start_index=1, moe_num_experts=7, moe_num_shared_experts=2, moe_use_aux_free=True,
+        num_nextn_predict_layers=0, pad_token_id=0, rms_norm_eps=1e-5, rope_scaling=None, rope_theta=500000.0,
+        tie_word_embeddings=True, use_bias=False), store=ernie_moe, seed=312),
+    "granite-moe": Family(published(
+        "granitemoe", "GraniteMoeForCausalLM", "bfloat16", **wide(48, 2, 4, 2, 20), attention_bias=False,
+        num_local_experts=5, num_experts_per_tok=2, output_router_logits=False, router_aux_loss_coef=0.001,
+        tie_word_embeddings=True, **GRANITE), store=granite_moe, seed=305),
+    "granite-moe-shared": Family(published(
+        "granitemoeshared", "GraniteMoeSharedForCausalLM", "float16", **wide(48, 2, 4, 2, 20), attention_bias=False,
+        num_local_experts=6, num_experts_per_tok=3, output_router_logits=False, router_aux_loss_coef=0.001,
+        shared_intermediate_size=36, tie_word_embeddings=False, **GRANITE), store=granite_moe, seed=306),
+    "phimoe": Family(PHIMOE, store=phimoe, seed=307),
+    "hunyuan-moe": Family(HUNYUAN_MOE, twin={**without(HUNYUAN_MOE, "moe_intermediate_size"), "moe_topk": 3},
+                          store=EXPERTS, seed=318),
 }
 
 
 def make(name: str, family: Family, seed: int, out: Path) -> None:
     twin = family.twin or family.config
+    seed = family.seed or seed
     made = goldens.build(twin)
     print(name, made.config.rope_parameters)
     stored = goldens.randomize(made, twin, seed)
-    assert all(values.dtype == DTYPES[twin["torch_dtype"]] for values in stored.values())
-    folder = out / name
+    if family.rounded:
+        stored = {key: family.rounded(key, values) for key, values in stored.items()}
+        for key, parameter in made.named_parameters():
+            parameter.data.copy_(stored[key].double())
+    dtypes = {values.dtype for name, values in stored.items() if not name.endswith(goldens.CORRECTION)}
+    assert dtypes == {DTYPES[twin["torch_dtype"]]}
+    folder = (out.parent / "quantised" if family.rounded else out) / name
     folder.mkdir(parents=True, exist_ok=True)
+    for file, content in family.files(stored).items():
+        goldens.write_json(folder / file, content)
     stored = {key: values.contiguous() for key, values in family.store(stored, family.config).items()}
     save_file(stored, str(folder / "model.safetensors"), metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(family.config, indent=2) + "\n")

@@ -26,6 +26,7 @@ import float64
 
 VOCAB = 64
 LENGTHS = [29, 24]
+CORRECTION = "e_score_correction_bias"  # of the scores of experts, in float32 in published files
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -105,6 +106,7 @@ def build(config: dict) -> torch.nn.Module:
     known = {k: v for k, v in config.items() if k not in ("architectures", "model_type", "torch_dtype")}
     hf = transformers.AutoConfig.for_model(config["model_type"], **json.loads(json.dumps(known)))
     hf._attn_implementation = "eager"
+    hf._experts_implementation = "eager"
     with float64.Only64():
         made = getattr(transformers, config["architectures"][0])(hf).double().eval()
     float64.check(made)
@@ -118,16 +120,22 @@ def randomize(made: torch.nn.Module, config: dict, seed: int) -> dict[str, torch
     stored = {}
     for name, parameter in made.named_parameters():
         noise = torch.randn(parameter.shape, generator=random)
-        if name.endswith("bias"):
+        if name.endswith(CORRECTION):
+            value = 0.3 * noise
+        elif name.endswith("bias"):
             value = 0.5 * noise
         elif parameter.dim() == 1 or "norm" in name:
             value = 0.3 * noise + (0.0 if gemma else 1.0)  # Gemma's norm weights are stored minus one
         elif "embed" in name or "lm_head" in name:
             value = noise * 2 / math.sqrt(parameter.shape[1])
         else:
-            value = noise * 1.4 / math.sqrt(parameter.shape[1])
-        stored[name] = value.to(DTYPES[config["torch_dtype"]])
+            value = noise * 1.4 / math.sqrt(parameter.shape[-1])
+        stored[name] = value.to(torch.float32 if name.endswith(CORRECTION) else DTYPES[config["torch_dtype"]])
         parameter.data.copy_(stored[name].double())
+    for name, buffer in made.named_buffers():
+        if name.endswith(CORRECTION):
+            stored[name] = (0.3 * torch.randn(buffer.shape, generator=random)).to(torch.float32)
+            buffer.copy_(stored[name].double())
     return stored
 
 

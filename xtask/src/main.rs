@@ -56,6 +56,7 @@ cargo xtask TASK
              or compute the sizes and the memory of models
   fuzz NAME  fuzz one target for a minute, or all of them; without a name, list them
   bench kernels ...  the CPU device's kernels against the machine's read bandwidth
+  bench scheduler    the host's time for steps of 16 to 4,096 sequences, on a device that computes nothing
   bench cpu ...      models against the machine's ceilings, a peer and a baseline (--help)";
 
 fn main() -> ExitCode {
@@ -111,6 +112,10 @@ fn bench(args: &[String]) -> Result<()> {
         Some("kernels") => {
             let kernels = ["run", "--release", "-p", "akunu-cpu", "--example", "kernels", "--"];
             run(cargo(&kernels).args(&args[1..]))
+        }
+        Some("scheduler") => {
+            let scheduler = ["run", "--release", "-p", "akunu", "--example", "scheduler", "--"];
+            run(cargo(&scheduler).args(&args[1..]))
         }
         Some("cpu") => bench::cpu(&args[1..], &root(), built_akunu),
         _ => bail!("bench what?\n{USAGE}"),

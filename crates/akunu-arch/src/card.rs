@@ -5,7 +5,7 @@ use crate::facts::{Fact, FactRule, LLAMA_FACTS};
 use crate::shape::Shape;
 use crate::tensors::{FusedRule, LLAMA_FUSED, LLAMA_NAMING, LLAMA_TENSORS, Naming, Part, TensorRule};
 use crate::tower::{FeedForwardKind, LayerFn, NormKind, QkNorm, pre_norm};
-use crate::{Activation, ModelConfig, Source, WindowPattern, families, names};
+use crate::{Activation, ModelConfig, RopeScaling, Router, Source, WindowPattern, families, names};
 
 /// Everything that the engine knows about a family of models.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,10 @@ pub struct Card {
     /// Names of tensors in files of whisper.cpp, with the canonical ones: without `.weight` and `.bias`, those of layers
     /// without what comes before them.
     pub ggml_names: &'static [(Part, &'static str, &'static str)],
+    /// Matrices of all experts that Hugging Face files have in one tensor, with the inputs of each expert outermost, and
+    /// their biases in a tensor whose name ends with `_bias`: the name, and the names of the matrices whose outputs
+    /// alternate in it.
+    pub stacked_experts: &'static [(&'static str, &'static [&'static str])],
     /// Lists of per-head vectors in Hugging Face files, each with the name of the tensor that combines the list.
     pub head_lists: &'static [(&'static str, &'static str)],
     /// Prefixes of Hugging Face tensors that this engine does not need.
@@ -56,7 +60,11 @@ pub struct Card {
     pub qk_norm: Option<QkNorm>,
     /// Whether some models of the family have no Q/K norms.
     pub optional_qk_norm: bool,
+    /// Each head has a sink in its softmax.
+    pub sinks: bool,
     pub feed: FeedForwardKind,
+    /// Of layers that are mixtures of experts.
+    pub router: Router,
     /// Embeddings are multiplied by √hidden_size.
     pub scaled_embeddings: bool,
     pub default_window: DefaultWindow,
@@ -122,6 +130,10 @@ pub struct HfKind {
     pub refused: &'static [(&'static str, bool)],
     /// Fields that are not supported if they have any other value.
     pub expected: &'static [(&'static str, &'static str)],
+    /// The same for numbers.
+    pub expected_numbers: &'static [(&'static str, f64)],
+    /// Scaling of RoPE if the file has no settings of it.
+    pub rope_scaling: RopeScaling,
     /// The table of learned positions begins with `pad_token_id + 1` rows for padding.
     pub padded_positions: bool,
 }
@@ -199,6 +211,7 @@ impl Card {
         fused_in_gguf: false,
         naming: LLAMA_NAMING,
         ggml_names: &[],
+        stacked_experts: &[],
         head_lists: &[],
         ignored: &[],
         norm_weight_offset: 0.0,
@@ -210,7 +223,9 @@ impl Card {
         norm: NormKind::Rms,
         qk_norm: None,
         optional_qk_norm: false,
+        sinks: false,
         feed: FeedForwardKind::Gated,
+        router: Router::SOFTMAX,
         scaled_embeddings: false,
         default_window: DefaultWindow::Everywhere,
         full_first: false,
@@ -278,6 +293,11 @@ impl Card {
         self.tensors.iter().flat_map(|list| list.iter())
     }
 
+    /// Whether keys in the cache can be moved to other positions by rotating them: not if norms with weights follow RoPE.
+    pub fn moves_keys(&self) -> bool {
+        self.qk_norm != Some(QkNorm::HeadAfterRope)
+    }
+
     pub fn rope_style(&self, config: &ModelConfig) -> RopeStyle {
         match config.source {
             Source::Gguf | Source::Ggml => self.gguf_rope,
@@ -322,6 +342,8 @@ impl HfKind {
         one_kv_head: None,
         refused: &[],
         expected: &[],
+        expected_numbers: &[],
+        rope_scaling: RopeScaling::None,
         padded_positions: false,
     };
 

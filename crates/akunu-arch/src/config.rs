@@ -63,16 +63,113 @@ pub struct ModelConfig {
     /// Attention is bidirectional. Such a model produces embeddings, not tokens.
     pub bidirectional: bool,
     pub embedding: EmbeddingFacts,
+    /// The experts of layers that route their tokens, if there are such layers.
+    pub experts: Option<ExpertFacts>,
     /// The encoder of audio whose states the decoder attends to, in models that transcribe.
     pub encoder: Option<EncoderFacts>,
     /// The heads (layer, head) of the decoder whose attention to the audio follows what is said, if the files state them.
     pub alignment_heads: Vec<[usize; 2]>,
     /// Parts of the file that are not run, such as a vision encoder.
-    pub left_out: Option<&'static str>,
+    pub left_out: Option<String>,
+    /// The format in which a folder's weights are packed: MLX, GPTQ, AWQ.
+    pub packed_as: Option<&'static str>,
     pub sampling: SuggestedSampling,
     /// End-of-text token ids from the configuration (a vocabulary may add more).
     pub eos_ids: Vec<u32>,
     pub bos_id: Option<u32>,
+}
+
+/// The most experts of a layer.
+pub const MAX_EXPERTS: usize = 1024;
+
+/// A mixture of experts, of which each token is routed to some.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpertFacts {
+    pub count: usize,
+    /// Experts that each token is routed to.
+    pub used: usize,
+    pub ffn_size: usize,
+    /// Feed-forward size of the expert that all tokens share, if the file states one.
+    pub shared_ffn_size: Option<usize>,
+    /// The shares of a token's experts are divided by their sum.
+    pub normalised: bool,
+    /// Shares are multiplied by this, after that.
+    pub scale: f32,
+    /// Groups of equally many experts, and how many of them a token's experts are chosen from.
+    pub groups: [usize; 2],
+    pub router: Router,
+}
+
+/// How a router chooses experts and finds their shares, as far as it is the same in all models of a family.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Router {
+    pub scores: Scores,
+    pub rank: GroupRank,
+    /// Added to the sum by which shares are divided.
+    pub epsilon: f32,
+    /// Of [`Scores::SparseMixer`].
+    pub tolerance: f32,
+}
+
+/// How an expert's score follows from the logits of the router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scores {
+    /// The softmax over all experts.
+    Softmax,
+    /// The sigmoid of each logit.
+    Sigmoid,
+    /// Phi 3.5's: for each choice, a softmax over the experts that are not chosen yet and whose logit is near the largest.
+    SparseMixer,
+}
+
+/// By what groups of experts are ranked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GroupRank {
+    /// The best expert.
+    Best,
+    /// The sum of the two best ones.
+    TwoBest,
+}
+
+impl ExpertFacts {
+    /// Of the expert that all tokens share: its stated size, or that of several experts. 0 is none.
+    pub(crate) fn shared_size(stated: Option<usize>, experts: Option<usize>, each: usize) -> Option<usize> {
+        let together = || experts.map(|experts| experts.saturating_mul(each));
+        stated.or_else(together).filter(|&size| size > 0)
+    }
+
+    /// The problem of numbers that contradict each other.
+    fn contradiction(&self) -> Option<String> {
+        let ExpertFacts { count, used, groups: [groups, groups_used], .. } = *self;
+        if used == 0 || used > count || count > MAX_EXPERTS {
+            return Some(format!(
+                "each token is routed to {used} of {count}; at most {MAX_EXPERTS} experts are supported"
+            ));
+        }
+        if groups_used == 0 || groups_used > groups || !count.is_multiple_of(groups) {
+            return Some(format!("{count} experts in {groups} groups, of which {groups_used} are used"));
+        }
+        let each = count / groups;
+        if used > groups_used * each {
+            return Some(format!(
+                "each token is routed to {used} experts of {groups_used} groups, which have {each} each"
+            ));
+        }
+        let tolerance = self.router.tolerance;
+        if !(tolerance.is_finite() && tolerance >= 0.0) {
+            return Some(format!("the router's tolerance {tolerance} is out of range"));
+        }
+        if self.router.scores == Scores::SparseMixer && (self.normalised || groups > 1) {
+            return Some("a sparse mixer has neither normalised shares nor groups".into());
+        }
+        let by_two = groups > 1 && self.router.rank == GroupRank::TwoBest && each < 2;
+        by_two.then(|| format!("groups of {each} expert cannot be ranked by their two best ones"))
+    }
+}
+
+impl Router {
+    pub const SOFTMAX: Router =
+        Router { scores: Scores::Softmax, rank: GroupRank::Best, epsilon: 0.0, tolerance: 0.0 };
 }
 
 /// The shape of an encoder of audio, as far as it is not the decoder's.
@@ -237,6 +334,9 @@ pub enum RopeScaling {
         beta_slow: f64,
         /// Multiplies cos and sin; `None` means 0.1·ln(factor) + 1.
         attention_factor: Option<f64>,
+        /// The ramp between kept and divided frequencies may begin and end between two pairs of dimensions; otherwise
+        /// its ends are rounded outwards to whole pairs.
+        exact_ramp: bool,
     },
     /// Phi 3: each frequency is divided by its own factor; there are separate factors for contexts beyond the original
     /// length.
@@ -347,6 +447,16 @@ impl ModelConfig {
                 format!("{heads} query heads are not a multiple of {kv_heads} key-value heads"),
             );
         }
+        if let Some(experts) = self.experts {
+            if let Some(problem) = experts.contradiction() {
+                return wrong("expert count", problem);
+            }
+            for size in [Some(experts.ffn_size), experts.shared_ffn_size].into_iter().flatten() {
+                if size == 0 || size > MAX {
+                    return wrong("feed-forward size of an expert", format!("{size} is out of range"));
+                }
+            }
+        }
         if let Some(encoder) = self.encoder {
             for (key, value) in [
                 ("encoder layer count", encoder.layer_count),
@@ -414,6 +524,7 @@ impl ModelConfig {
             ("embedding scale", self.embedding_scale.map(f64::from)),
             ("residual scale", self.residual_scale.map(f64::from)),
             ("logit scale", self.logit_scale.map(f64::from)),
+            ("scale of experts' shares", self.experts.map(|experts| f64::from(experts.scale))),
             ("attention soft cap", self.attention_soft_cap.map(f64::from)),
             ("logit soft cap", self.logit_soft_cap.map(f64::from)),
         ];
@@ -427,7 +538,9 @@ impl ModelConfig {
                 all.push(("RoPE high over low frequency factor", Some(high_freq_factor - low_freq_factor)));
                 all.push(("RoPE original context", Some(original_context as f64)));
             }
-            RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
+            RopeScaling::Yarn {
+                factor, original_context, beta_fast, beta_slow, attention_factor, ..
+            } => {
                 all.push(("RoPE factor", Some(factor)));
                 all.push(("RoPE original context", Some(original_context as f64)));
                 all.push(("RoPE fast beta", Some(beta_fast)));

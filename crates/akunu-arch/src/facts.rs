@@ -41,8 +41,37 @@ pub enum Fact {
     QueryScaling,
     /// Divides the attention factor of YaRN, as an argument of YaRN's own formula.
     YarnLogMultiplier,
+    /// 1: the ramp of YaRN may begin and end between two pairs of dimensions.
+    YarnExactRamp,
     /// Which hidden state a classifier reads, as GGUF's pooling number. `config.json` has its name.
     ClassifierPooling,
+    ExpertCount,
+    /// Experts that each token is routed to.
+    ExpertsUsed,
+    /// Feed-forward size of an expert; `None`: that of the model.
+    ExpertFfnSize,
+    /// Feed-forward size of the expert that all tokens share.
+    SharedFfnSize,
+    /// Experts that all tokens share, of the size of the others: they are one expert of the sum of their sizes.
+    SharedExperts,
+    /// 1: the shares of a token's experts are divided by their sum.
+    NormalisedShares,
+    /// Shares are multiplied by this.
+    ShareScale,
+    /// Groups of equally many experts.
+    ExpertGroups,
+    /// Groups that the experts of a token are chosen from.
+    ExpertGroupsUsed,
+    /// How scores follow from the router's logits: [`SOFTMAX`] or [`SIGMOID`].
+    Scores,
+    /// Of a sparse mixer: half its tolerance.
+    RouterJitter,
+    /// Layers before the first with experts. Only written: layers with experts are those that have a router.
+    DenseLayers,
+    /// Of the layers after those, every n-th has experts. Only written.
+    ExpertsEvery,
+    /// Layers after the last that predict further tokens. They are not run.
+    FurtherLayers,
     /// Of the encoder of audio.
     EncoderLayerCount,
     EncoderHeadCount,
@@ -50,6 +79,10 @@ pub enum Fact {
     EncoderPositions,
     MelBands,
 }
+
+/// GGUF's numbers of [`Fact::Scores`].
+pub const SOFTMAX: usize = 1;
+pub const SIGMOID: usize = 2;
 
 /// How the number in a file is converted to the fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +147,7 @@ pub const LLAMA_FACTS: &[FactRule] = &[
     fact(Fact::PartialRotaryFactor, &[], &["partial_rotary_factor"]),
     fact(Fact::RopeBase, &["rope.freq_base"], &["rope_theta"]),
     fact(Fact::LocalRopeBase, &["rope.freq_base_swa"], &["rope_local_base_freq"]),
+    fact(Fact::YarnExactRamp, &["rope.scaling.yarn_exact_ramp"], &[]),
     fact(Fact::AttentionScale, &["attention.scale"], &[]),
     fact(Fact::AttentionSoftCap, &["attn_logit_softcapping"], &["attn_logit_softcapping"]),
     fact(Fact::LogitSoftCap, &["final_logit_softcapping"], &["final_logit_softcapping"]),
@@ -135,6 +169,23 @@ pub const LAYER_NORM: &[FactRule] = &[fact(
     &["attention.layer_norm_epsilon"],
     &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"],
 )];
+
+/// The numbers of experts, which are as large as a dense feed-forward part would be.
+pub const EXPERTS: &[FactRule] = &[
+    fact(Fact::ExpertCount, &["expert_count"], &["num_experts", "num_local_experts"]),
+    fact(Fact::ExpertsUsed, &["expert_used_count"], &["num_experts_per_tok"]),
+    fact(Fact::NormalisedShares, &["expert_weights_norm"], &["norm_topk_prob"]),
+    fact(Fact::ShareScale, &["expert_weights_scale"], &["routed_scaling_factor"]),
+    fact(Fact::ExpertGroups, &["expert_group_count"], &["n_group"]),
+    fact(Fact::ExpertGroupsUsed, &["expert_group_used_count"], &["topk_group"]),
+    fact(Fact::Scores, &["expert_gating_func"], &[]),
+];
+
+/// The sizes of experts beside that of dense layers.
+pub const EXPERT_SIZES: &[FactRule] = &[
+    fact(Fact::ExpertFfnSize, &["expert_feed_forward_length"], &["moe_intermediate_size"]),
+    fact(Fact::SharedFfnSize, &["expert_shared_feed_forward_length"], &["shared_expert_intermediate_size"]),
+];
 
 /// Whether attention and feed-forward part run in parallel.
 pub const PARALLEL: &[FactRule] =

@@ -19,8 +19,9 @@ pub mod tower;
 
 pub use card::{ACTIVATIONS, Card, DefaultWindow, HfKind, RerankPrompt, RopeStyle, Sliding};
 pub use config::{
-    Activation, EmbeddingFacts, EncoderFacts, MAX_MODULES, ModelConfig, Pooling, QueryScaling, Rope,
-    RopeFactors, RopeScaling, Source, SuggestedSampling, Window, WindowPattern,
+    Activation, EmbeddingFacts, EncoderFacts, ExpertFacts, GroupRank, MAX_EXPERTS, MAX_MODULES, ModelConfig,
+    Pooling, QueryScaling, Rope, RopeFactors, RopeScaling, Router, Scores, Source, SuggestedSampling, Window,
+    WindowPattern,
 };
 pub use families::CARDS;
 pub use ggml::GgmlModel;
@@ -28,5 +29,5 @@ pub use gguf::GgufModel;
 pub use hf::SafeTensorsModel;
 pub use open::{load_model, open_model};
 pub use provider::WeightProvider;
-pub use shape::{Biases, EncoderShape, Shape};
+pub use shape::{Biases, EncoderShape, ExpertShape, Shape};
 pub use tower::NormKind;

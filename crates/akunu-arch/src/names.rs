@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use akunu_format::{FormatError, Place, TensorInfo, printable};
 
 use crate::families::CARDS;
-use crate::tensors::{FusedRule, Kind, Part, Sizes};
+use crate::tensors::{FusedRule, Kind, Part, Sizes, TensorRule};
 use crate::{Card, ModelConfig};
 
 /// Suffixes of tensors that carry no information: buffers that every loader computes itself.
@@ -20,6 +20,9 @@ const IGNORABLE: [&str; 7] = [
     "attn_rot_embd.weight",
 ];
 
+/// How the names of biases end that are added to the scores of experts for choosing.
+const CORRECTION: &str = ".e_score_correction_bias";
+
 pub(crate) fn is_ignorable(name: &str) -> bool {
     IGNORABLE.iter().any(|ending| name.ends_with(ending))
 }
@@ -28,7 +31,17 @@ pub(crate) fn is_ignorable(name: &str) -> bool {
 pub(crate) fn canonical(name: &str, card: &Card) -> Option<String> {
     let naming = &card.naming;
     let plain = naming.prefixes.iter().find_map(|prefix| name.strip_prefix(prefix))?;
-    let (module, kind) = plain.rsplit_once('.')?;
+    let is_parameter = |rule: &TensorRule| {
+        rule.kind == Kind::Parameter && rule.hf.is_some_and(|parameter| plain.ends_with(parameter))
+    };
+    let (module, kind) = if card.tensor_rules().any(is_parameter) {
+        (plain, "weight")
+    } else if plain.ends_with(CORRECTION) {
+        // It is the bias of a module of its own here.
+        (plain.strip_suffix("_bias")?, "bias")
+    } else {
+        plain.rsplit_once('.')?
+    };
     // Old checkpoints use other names for the weights and biases of norms.
     let kind = match kind {
         "gamma" => "weight",
@@ -65,16 +78,21 @@ pub(crate) fn canonical(name: &str, card: &Card) -> Option<String> {
 pub(crate) fn hugging_face(name: &str, card: &Card) -> Option<String> {
     let (module, kind) = name.rsplit_once('.')?;
     let find = |part: Part, name: &str| {
-        let mut rules = card.tensor_rules().filter(|rule| rule.part == part);
-        rules.find(|rule| rule.name == name).and_then(|rule| rule.hf)
+        let rule = card.tensor_rules().find(|rule| rule.part == part && rule.name == name)?;
+        let ending = match rule.kind {
+            Kind::Parameter => String::new(),
+            Kind::Bias if kind == "bias" => "_bias".into(),
+            _ => format!(".{kind}"),
+        };
+        Some(format!("{}{ending}", rule.hf?))
     };
     match layer_and_part(name) {
         Some((of, layer, part)) => {
             let theirs = find(of, part)?;
             let layers = card.naming.of_layers().find(|(part, ..)| *part == of)?.2;
-            Some(format!("{layers}{layer}.{theirs}.{kind}"))
+            Some(format!("{layers}{layer}.{theirs}"))
         }
-        None => Some(format!("{}.{kind}", find(Part::Model, module)?)),
+        None => find(Part::Model, module),
     }
 }
 
@@ -89,6 +107,24 @@ pub(crate) fn is_ignored(name: &str, card: &Card) -> bool {
     is_ignorable(name) || card.ignored.iter().any(|start| plain.starts_with(start))
 }
 
+/// What layers that predict further tokens are called in reports.
+pub(crate) const FURTHER_LAYERS: &str = "layers that predict further tokens";
+
+/// Whether a canonical name is that of a tensor in one of `count` layers from `first` on.
+pub(crate) fn is_layer_of(name: &str, first: usize, count: usize) -> bool {
+    let layer = name.strip_prefix("blk.").and_then(|rest| layer_number(rest.split('.').next()?));
+    layer.is_some_and(|layer| layer.checked_sub(first).is_some_and(|at| at < count))
+}
+
+/// The layer of a Hugging Face tensor.
+pub(crate) fn hf_layer(name: &str, card: &Card) -> Option<usize> {
+    let naming = &card.naming;
+    let plain = naming.prefixes.iter().find_map(|prefix| name.strip_prefix(prefix))?;
+    let layers = naming.layers.strip_prefix(naming.root).unwrap_or(naming.layers);
+    let rest = plain.strip_prefix(naming.layers).or_else(|| plain.strip_prefix(layers))?;
+    layer_number(rest.split('.').next()?)
+}
+
 /// Gives every tensor its canonical name.
 pub(crate) fn rename(
     mut tensors: Vec<TensorInfo>,
@@ -98,6 +134,12 @@ pub(crate) fn rename(
     for tensor in &mut tensors {
         tensor.name = canonical(&tensor.name, card).ok_or_else(|| unknown(&tensor.name, architecture))?;
         join_taps(tensor, card);
+        // The gate of a shared expert is a matrix of one row, and in some files so is the bias of experts.
+        let is_vector =
+            ["ffn_gate_inp_shexp.weight", "exp_probs_b.bias"].iter().any(|end| tensor.name.ends_with(end));
+        if is_vector && tensor.shape.len() == 2 && tensor.shape[0] == 1 {
+            tensor.shape.remove(0);
+        }
     }
     // The first matrix of a classifier without the second is a leftover of training.
     if !tensors.iter().any(|tensor| tensor.name == "cls.output.weight") {
@@ -216,7 +258,7 @@ fn split(stack: &TensorInfo, parts: impl Iterator<Item = (String, usize)>, out: 
         shape[0] = rows;
         let part = |place: Place| place.rows(first, rows, all);
         let Place { offset, bytes, .. } = part(stack.place());
-        let scales_offsets = stack.scales_offsets.map(|planes| planes.map(part));
+        let scales_offsets = stack.scales_offsets.map(|plane| plane.map(part));
         first += rows;
         out.push(TensorInfo { name, shape, offset, bytes, scales_offsets, ..stack.clone() });
     }

@@ -27,17 +27,38 @@ pub struct Shape {
     pub biases: Biases,
     /// For embedding models.
     pub pooling: Option<Pooling>,
+    /// For mixtures of experts.
+    pub experts: Option<ExpertShape>,
     /// For models that transcribe.
     pub encoder: Option<EncoderShape>,
 }
 
-/// Which matrices of layers have biases. If any do, norms and convolutions have one too.
+/// A mixture of experts in all layers but the first ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertShape {
+    pub count: usize,
+    /// Experts that each token is routed to.
+    pub used: usize,
+    pub ffn: usize,
+    /// Of the expert that all tokens share.
+    pub shared_ffn: Option<usize>,
+    /// Layers before the first with experts.
+    pub dense_layers: usize,
+}
+
+/// Which matrices of layers have biases. With [`Biases::All`] and [`Biases::AllButKeys`], norms and convolutions have
+/// one too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Biases {
     None,
+    /// Matrices, norms and convolutions.
     All,
-    /// All but those that produce keys.
+    /// The same, except the matrices that produce keys.
     AllButKeys,
+    /// All of them, and nothing else.
+    Matrices,
+    /// Those that produce queries, keys and values, and nothing else.
+    Qkv,
 }
 
 /// The shape of an encoder of audio, as far as it is not the decoder's.

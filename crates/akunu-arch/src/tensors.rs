@@ -27,6 +27,11 @@ pub enum Dim {
     DistanceBuckets,
     /// Half the number of rotated dimensions.
     RopePairs,
+    Experts,
+    /// Feed-forward size of an expert.
+    ExpertFfn,
+    /// Of the expert that all tokens share.
+    SharedFfn,
     /// Of the encoder of audio.
     EncoderFfn,
     EncoderPositions,
@@ -46,7 +51,16 @@ pub struct Sizes {
     pub head_dim: usize,
     pub rope_dims: usize,
     pub positions: usize,
+    pub experts: ExpertSizes,
     pub encoder: EncoderSizes,
+}
+
+/// The sizes of a mixture of experts; 0 without one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExpertSizes {
+    pub count: usize,
+    pub ffn: usize,
+    pub shared_ffn: usize,
 }
 
 /// The sizes of an encoder of audio; 0 without one.
@@ -73,6 +87,9 @@ impl Dim {
             Dim::Labels => 1,
             Dim::DistanceBuckets => 32,
             Dim::RopePairs => sizes.rope_dims / 2,
+            Dim::Experts => sizes.experts.count,
+            Dim::ExpertFfn => sizes.experts.ffn,
+            Dim::SharedFfn => sizes.experts.shared_ffn,
             Dim::EncoderFfn => sizes.encoder.ffn,
             Dim::EncoderPositions => sizes.encoder.positions,
             Dim::ThreeFrames => 3 * sizes.encoder.bands,
@@ -92,6 +109,11 @@ impl From<&ModelConfig> for Sizes {
             head_dim: config.head_dim,
             rope_dims: config.rope.dims,
             positions: config.context_length,
+            experts: config.experts.map_or_else(ExpertSizes::default, |experts| ExpertSizes {
+                count: experts.count,
+                ffn: experts.ffn_size,
+                shared_ffn: experts.shared_ffn_size.unwrap_or(0),
+            }),
             encoder: config.encoder.as_ref().map_or_else(EncoderSizes::default, |encoder| EncoderSizes {
                 ffn: encoder.ffn_size,
                 positions: encoder.positions,
@@ -112,6 +134,11 @@ impl From<&Shape> for Sizes {
             head_dim: shape.head_dim,
             rope_dims: shape.head_dim,
             positions: shape.context,
+            experts: shape.experts.map_or_else(ExpertSizes::default, |experts| ExpertSizes {
+                count: experts.count,
+                ffn: experts.ffn,
+                shared_ffn: experts.shared_ffn.unwrap_or(0),
+            }),
             encoder: shape.encoder.map_or_else(EncoderSizes::default, |encoder| EncoderSizes {
                 ffn: shape.ffn,
                 positions: encoder.positions,
@@ -136,6 +163,11 @@ pub enum Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Matrix,
+    /// The matrix of each expert, one after the other. Hugging Face files have them apart, with the number of the expert
+    /// in the name, as in `mlp.experts.3.gate_proj`.
+    Experts,
+    /// The same, of matrices that write into the residual stream.
+    ResidualExperts,
     /// A matrix that writes into the residual stream: random weights have a smaller spread, so that depth does not
     /// matter.
     Residual,
@@ -143,6 +175,10 @@ pub enum Kind {
     Rotated,
     /// The card's `norm_weight_offset` is added.
     Norm,
+    /// A parameter that is in no module of its own: its Hugging Face name does not end with `.weight`.
+    Parameter,
+    /// Added to the scores of experts for choosing: a tensor whose name ends with `.bias`.
+    Bias,
     /// Divisors of the RoPE frequencies. Only in GGUF files, and optional.
     RopeFactors,
     /// The output matrix; if absent, the embedding is used.
@@ -171,6 +207,26 @@ impl TensorRule {
     pub fn is_classifier(&self) -> bool {
         self.name == "cls" || self.name.starts_with("cls.")
     }
+
+    /// Whether it belongs to a router or its experts.
+    pub fn is_of_experts(&self) -> bool {
+        self.name == "ffn_gate_inp" || self.name.ends_with("_exps") || self.kind == Kind::Bias
+    }
+
+    /// Whether it is a norm of queries or keys.
+    pub fn is_of_qk_norm(&self) -> bool {
+        matches!(self.name, "attn_q_norm" | "attn_k_norm")
+    }
+
+    /// Whether it belongs to the expert that all tokens share.
+    pub fn is_of_shared_expert(&self) -> bool {
+        self.name.ends_with("_shexp")
+    }
+
+    /// Whether it is a matrix of a dense feed-forward part.
+    pub fn is_of_dense_feed(&self) -> bool {
+        self.part == Part::Layer && matches!(self.name, "ffn_gate" | "ffn_up" | "ffn_down")
+    }
 }
 
 /// Tensors that a file may store fused into one, concatenated by rows.
@@ -193,6 +249,8 @@ pub enum FusedLayout {
     Parts,
     /// Grouped by KV head: its query heads, its key, its value; then the next KV head.
     KvHeads,
+    /// Grouped by expert: all parts of the first, then of the next.
+    Experts,
 }
 
 /// Prefixes of Hugging Face tensor names.
@@ -299,6 +357,10 @@ pub const ATTN_OUTPUT: &[TensorRule] =
 pub const FFN_NORM: &[TensorRule] =
     &[layer("ffn_norm", "post_attention_layernorm", Kind::Norm, &[Dim::Hidden])];
 
+/// The same norm in GGUF files of families whose names are those of Hugging Face.
+pub const SECOND_NORM: &[TensorRule] =
+    &[layer("post_attention_norm", "post_attention_layernorm", Kind::Norm, &[Dim::Hidden])];
+
 /// Norms before and after attention and the feed-forward part. `post_attention_layernorm` follows attention here; in
 /// LLaMA, the tensor of the same name precedes the feed-forward part.
 pub const SANDWICH_NORMS: &[TensorRule] = &[
@@ -312,6 +374,44 @@ pub const GATED_FFN: &[TensorRule] = &[
     layer("ffn_gate", "mlp.gate_proj", Kind::Matrix, &[Dim::Ffn, Dim::Hidden]),
     layer("ffn_up", "mlp.up_proj", Kind::Matrix, &[Dim::Ffn, Dim::Hidden]),
     layer("ffn_down", "mlp.down_proj", Kind::Residual, &[Dim::Hidden, Dim::Ffn]),
+];
+
+pub const ROUTER: &[TensorRule] =
+    &[layer("ffn_gate_inp", "mlp.gate", Kind::Matrix, &[Dim::Experts, Dim::Hidden])];
+
+pub const EXPERTS: &[TensorRule] = &[
+    layer(
+        "ffn_gate_exps",
+        "mlp.experts.gate_proj",
+        Kind::Experts,
+        &[Dim::Experts, Dim::ExpertFfn, Dim::Hidden],
+    ),
+    layer("ffn_up_exps", "mlp.experts.up_proj", Kind::Experts, &[Dim::Experts, Dim::ExpertFfn, Dim::Hidden]),
+    layer(
+        "ffn_down_exps",
+        "mlp.experts.down_proj",
+        Kind::ResidualExperts,
+        &[Dim::Experts, Dim::Hidden, Dim::ExpertFfn],
+    ),
+];
+
+/// Added to the scores of experts for choosing.
+pub const EXPERT_BIAS: &[TensorRule] =
+    &[layer("exp_probs_b", "mlp.gate.e_score_correction", Kind::Bias, &[Dim::Experts])];
+
+/// The experts that all tokens share, as one without a gate.
+pub const SHARED_EXPERTS: &[TensorRule] = &[
+    layer("ffn_gate_shexp", "mlp.shared_experts.gate_proj", Kind::Matrix, &[Dim::SharedFfn, Dim::Hidden]),
+    layer("ffn_up_shexp", "mlp.shared_experts.up_proj", Kind::Matrix, &[Dim::SharedFfn, Dim::Hidden]),
+    layer("ffn_down_shexp", "mlp.shared_experts.down_proj", Kind::Residual, &[Dim::Hidden, Dim::SharedFfn]),
+];
+
+/// The expert that all tokens share, and its gate.
+pub const SHARED_EXPERT: &[TensorRule] = &[
+    layer("ffn_gate_inp_shexp", "mlp.shared_expert_gate", Kind::Matrix, &[Dim::Hidden]),
+    layer("ffn_gate_shexp", "mlp.shared_expert.gate_proj", Kind::Matrix, &[Dim::SharedFfn, Dim::Hidden]),
+    layer("ffn_up_shexp", "mlp.shared_expert.up_proj", Kind::Matrix, &[Dim::SharedFfn, Dim::Hidden]),
+    layer("ffn_down_shexp", "mlp.shared_expert.down_proj", Kind::Residual, &[Dim::Hidden, Dim::SharedFfn]),
 ];
 
 pub const OUTPUT: &[TensorRule] = &[

@@ -45,6 +45,8 @@ pub enum BlockKind {
     AttendAcross { x: State },
     /// The feed-forward part.
     Feed { x: State, kind: FeedForwardKind },
+    /// A router and the experts that it chooses for each token, with the expert that all tokens share if the file has one.
+    Experts { x: State },
     /// `residual + scale · x`.
     Add { residual: State, x: State, scale: f32 },
 }
@@ -58,11 +60,13 @@ pub enum NormKind {
     Layer,
 }
 
-/// How Q and K are normalized before RoPE.
+/// How Q and K are normalized, before RoPE unless stated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QkNorm {
     /// Each head separately, with weights shared by all heads.
     Head,
+    /// The same, after RoPE.
+    HeadAfterRope,
     /// Each head separately, with separate weights for each head.
     PerHeadWeights,
     /// All heads together.
@@ -78,6 +82,8 @@ pub struct Attention {
     /// The positions that a token attends to; `None` means the whole text, or the text up to the token if attention is
     /// causal.
     pub window: Option<Span>,
+    /// Whether each head has a sink: a learned score without a position, which takes its share of the softmax.
+    pub sinks: bool,
 }
 
 /// A range of positions around a token's own.
@@ -101,6 +107,9 @@ pub enum Rotation {
 pub enum FeedForwardKind {
     /// `down(activation(gate(x)) · up(x))`.
     Gated,
+    /// `down(g · σ(1.702 · g) · (u + 1))`, where g is `gate(x)` but at most 7, and u is `up(x)` limited to −7 ..= 7. Of
+    /// experts only.
+    Clamped,
     /// `down(activation(up(x)))`.
     Plain,
 }
@@ -148,14 +157,19 @@ impl Layer<'_> {
             true => Span { behind: size / 2 + 1, ahead: size / 2 },
             false => Span { behind: size, ahead: 0 },
         });
-        self.push(BlockKind::Attend { x, attention: Attention { qk_norm, rotation, window } })
+        let sinks = self.card.sinks;
+        self.push(BlockKind::Attend { x, attention: Attention { qk_norm, rotation, window, sinks } })
     }
 
     pub fn attend_across(&mut self, x: State) -> State {
         self.push(BlockKind::AttendAcross { x })
     }
 
+    /// The feed-forward part: a mixture of experts in layers that have a router.
     pub fn feed(&mut self, x: State) -> State {
+        if self.has("ffn_gate_inp.weight") {
+            return self.push(BlockKind::Experts { x });
+        }
         self.push(BlockKind::Feed { x, kind: self.card.feed })
     }
 
@@ -224,10 +238,19 @@ impl Card {
 
 /// A norm before each part, as in LLaMA and most families.
 pub fn pre_norm(layer: &mut Layer<'_>, x: State) -> State {
+    norm_before_parts(layer, x, "ffn_norm")
+}
+
+/// The same, where the norm before the feed-forward part is [`crate::tensors::SECOND_NORM`].
+pub fn pre_norm_second(layer: &mut Layer<'_>, x: State) -> State {
+    norm_before_parts(layer, x, "post_attention_norm")
+}
+
+fn norm_before_parts(layer: &mut Layer<'_>, x: State, before_feed: &'static str) -> State {
     let normed = layer.norm("attn_norm", x);
     let attended = layer.attend(normed);
     let x = layer.add(x, attended);
-    let normed = layer.norm("ffn_norm", x);
+    let normed = layer.norm(before_feed, x);
     let fed = layer.feed(normed);
     layer.add(x, fed)
 }

@@ -75,6 +75,7 @@ fn status_of(error: &Error) -> Status {
         Error::Shared(error) => status_of(error),
         Error::Format(_) | Error::Plan(_) => Status::Model,
         error if error.is_out_of_memory() => Status::Memory,
+        Error::CacheFull { .. } => Status::Memory,
         Error::Device(DeviceError::Cancelled) => Status::Cancelled,
         Error::Panicked { .. } => Status::Internal,
         Error::Device(_) | Error::UnknownDevice { .. } => Status::Device,

@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use akunu::ProfileOptions;
+use akunu::{PassRows, ProfileOptions};
 
 use crate::arguments::{OutBuffer, write};
 use crate::boundary::{Failure, Status, guard};
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn akunu_profile_decode_step(
             return unsafe { write(count, model.info.labels.len(), "the count") };
         }
         let passes = if passes == 0 { ProfileOptions::default().passes } else { passes as usize };
-        let options = ProfileOptions { passes, depth: depth as usize, rows: 1 };
+        let options = ProfileOptions { passes, depth: depth as usize, rows: PassRows::Step(1) };
         let times = model.queue()?.run(move |worker| {
             worker.fresh = None;
             Ok(worker.engine.profile(options)?.iter().map(|command| command.ns).collect::<Vec<u64>>())

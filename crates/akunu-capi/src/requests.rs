@@ -268,7 +268,9 @@ impl RequestQueue {
         submitted.map_err(|refused| {
             self.mail.remove(number);
             match refused {
-                Refused::QueueFull { .. } => Failure::new(Status::QueueFull, refused.to_string()),
+                Refused::QueueFull { .. } | Refused::TooLate { .. } => {
+                    Failure::new(Status::QueueFull, refused.to_string())
+                }
                 Refused::Closed if self.mail.lock().is_closing => freed("model"),
                 Refused::Closed => broken(),
             }

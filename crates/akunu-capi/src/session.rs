@@ -147,6 +147,12 @@ pub unsafe extern "C" fn akunu_session_truncate(session: *mut SessionHandle, len
                     "the session has {len} tokens and cannot be truncated to {length}"
                 )));
             }
+            let reach = state.session.reach(length);
+            if reach < length {
+                return Err(Failure::argument(format!(
+                    "the window before token {length} is no longer in the cache: the session can be truncated to {reach}"
+                )));
+            }
             state.session.truncate(length);
             state.pending.clear();
             Ok(())

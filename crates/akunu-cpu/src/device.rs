@@ -1,7 +1,7 @@
 //! [`CpuDevice`]: buffers, prepared tables and the thread pool, behind the trait of all devices.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use akunu_format::Region;
 use akunu_plan::device::{buffer_in, check_bytes, check_range, check_submission, part_of};
@@ -9,7 +9,7 @@ use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, KeyOrder, Outcome, ReplayId,
     Submission,
 };
-use akunu_pool::{Panicked, Pool, WorkQueue};
+use akunu_pool::{Panicked, Pool, Work, WorkQueue};
 
 use crate::execution::{Execution, State};
 use crate::groups;
@@ -17,7 +17,7 @@ use crate::host;
 use crate::isa::Isa;
 use crate::isa::table::Kernels;
 use crate::memory::{Buffer, Owned};
-use crate::panel::{Scratch, Shared};
+use crate::panel::{BLOCK, Scratch, Shared};
 use crate::prepare::{Buffers, Prepared, prepare};
 use crate::read_pattern::ReadPattern;
 
@@ -102,6 +102,7 @@ pub fn capabilities(isa: Isa, threads: usize) -> Capabilities {
         folds: false,
         half_products: None,
         keys: KeyOrder::GroupsOf16,
+        block: BLOCK,
         in_place: InPlace::All,
         // A step takes long compared with sampling on the host.
         samples: false,
@@ -271,6 +272,30 @@ impl CpuDevice {
     }
 }
 
+/// Work of the host, see [`Device::on_threads`].
+struct OnThreads<'a> {
+    bytes: &'a [u8],
+    parts: usize,
+    next: AtomicUsize,
+    work: &'a (dyn Fn(usize, &[u8]) + Sync),
+}
+
+impl Work for OnThreads<'_> {
+    fn run(&self, _worker: usize, _part: usize) {
+        loop {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            if index >= self.parts {
+                return;
+            }
+            (self.work)(index, self.bytes);
+        }
+    }
+
+    fn next(&self) -> bool {
+        false
+    }
+}
+
 impl Device for CpuDevice {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -304,6 +329,23 @@ impl Device for CpuDevice {
         // SAFETY: `place` returned a pointer to `bytes.len()` bytes inside the buffer, and no table is being executed.
         unsafe { place.cast_const().copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
+    }
+
+    fn on_threads(
+        &mut self,
+        buffer: DeviceBuffer,
+        parts: usize,
+        work: &(dyn Fn(usize, &[u8]) + Sync),
+    ) -> Result<bool, DeviceError> {
+        let (owner, start) = self.place(buffer, 0, 0)?;
+        // SAFETY: a buffer is initialised memory of this size. No table is being executed, because the device is mutably
+        // borrowed, and `work` has no access to the device, so nothing writes the buffer.
+        let bytes = unsafe { std::slice::from_raw_parts(start.cast_const(), owner.bytes() as usize) };
+        let work = OnThreads { bytes, parts, next: AtomicUsize::new(0), work };
+        match self.pool.run(&work) {
+            Ok(()) => Ok(true),
+            Err(Panicked) => Err(failed("work of the host panicked on its threads".into())),
+        }
     }
 
     fn prepare(

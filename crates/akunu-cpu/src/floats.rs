@@ -1,8 +1,9 @@
-//! Products with unquantised weights, in the canonical arithmetic of [`crate::tile`].
+//! Products with weights that are multiplied as f32, in the canonical arithmetic of [`crate::tile`].
 
 use crate::formats::floats::FloatWeight;
 use crate::isa::Lanes;
 use crate::panel::{FLOAT_CHUNK, FLOAT_OUTPUTS, TILE_ROWS};
+use crate::planes::ScalesOf;
 use crate::tile::Tile;
 
 /// # Safety
@@ -15,7 +16,8 @@ pub(crate) unsafe fn rows<V: Lanes, W: FloatWeight>(t: &Tile) {
             return float_panels::<V, W>(t);
         }
         for o in 0..t.outputs {
-            let [v] = float_row::<V, W, 1>([t.weights.add(o * t.stride)], t.x.cast(), t.inputs, t.ahead(o));
+            let w = [(t.weights.add(o * t.stride), t.planes.of_output(o))];
+            let [v] = float_row::<V, W, 1>(w, t.x.cast(), t.inputs, t.ahead(o));
             *t.out.add(o) = v.sum();
         }
     }
@@ -29,7 +31,7 @@ pub(crate) unsafe fn streams<V: Lanes, W: FloatWeight>(t: &[Tile]) {
     unsafe {
         for o in 0..t[0].outputs {
             for four in t.as_chunks::<4>().0 {
-                let w = four.each_ref().map(|t| t.weights.add(o * t.stride));
+                let w = four.each_ref().map(|t| (t.weights.add(o * t.stride), t.planes.of_output(o)));
                 let lanes = float_row::<V, W, 4>(w, t[0].x.cast(), t[0].inputs, t[0].ahead(o));
                 for s in 0..4 {
                     *four[s].out.add(o) = lanes[s].sum();
@@ -42,10 +44,10 @@ pub(crate) unsafe fn streams<V: Lanes, W: FloatWeight>(t: &[Tile]) {
 /// O outputs of a single row, from weights in their stored layout.
 ///
 /// # Safety
-/// `inputs` weights can be read at each pointer of `w`, and as many activations at `x`.
+/// `inputs` weights can be read at each pointer of `w`, with their scales, and as many activations at `x`.
 #[inline(always)]
 unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(
-    w: [*const u8; O],
+    w: [(*const u8, ScalesOf); O],
     x: *const f32,
     inputs: usize,
     ahead: usize,
@@ -57,9 +59,9 @@ unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(
         while i + 16 <= inputs {
             let xs = V::load(x.add(i));
             for o in 0..O {
-                let w = w[o].add(i * W::BYTES);
+                let (w, scales) = (w[o].0.add(i * W::BYTES), w[o].1);
                 V::prefetch(w.wrapping_add(ahead));
-                acc[o] = W::load::<V>(w).fma(xs, acc[o]);
+                acc[o] = W::weights::<V>(w, scales, i).fma(xs, acc[o]);
             }
             i += 16;
         }
@@ -67,7 +69,8 @@ unsafe fn float_row<V: Lanes, W: FloatWeight, const O: usize>(
             let n = inputs - i;
             let xs = V::load_n(x.add(i), n);
             for o in 0..O {
-                acc[o] = W::load_n::<V>(w[o].add(i * W::BYTES), n).fma(xs, acc[o]);
+                let (w, scales) = (w[o].0.add(i * W::BYTES), w[o].1);
+                acc[o] = W::weights_n::<V>(w, n, scales, i).fma(xs, acc[o]);
             }
         }
     }
@@ -140,15 +143,17 @@ unsafe fn unpack_floats<V: Lanes, W: FloatWeight>(
     // whole chunk of each.
     unsafe {
         for o in 0..FLOAT_OUTPUTS {
-            let w = t.weights.add((first + o).min(t.outputs - 1) * t.stride + from * W::BYTES);
+            let output = (first + o).min(t.outputs - 1);
+            let (w, scales) =
+                (t.weights.add(output * t.stride + from * W::BYTES), t.planes.of_output(output));
             let to = panel.add(o * FLOAT_CHUNK);
             let mut i = 0;
             while i + 16 <= n {
-                W::load::<V>(w.add(i * W::BYTES)).store(to.add(i));
+                W::weights::<V>(w.add(i * W::BYTES), scales, from + i).store(to.add(i));
                 i += 16;
             }
             if i < n {
-                W::load_n::<V>(w.add(i * W::BYTES), n - i).store(to.add(i));
+                W::weights_n::<V>(w.add(i * W::BYTES), n - i, scales, from + i).store(to.add(i));
             }
         }
     }

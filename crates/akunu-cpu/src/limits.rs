@@ -1,18 +1,20 @@
 //! Limits of the CPU kernels, checked when a table is prepared.
 
 use akunu_plan::ops::{
-    self, AttentionParams, GluMatmulParams, HeadScoresParams, KvMoveParams, MatmulParams, QkvParams,
-    RopeKvParams,
+    self, AttentionParams, ExpertParams, GluMatmulParams, HeadScoresParams, KvMoveParams, MatmulParams,
+    QkvParams, RopeKvParams,
 };
 use akunu_plan::{DType, DispatchCommand, DispatchTable, EntryBounds, Kernel, KeyOrder, q8};
 
-use crate::panel::{MAX_HEAD, MAX_ROW};
+use crate::panel::{KV_TILE, MAX_HEAD, MAX_ROW};
 
 pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<(), String> {
     let in_halves = match command.kernel {
         Kernel::Norm(ops::Norm { out, .. })
         | Kernel::GluMatmul(ops::GluMatmul { out, .. })
         | Kernel::Glu(ops::Glu { out, .. })
+        | Kernel::ExpertGlu(ops::ExpertGlu { out, .. })
+        | Kernel::Gather(ops::Gather { form: out })
         | Kernel::Round(ops::Round { out })
         | Kernel::Attention(ops::Attention { out, .. }) => out.f16(),
         Kernel::Activate(ops::Activate { input, out, .. }) => input.f16() || out.f16(),
@@ -31,13 +33,17 @@ pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<
         Kernel::GluMatmul(ops::GluMatmul { weight, q8, .. }) => {
             input(weight, q8, command.params::<GluMatmulParams>().inputs)
         }
+        Kernel::ExpertMatmul(ops::ExpertMatmul { weight, q8, .. })
+        | Kernel::ExpertGlu(ops::ExpertGlu { weight, q8, .. }) => {
+            input(weight, q8, command.params::<ExpertParams>().inputs)
+        }
         Kernel::RopeKv(_) => {
             let p: RopeKvParams = command.params();
-            head(p.head_dim).and_then(|()| keys(table, p.positions))
+            head(p.head_dim).and_then(|()| keys(table, p.positions, p.block))
         }
         Kernel::KvShift(_) | Kernel::KvCopy(_) => {
             let p: KvMoveParams = command.params();
-            head(p.head_dim).and_then(|()| keys(table, p.positions))
+            head(p.head_dim).and_then(|()| keys(table, p.positions, p.block))
         }
         Kernel::Attention(ops::Attention { out, .. }) => {
             let p: AttentionParams = command.params();
@@ -45,9 +51,14 @@ pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<
             if out.q8() && !group.is_multiple_of(q8::BLOCK as u64) {
                 return Err(format!("a group of heads of {group} is not whole q8 blocks"));
             }
-            head(p.head_dim).and_then(|()| keys(table, p.positions))
+            // A tile is in one block.
+            let in_one = p.block == 0 || table.bounds.context() <= p.block;
+            if !in_one && !p.block.is_multiple_of(KV_TILE as u32) {
+                return Err(format!("blocks of {} positions; multiples of {KV_TILE} are supported", p.block));
+            }
+            head(p.head_dim).and_then(|()| keys(table, p.positions, p.block))
         }
-        Kernel::HeadScores(_) => keys(table, command.params::<HeadScoresParams>().positions),
+        Kernel::HeadScores(_) => keys(table, command.params::<HeadScoresParams>().positions, 0),
         _ => Ok(()),
     }
 }
@@ -81,9 +92,12 @@ fn head(head_dim: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Keys are interleaved in groups of 16 positions, and a group must belong to one sequence.
-fn keys(table: &DispatchTable, positions: u32) -> Result<(), String> {
+/// Keys are interleaved in groups of 16 positions, and a group must belong to one sequence and one block.
+fn keys(table: &DispatchTable, positions: u32, block: u32) -> Result<(), String> {
     let alignment = KeyOrder::GroupsOf16.alignment() as u32;
+    if !block.is_multiple_of(alignment) {
+        return Err(format!("blocks of {block} positions; multiples of {alignment} are supported"));
+    }
     if !positions.is_multiple_of(alignment) {
         return Err(format!("a cache of {positions} positions; multiples of {alignment} are supported"));
     }

@@ -2,6 +2,7 @@
 //! tests at the end of this file find, in ulps.
 
 use akunu_plan::Activation;
+use akunu_plan::ops::GluKind;
 
 use crate::isa::Lanes;
 
@@ -96,6 +97,20 @@ pub(crate) fn activation<V: Lanes>(activation: Activation, x: V) -> V {
     }
 }
 
+#[inline(always)]
+pub(crate) fn glu<V: Lanes>(kind: GluKind, gate: V, up: V) -> V {
+    match kind {
+        GluKind::Plain(kind) => activation(kind, gate).mul(up),
+        GluKind::Clamped => {
+            // The bound is the first operand of each comparison, so that NaN passes through.
+            let (least, most) = (V::splat(-GluKind::LIMIT), V::splat(GluKind::LIMIT));
+            let (gate, up) = (most.min(gate), most.min(least.max(up)));
+            let power = exp(gate.mul(V::splat(-GluKind::SLOPE)));
+            gate.div(V::splat(1.0).add(power)).mul(up.add(V::splat(1.0)))
+        }
+    }
+}
+
 /// `cap · tanh(x / cap)`
 #[inline(always)]
 pub(crate) fn soft_cap<V: Lanes>(cap: f32, x: V) -> V {
@@ -150,6 +165,17 @@ pub(crate) fn sin_cos(x: f64) -> (f64, f64) {
 mod tests {
     use super::*;
     use crate::isa::scalar::lanes::Scalar;
+
+    #[test]
+    fn a_clamped_glu_limits_gate_above_and_up_on_both_sides() {
+        let of = |gate: f32, up: f32| glu(GluKind::Clamped, Scalar::splat(gate), Scalar::splat(up)).0[0];
+        assert_eq!(of(8.0, 2.0), of(7.0, 2.0));
+        assert_ne!(of(-8.0, 2.0), of(-7.0, 2.0));
+        assert_eq!((of(1.0, 9.0), of(1.0, -9.0)), (of(1.0, 7.0), of(1.0, -7.0)));
+        assert_eq!((of(-1000.0, 1.0), of(f32::INFINITY, -1.0)), (0.0, 0.0));
+        assert!((of(1.0, 0.5) - 1.5 * 0.845_795_5).abs() < 1e-6);
+        assert!(of(f32::NAN, 1.0).is_nan() && of(1.0, f32::NAN).is_nan());
+    }
 
     fn of(f: fn(Scalar) -> Scalar, x: f32) -> f32 {
         f(Scalar::splat(x)).0[0]

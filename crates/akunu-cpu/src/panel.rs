@@ -22,6 +22,8 @@ pub(crate) const FLOAT_CHUNK: usize = 512;
 pub(crate) const MAX_ROW: usize = 1 << 17;
 /// Positions of one attention tile: two groups of sixteen.
 pub(crate) const KV_TILE: usize = 32;
+/// Positions of a block of the cache: whole tiles, so that a tile is in one block.
+pub(crate) const BLOCK: usize = 64;
 /// Positions per segment; the partial results of segments are merged in order.
 pub(crate) const SEGMENT: usize = 256;
 /// The stride of a state's scores, padded by a cache line so that states do not map to the same cache sets.

@@ -1,6 +1,6 @@
-//! Scales and offsets in separate planes, as in MLX files.
+//! Scales and offsets in separate planes, as in MLX files and FP8.
 
-use akunu_format::ScaleType;
+use akunu_format::{Fp8, ScaleType};
 use akunu_plan::DType;
 
 use crate::isa::Lanes;
@@ -20,6 +20,27 @@ pub(crate) struct Planes {
     pub(crate) kind: ScaleType,
     /// 1, 2 or 4; a row is a multiple of it.
     pub(crate) blocks: usize,
+    /// Of FP8, whose scales are f32: log₂ of the inputs that share one.
+    pub(crate) shift: u32,
+}
+
+/// The scales of one output of FP8.
+#[derive(Clone, Copy)]
+pub(crate) struct ScalesOf {
+    scales: *const u8,
+    shift: u32,
+}
+
+impl ScalesOf {
+    /// The scale of input `i`.
+    ///
+    /// # Safety
+    /// The scales of a whole row can be read, and `i` is an input of it.
+    #[inline(always)]
+    pub(crate) unsafe fn at(self, i: usize) -> f32 {
+        // SAFETY: as the caller promises.
+        unsafe { self.scales.add((i >> self.shift) * 4).cast::<f32>().read_unaligned() }
+    }
 }
 
 impl Planes {
@@ -30,13 +51,24 @@ impl Planes {
             DType::Affine(affine) => (affine.scales(), affine.group() / 32),
             _ => (ScaleType::F32, 1),
         };
+        let shift = match dtype {
+            DType::Fp8(Fp8::G128) => 7,
+            // Every input is below this power of two.
+            _ => usize::BITS - 1,
+        };
         let stride = dtype.plane_bytes(inputs).map_or(0, |planes| planes[1]);
-        Planes { scales: std::ptr::null(), offsets: std::ptr::null(), stride, kind, blocks }
+        Planes { scales: std::ptr::null(), offsets: std::ptr::null(), stride, kind, blocks, shift }
     }
 
     pub(crate) fn at(self, scales: *const u8, offsets: *const u8, output: usize) -> Planes {
         let from = output * self.stride;
         Planes { scales: scales.wrapping_add(from), offsets: offsets.wrapping_add(from), ..self }
+    }
+
+    /// The scales of output `o`, of FP8.
+    #[inline(always)]
+    pub(crate) fn of_output(&self, o: usize) -> ScalesOf {
+        ScalesOf { scales: self.scales.wrapping_add(o * self.stride), shift: self.shift }
     }
 
     /// The scales and offsets of `count` ≤ 16 blocks of output `o` from block `first` (a multiple of 16) on; other

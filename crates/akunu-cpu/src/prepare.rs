@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use akunu_plan::device::{check_bytes, index_of};
+use akunu_plan::ops::ExpertParams;
 use akunu_plan::table::MAX_BINDINGS;
 use akunu_plan::{
     Access, Binding, BufferId, Content, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel,
@@ -12,10 +13,13 @@ use akunu_plan::{
 
 use crate::command::Command;
 use crate::device::NAME;
-use crate::groups::LEAST_ROWS;
+use crate::groups::{self, LEAST_ROWS, MOST_ROWS};
 use crate::isa::table::Kernels;
+use crate::kernels::experts::most_groups;
+use crate::kernels::matrix::group_bytes;
 use crate::limits;
 use crate::memory::Buffer;
+use crate::tile::PackedKernel;
 
 /// A prepared table.
 pub(crate) struct Prepared {
@@ -137,6 +141,18 @@ fn command(
         let may_be_packed = inputs.is_multiple_of(akunu_plan::q8::BLOCK) && most >= LEAST_ROWS;
         prepared.packed =
             kernels.packed(weight).filter(|kernel| may_be_packed && inputs <= kernel.max_inputs);
+    }
+    if let Kernel::ExpertMatmul(_) | Kernel::ExpertGlu(_) = prepared.kernel {
+        let p: ExpertParams = prepared.params();
+        let (inputs, rows) = (p.inputs as usize, table.rows * p.top as usize);
+        let may_be_packed = inputs.is_multiple_of(akunu_plan::q8::BLOCK) && table.rows >= LEAST_ROWS;
+        // The memory for packed rows is sized by those of dense products; more are multiplied as they are.
+        let reserved = groups::bytes(table.rows.max(MOST_ROWS));
+        let fits = |kernel: &PackedKernel| {
+            let groups = most_groups(rows, p.experts as usize);
+            inputs <= kernel.max_inputs && groups * group_bytes(inputs, kernel) <= reserved
+        };
+        prepared.packed = kernels.packed(weight).filter(|kernel| may_be_packed && fits(kernel));
     }
     Ok(prepared)
 }

@@ -2,7 +2,7 @@
 
 use akunu_gpu::{Repack, Tuning, WORKSPACE_BYTES};
 use akunu_kernels::Chip;
-use akunu_plan::{Capabilities, InPlace, KeyOrder};
+use akunu_plan::{Capabilities, FewRows, InPlace, KeyOrder};
 
 use crate::{NAME, blas};
 
@@ -11,14 +11,14 @@ use crate::{NAME, blas};
 const BATCH: usize = 4;
 
 /// Up to this number of rows, weights are multiplied quantised; with more, they are unpacked to f16 and multiplied by
-/// cuBLASLt. From measurements at 64 and 65 rows.
-const FEW_ROWS: usize = 64;
+/// cuBLASLt. From measurements of Q4_0 and Q4_K_M at 64, 72, 96 and 128 rows.
+const FEW_ROWS: FewRows = FewRows { scaled: 128, shifted: 96, floats: 64 };
 
 /// How tables are executed on a chip.
 pub fn tuning(chip: Chip) -> Tuning {
     Tuning {
         chip,
-        row_counts: &[16, 32, 64],
+        row_counts: &[16, 32, 64, 128],
         part: BATCH,
         indirect: true,
         ahead: false,
@@ -59,6 +59,7 @@ pub fn capabilities(detail: String, products: bool) -> Capabilities {
         folds: true,
         half_products: products.then_some(FEW_ROWS),
         keys: KeyOrder::PositionMajor,
+        block: akunu_kernels::BLOCK,
         in_place: InPlace::Nothing,
         samples: true,
         chain: 64,

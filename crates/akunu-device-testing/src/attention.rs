@@ -9,6 +9,9 @@ use crate::case::{Case, Shape, Spec, spec};
 use crate::data::{f32s, outputs, pick, poison, values, weight_rows};
 use crate::rows::OUTS;
 
+/// Positions of a block of the cache.
+pub(crate) const BLOCK: u32 = 64;
+
 /// (heads, kv heads, head dim)
 pub(crate) const HEADS: [(u32, u32, u32); 13] = [
     (5, 1, 48),
@@ -36,6 +39,14 @@ pub(crate) fn kv_types(head_dim: u32) -> Vec<KvType> {
 /// A cache with random values in every position.
 pub(crate) fn cache(kv: KvType, seed: u64, kv_heads: u32, positions: u32, dim: u32) -> Vec<u8> {
     weight_rows(kv.dtype(), seed, (kv_heads * positions) as usize, dim as usize)
+}
+
+/// A cache in blocks of `block` positions for `logical` ones: its positions, one block more than there are logical ones,
+/// and a table in which no block follows the one before it.
+pub(crate) fn in_blocks(logical: u32, block: u32) -> (u32, Vec<u8>) {
+    let count = (logical / block + 1).next_multiple_of(2) + 1;
+    let table: Vec<u32> = (0..logical / block).map(|i| (i * (count / 2) + 1) % count).collect();
+    (count * block, bytemuck::cast_slice(&table).to_vec())
 }
 
 /// Queries of the rows `part` of `rows`, a cache, and outputs.
@@ -72,18 +83,20 @@ pub struct Seen {
     pub soft_cap: f32,
     /// Positions that share a query factor; 0 for no factors.
     pub factor_step: u32,
+    /// Whether the cache is in blocks.
+    pub paged: bool,
 }
 
 /// One row and many, within a segment and across several, at their boundaries, with windows that begin in the middle.
 const SEEN: [Seen; 8] = [
-    Seen { rows: 1, first: 0, window: 0, soft_cap: 0.0, factor_step: 0 },
-    Seen { rows: 1, first: 255, window: 0, soft_cap: 0.0, factor_step: 100 },
-    Seen { rows: 1, first: 1100, window: 0, soft_cap: 0.0, factor_step: 0 },
-    Seen { rows: 1, first: 700, window: 100, soft_cap: 20.0, factor_step: 0 },
-    Seen { rows: 19, first: 40, window: 0, soft_cap: 0.0, factor_step: 8 },
-    Seen { rows: 11, first: 505, window: 33, soft_cap: 5.0, factor_step: 3 },
-    Seen { rows: 5, first: 254, window: 0, soft_cap: 7.0, factor_step: 0 },
-    Seen { rows: 70, first: 210, window: 120, soft_cap: 0.0, factor_step: 0 },
+    Seen { rows: 1, first: 0, window: 0, soft_cap: 0.0, factor_step: 0, paged: false },
+    Seen { rows: 1, first: 255, window: 0, soft_cap: 0.0, factor_step: 100, paged: false },
+    Seen { rows: 1, first: 1100, window: 0, soft_cap: 0.0, factor_step: 0, paged: false },
+    Seen { rows: 1, first: 700, window: 100, soft_cap: 20.0, factor_step: 0, paged: false },
+    Seen { rows: 19, first: 40, window: 0, soft_cap: 0.0, factor_step: 8, paged: false },
+    Seen { rows: 11, first: 505, window: 33, soft_cap: 5.0, factor_step: 3, paged: false },
+    Seen { rows: 5, first: 254, window: 0, soft_cap: 7.0, factor_step: 0, paged: false },
+    Seen { rows: 70, first: 210, window: 120, soft_cap: 0.0, factor_step: 0, paged: false },
 ];
 
 pub fn attention() -> Vec<Spec> {
@@ -97,7 +110,7 @@ pub fn attention() -> Vec<Spec> {
                 }
                 // Factors are kernels of their own, which the emulator compiles for each shape.
                 let factor_step = if (i + j) % 3 == 0 { seen.factor_step } else { 0 };
-                let seen = Seen { factor_step, ..seen };
+                let seen = Seen { factor_step, paged: (j + k) % 3 > 0, ..seen };
                 let whole = (heads / kv_heads * dim).is_multiple_of(32);
                 let out = if whole { OUTS[(i + seen.rows) % 3] } else { OutputForms::F32 };
                 specs.push(attend((heads, kv_heads, dim), kv, seen, out));
@@ -112,18 +125,106 @@ pub fn query_factors(count: u32) -> Vec<u8> {
     f32s(&(0..count).map(|n| 1.0 + 0.1 * (1.0 + n as f32).ln()).collect::<Vec<_>>())
 }
 
-pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, out: OutputForms) -> Spec {
-    let Seen { rows, first, window, soft_cap, factor_step } = seen;
-    let name = format!("attention {heads}/{kv_heads}x{dim} {kv:?} rows {rows} at {first} window {window}");
+/// Attention of rows of several sequences: of each, the number of its rows and the position of the first.
+pub fn attend_each(
+    (heads, kv_heads, dim): (u32, u32, u32),
+    (window, paged): (u32, bool),
+    out: OutputForms,
+    sequences: &'static [(usize, u32)],
+) -> Spec {
+    let rows = sequences.iter().map(|(count, _)| count).sum();
+    let longest = sequences.iter().map(|&(count, first)| first + count as u32).max().unwrap_or(0);
+    let alignment = if paged { BLOCK } else { 16 };
+    let context = longest.next_multiple_of(alignment);
+    let logical = sequences.len() as u32 * context;
+    let in_what = if paged { " in blocks" } else { "" };
+    let name = format!(
+        "attention {heads}/{kv_heads}x{dim} of {} sequences, window {window}{in_what}",
+        sequences.len()
+    );
     spec(name, rows, move |part| {
-        let context = (first + rows as u32 + 5).next_multiple_of(16);
-        let positions = 2 * context;
+        let (positions, table) = if paged { in_blocks(logical, BLOCK) } else { (logical, vec![]) };
         let scale = 3.0 / (dim as f32).sqrt();
         let params = AttentionParams {
             heads,
             kv_heads,
             head_dim: dim,
             positions,
+            block: if paged { BLOCK } else { 0 },
+            scale,
+            window,
+            ..AttentionParams::default()
+        };
+        let mut data = queries_and_cache(&params, KvType::F16, out, rows, &part);
+        data.extend(paged.then_some(table));
+        let numbered = sequences.iter().zip(0..);
+        let of_each = numbered.flat_map(|(&(count, first), slot)| {
+            (first..first + count as u32).map(move |position| Row::causal(0, position, slot * context))
+        });
+        let all: Vec<Row> = of_each.collect();
+        let shape = Shape::sequences(all[part].to_vec(), context, logical, alignment);
+        let op = ops::Attention { paged, ..ops::Attention::plain(KvType::F16, out) };
+        Case::new(Kernel::Attention(op), params, shape, data)
+    })
+}
+
+/// The rows of [`attention`], with a sink for each head.
+pub fn attention_with_sinks() -> Vec<Spec> {
+    let mut specs = vec![];
+    for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
+        for (j, kv) in kv_types(dim).into_iter().enumerate() {
+            for (k, seen) in SEEN.into_iter().enumerate().filter(|(k, _)| (i + j + k) % 3 == 0) {
+                let seen = Seen { factor_step: 0, paged: k % 2 == 0, ..seen };
+                let whole = (heads / kv_heads * dim).is_multiple_of(32);
+                let out = if whole { OUTS[(i + seen.rows) % 3] } else { OutputForms::F32 };
+                specs.push(attend_with_sinks((heads, kv_heads, dim), kv, seen, out));
+            }
+        }
+    }
+    specs
+}
+
+/// Some of each size next to the scores; one that takes nearly all, and one that takes nothing.
+fn sinks(heads: usize) -> Vec<f32> {
+    let mut sinks: Vec<f32> = values(48, heads).into_iter().map(|sink| 4.0 * sink).collect();
+    sinks[0] = 15.0;
+    if let Some(sink) = sinks.get_mut(2) {
+        *sink = f32::NEG_INFINITY;
+    }
+    sinks
+}
+
+pub fn attend(shape: (u32, u32, u32), kv: KvType, seen: Seen, out: OutputForms) -> Spec {
+    attend_or_sink(shape, (kv, false), seen, out)
+}
+
+pub fn attend_with_sinks(shape: (u32, u32, u32), kv: KvType, seen: Seen, out: OutputForms) -> Spec {
+    attend_or_sink(shape, (kv, true), seen, out)
+}
+
+fn attend_or_sink(
+    (heads, kv_heads, dim): (u32, u32, u32),
+    (kv, has_sinks): (KvType, bool),
+    seen: Seen,
+    out: OutputForms,
+) -> Spec {
+    let Seen { rows, first, window, soft_cap, factor_step, paged } = seen;
+    let in_what = if paged { " in blocks" } else { "" };
+    let and_sinks = if has_sinks { " with sinks" } else { "" };
+    let name = format!(
+        "attention {heads}/{kv_heads}x{dim} {kv:?} rows {rows} at {first} window {window}{in_what}{and_sinks}"
+    );
+    spec(name, rows, move |part| {
+        let alignment = if paged { BLOCK } else { 16 };
+        let context = (first + rows as u32 + 5).next_multiple_of(alignment);
+        let (positions, table) = if paged { in_blocks(2 * context, BLOCK) } else { (2 * context, vec![]) };
+        let scale = 3.0 / (dim as f32).sqrt();
+        let params = AttentionParams {
+            heads,
+            kv_heads,
+            head_dim: dim,
+            positions,
+            block: if paged { BLOCK } else { 0 },
             scale,
             soft_cap,
             window,
@@ -133,8 +234,12 @@ pub fn attend((heads, kv_heads, dim): (u32, u32, u32), kv: KvType, seen: Seen, o
         };
         let mut data = queries_and_cache(&params, kv, out, rows, &part);
         data.extend((factor_step > 0).then(|| query_factors(params.factors)));
-        let shape = Shape::sequences(mixed_rows(rows, first, context)[part].to_vec(), context, positions, 16);
-        let op = ops::Attention { query_factors: factor_step > 0, ..ops::Attention::plain(kv, out) };
+        data.extend(has_sinks.then(|| f32s(&sinks(heads as usize))));
+        data.extend(paged.then_some(table));
+        let rows = mixed_rows(rows, first, context)[part].to_vec();
+        let shape = Shape::sequences(rows, context, 2 * context, alignment);
+        let (query_factors, sinks) = (factor_step > 0, has_sinks);
+        let op = ops::Attention { query_factors, sinks, paged, ..ops::Attention::plain(kv, out) };
         Case::new(Kernel::Attention(op), params, shape, data)
     })
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use akunu_format::blocks::{Rng, random_row};
-use akunu_format::{Affine, ScaleType};
+use akunu_format::{Affine, Fp8, ScaleType};
 use akunu_plan::{DType, OutputForms, q8};
 
 use crate::case::POISON;
@@ -48,14 +48,14 @@ pub fn q8_row(x: &[f32]) -> Vec<u8> {
         .concat()
 }
 
-/// GGUF's types, and MLX's: every number of bits with every group size, cycling through the types of scales.
+/// GGUF's types, FP8, and MLX's: every number of bits with every group size, cycling through the types of scales.
 pub fn dtypes() -> Vec<DType> {
     let affine = Affine::all().filter(|a| {
         let place = |all: &[usize], n| all.iter().position(|m| *m == n).unwrap();
         let turn = place(&Affine::BITS, a.bits()) + place(&Affine::GROUPS, a.group());
         ScaleType::ALL[turn % 3] == a.scales()
     });
-    DType::ALL.into_iter().chain(affine.map(DType::Affine)).collect()
+    DType::ALL.into_iter().chain(affine.map(DType::Affine)).chain(Fp8::ALL.map(DType::Fp8)).collect()
 }
 
 /// A tensor's planes, as a kernel binds them.

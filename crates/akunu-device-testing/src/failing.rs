@@ -1,7 +1,7 @@
-//! A device that fails or panics on demand, or leaves sampling to the host.
+//! A device that fails or panics on demand, leaves sampling to the host, or counts what the host reads.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use akunu_format::Region;
 use akunu_plan::{
@@ -15,12 +15,14 @@ pub struct FailingDevice {
     capabilities: Capabilities,
     failing: Arc<AtomicBool>,
     panicking: Arc<AtomicBool>,
+    downloaded: Arc<AtomicUsize>,
 }
 
 impl FailingDevice {
     pub fn new(inner: Box<dyn Device>) -> FailingDevice {
         let capabilities = inner.capabilities().clone();
-        FailingDevice { inner, capabilities, failing: Arc::default(), panicking: Arc::default() }
+        let (failing, panicking, downloaded) = Default::default();
+        FailingDevice { inner, capabilities, failing, panicking, downloaded }
     }
 
     /// The host samples.
@@ -35,6 +37,11 @@ impl FailingDevice {
 
     pub fn panicking(&self) -> Arc<AtomicBool> {
         self.panicking.clone()
+    }
+
+    /// Bytes that the host has read.
+    pub fn downloaded(&self) -> Arc<AtomicUsize> {
+        self.downloaded.clone()
     }
 }
 
@@ -60,6 +67,7 @@ impl Device for FailingDevice {
     }
 
     fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.downloaded.fetch_add(bytes.len(), Ordering::Relaxed);
         self.inner.download(buffer, offset, bytes)
     }
 
@@ -84,7 +92,17 @@ impl Device for FailingDevice {
     }
 
     fn peek(&mut self, buffer: DeviceBuffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.downloaded.fetch_add(bytes.len(), Ordering::Relaxed);
         self.inner.peek(buffer, bytes)
+    }
+
+    fn on_threads(
+        &mut self,
+        buffer: DeviceBuffer,
+        parts: usize,
+        work: &(dyn Fn(usize, &[u8]) + Sync),
+    ) -> Result<bool, DeviceError> {
+        self.inner.on_threads(buffer, parts, work)
     }
 
     fn wait(&mut self) -> Result<Outcome, DeviceError> {

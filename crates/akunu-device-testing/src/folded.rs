@@ -4,7 +4,7 @@ use akunu_plan::ops;
 use akunu_plan::ops::*;
 use akunu_plan::{Activation, DType, Kernel, KvType, MatmulForm, OutputForms, Rope, RopeStyle, Row, RowSet};
 
-use crate::attention::{HEADS, cache, kv_types, query_factors};
+use crate::attention::{BLOCK, HEADS, cache, in_blocks, kv_types, query_factors};
 use crate::case::{Case, Shape, Spec, spec};
 use crate::data::{dtypes, f32s, input, outputs, poison, values, weights};
 
@@ -168,7 +168,7 @@ pub fn attention() -> Vec<Spec> {
                 let whole = (heads / kv_heads * dim).is_multiple_of(32);
                 let all = [OutputForms::Q8, OutputForms::F32, OutputForms::Both];
                 let out = if whole { all[(i + j + k) % 3] } else { OutputForms::F32 };
-                specs.push(attend((heads, kv_heads, dim), (kv, rope, out), seen));
+                specs.push(attend((heads, kv_heads, dim), (kv, rope, out), seen, (j + k) % 3 > 0));
             }
         }
     }
@@ -179,11 +179,16 @@ fn attend(
     (heads, kv_heads, dim): (u32, u32, u32),
     (kv, rope, out): (KvType, Rope, OutputForms),
     (row, window): (Row, u32),
+    paged: bool,
 ) -> Spec {
-    let name = format!("{rope:?} attention {heads}/{kv_heads}x{dim} {kv:?} at {} {out:?}", row.position);
+    let in_what = if paged { " in blocks" } else { "" };
+    let name =
+        format!("{rope:?} attention {heads}/{kv_heads}x{dim} {kv:?} at {} {out:?}{in_what}", row.position);
     spec(name, 1, move |_| {
-        let context = row.kv_len + 3;
-        let positions = 2 * context;
+        let alignment = if paged { BLOCK } else { 1 };
+        let context = (row.kv_len + 3).next_multiple_of(alignment);
+        let row = Row { start: row.start.next_multiple_of(alignment), ..row };
+        let (positions, table) = if paged { in_blocks(2 * context, BLOCK) } else { (2 * context, vec![]) };
         let scale = 3.0 / (dim as f32).sqrt();
         let soft_cap = if window == 0 { 0.0 } else { 7.0 };
         let factor_step = if window == 0 { 0 } else { 50 };
@@ -198,6 +203,7 @@ fn attend(
             kv_heads,
             head_dim,
             positions,
+            block: if paged { BLOCK } else { 0 },
             scale,
             soft_cap,
             window,
@@ -222,9 +228,10 @@ fn attend(
             data.extend([f32s(&values(54, dim as usize)), f32s(&values(55, dim as usize))]);
         }
         data.extend((factor_step > 0).then(|| query_factors(params.factors)));
-        let shape = Shape::sequences(vec![row], context, positions, 1);
+        data.extend(paged.then_some(table));
+        let shape = Shape::sequences(vec![row], context, 2 * context, alignment);
         let query_factors = factor_step > 0;
-        let op = ops::Attention { rope: Some(rope), query_factors, ..ops::Attention::plain(kv, out) };
+        let op = ops::Attention { rope: Some(rope), query_factors, paged, ..ops::Attention::plain(kv, out) };
         Case::new(Kernel::Attention(op), params, shape, data)
     })
 }

@@ -101,7 +101,7 @@ fn half_matmul(rows: usize, inputs: usize, outs: usize, bias: bool, residual: bo
 pub fn halves() -> Vec<Spec> {
     let mut specs = vec![];
     for (shape, out) in [((4, 2, 40), OutputForms::F16), ((3, 1, 80), OutputForms::F32AndF16)] {
-        let seen = Seen { rows: 5, first: 20, window: 0, soft_cap: 0.0, factor_step: 0 };
+        let seen = Seen { rows: 5, first: 20, window: 0, soft_cap: 0.0, factor_step: 0, paged: true };
         specs.push(attend(shape, KvType::F16, seen, out));
     }
     specs.extend(rows::in_halves());

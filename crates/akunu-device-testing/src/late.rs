@@ -101,6 +101,16 @@ impl Device for LateDevice {
         }
     }
 
+    fn on_threads(
+        &mut self,
+        buffer: DeviceBuffer,
+        parts: usize,
+        work: &(dyn Fn(usize, &[u8]) + Sync),
+    ) -> Result<bool, DeviceError> {
+        self.finish()?;
+        self.inner.on_threads(buffer, parts, work)
+    }
+
     fn wait(&mut self) -> Result<Outcome, DeviceError> {
         self.finish()?;
         self.inner.wait()

@@ -9,6 +9,7 @@ pub mod attention;
 pub mod cache;
 mod case;
 mod data;
+pub mod experts;
 mod failing;
 pub mod folded;
 mod halves;
@@ -26,19 +27,23 @@ pub use late::LateDevice;
 /// Every op of all devices that works on rows, for any part of them.
 pub fn specs() -> Vec<Spec> {
     let mut all = matrices::matrices();
+    all.extend(experts::routes());
     all.extend(rows::along_rows());
     all.extend(cache::rope());
+    all.extend(cache::rope_before_norms());
     all.extend(attention::attention());
+    all.extend(attention::attention_with_sinks());
     all.extend(attention::whole_texts());
     all.extend(attention::head_scores());
     all
 }
 
-/// Ops over rows that request logits, and moves in the cache.
+/// Ops over rows that request logits, moves in the cache, and ops that depend on all rows of a pass.
 pub fn cases() -> Vec<Case> {
     let mut all = asking();
     all.extend(cache::moves());
     all.extend(rows::of_audio());
+    all.extend(experts::experts());
     all
 }
 

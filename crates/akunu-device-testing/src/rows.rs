@@ -94,6 +94,7 @@ pub fn along_rows() -> Vec<Spec> {
         for scale in [1.0, -0.22] {
             specs.push(add((rows, cols), scale));
         }
+        specs.push(reorder((rows, cols)));
     }
     for (i, heads) in [(1, 4), (3, 16), (1, 577), (5, 50), (2, 1056)].into_iter().enumerate() {
         specs.extend(NORMS.map(|kind| head_norm(kind, [5, 1, 7][i % 3], heads)));
@@ -172,6 +173,18 @@ fn add((rows, cols): (usize, usize), scale: f32) -> Spec {
             Shape::rows(part.len()),
             data,
         )
+    })
+}
+
+fn reorder((rows, cols): (usize, usize)) -> Spec {
+    spec(format!("reorder {rows}x{cols}"), rows, move |part| {
+        let x = pick(&f32s(&values(46, rows * cols)), rows, &part);
+        // Every column, unless their number is a multiple of 7.
+        let order: Vec<u32> = (0..cols).map(|place| ((place * 7 + 3) % cols) as u32).collect();
+        let order = bytemuck::cast_slice(&order).to_vec();
+        let data = vec![x, order, poison(part.len() * cols * 4)];
+        let params = ElementParams { cols: cols as u32 };
+        Case::new(Kernel::Reorder(ops::Reorder), params, Shape::rows(part.len()), data)
     })
 }
 

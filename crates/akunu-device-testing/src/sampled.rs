@@ -1,5 +1,6 @@
 //! Sampled tokens: a device against the reference device, for various settings, sizes and logits.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use akunu_format::blocks::Rng;
@@ -32,32 +33,38 @@ struct Case {
     /// Per row.
     logits: Vec<Vec<f32>>,
     wishes: Vec<Wish>,
+    /// The rows of the table; those beyond the wishes are not used.
+    rows: usize,
 }
 
 const STEPS: usize = 3;
 
 impl Case {
+    fn new(vocab: usize, logits: Vec<Vec<f32>>, wishes: Vec<Wish>) -> Case {
+        let rows = wishes.len();
+        Case { vocab, logits, wishes, rows }
+    }
+
     fn records(&self) -> Vec<u32> {
         let mut records = Records::default();
-        records.clear(self.wishes.len(), STEPS);
+        records.clear(self.rows, STEPS);
         for Wish { settings, mask, biases, recent } in &self.wishes {
             records.push(settings, mask.as_deref(), biases, recent);
         }
-        let mut words = vec![0xdead_beef; self.wishes.len() * record_words(self.vocab, STEPS)];
+        let mut words = vec![0xdead_beef; self.rows * record_words(self.vocab, STEPS)];
         words[..records.words().len()].copy_from_slice(records.words());
         words
     }
 
     fn table(&self) -> DispatchTable {
-        let rows = self.wishes.len();
         let params = SampleParams { vocab: self.vocab as u32, advance: 1 };
         let command = DispatchCommand::new(Kernel::Sample(ops::Sample), (0..5).map(BufferId), params);
         DispatchTable {
             name: "test",
             commands: vec![command],
             labels: vec!["sample".into()],
-            rows,
-            logit_rows: rows,
+            rows: self.rows,
+            logit_rows: self.rows,
             steps: STEPS,
             io: TableIo::new([2, 3, 1, 0].map(BufferId)),
             bounds: RowBounds::one_sequence(self.vocab as u32, 9).into(),
@@ -69,9 +76,10 @@ impl Case {
         let count = self.wishes.len();
         let rows: Vec<Row> = (0..count).map(|i| Row::causal(0, i as u32 % 5, 0)).collect();
         let asked: Vec<u32> = (0..count as u32).collect();
-        let logits: Vec<u32> = self.logits.iter().flatten().map(|l| l.to_bits()).collect();
-        let tokens = vec![7; (STEPS + 1) * count];
-        let buffers = [logits, tokens, vec![0; 4 * count], vec![0; count], self.records()];
+        let mut logits: Vec<u32> = self.logits.iter().flatten().map(|l| l.to_bits()).collect();
+        logits.resize(self.rows * self.vocab, f32::NAN.to_bits());
+        let tokens = vec![7; (STEPS + 1) * self.rows];
+        let buffers = [logits, tokens, vec![0; 4 * self.rows], vec![0; self.rows], self.records()];
         let ids = buffers.each_ref().map(|words| {
             let id = device.allocate("test", words.len() as u64 * 4).unwrap();
             device.upload(id, 0, bytemuck::cast_slice(words)).unwrap();
@@ -109,7 +117,8 @@ impl Case {
                 expected.1[0]
             );
         });
-        expected.1[0][self.wishes.len()..][..expected.0 * self.wishes.len()].to_vec()
+        let steps = expected.1[0][self.rows..].chunks(self.rows).take(expected.0);
+        steps.flat_map(|step| &step[..self.wishes.len()]).copied().collect()
     }
 }
 
@@ -190,8 +199,41 @@ pub fn tokens_are_those_of_the_reference(on_devices: &mut OnDevices<'_>) {
             let rows = 1 + (rng.next_u64() % 4) as usize;
             let wishes = (0..rows).map(|_| wish(&mut rng, vocab)).collect();
             let logits = (0..rows).map(|_| logits(&mut rng, vocab)).collect();
-            Case { vocab, logits, wishes }.check(on_devices);
+            Case::new(vocab, logits, wishes).check(on_devices);
         }
+    }
+}
+
+/// As many rows as are served together, each with its own settings: more than the GPU kernels sample in one launch. Of the
+/// largest table, a part of the rows as well.
+pub fn many_rows_have_settings_of_their_own(on_devices: &mut OnDevices<'_>) {
+    let mut rng = Rng::new(13);
+    for (vocab, rows, live) in [(257, 100, 100), (40, 300, 300), (40, 300, 257), (40, 300, 90)] {
+        let wishes: Vec<Wish> = (0..live).map(|_| wish(&mut rng, vocab)).collect();
+        let logits = (0..live).map(|_| logits(&mut rng, vocab)).collect();
+        let found = Case { rows, ..Case::new(vocab, logits, wishes) }.check(on_devices);
+        // A row that has nothing to pick ends a chain, so there is one step at least.
+        assert!(found.len() >= live && found.len().is_multiple_of(live));
+        let different: HashSet<u32> = found[..live].iter().copied().collect();
+        assert!(different.len() > 10, "{different:?}");
+    }
+}
+
+/// One row that has nothing to pick, and one with a logit that is not a number, among rows that get their tokens.
+pub fn rows_without_a_token_do_not_touch_others(on_devices: &mut OnDevices<'_>) {
+    let (vocab, count) = (300, 80);
+    let mut rng = Rng::new(14);
+    let settings = Settings { inverse_temperature: 1.0, ..Settings::default() };
+    let wish = |row: usize| Wish {
+        settings: Settings { seed: [row as u32, 0], ..settings },
+        mask: (row == 70).then(|| vec![0; mask_words(vocab)]),
+        ..Wish::default()
+    };
+    let mut logits: Vec<Vec<f32>> = (0..count).map(|_| logits(&mut rng, vocab)).collect();
+    logits[3][299] = f32::NAN;
+    let found = Case::new(vocab, logits, (0..count).map(wish).collect()).check(on_devices);
+    for (row, id) in found.iter().enumerate() {
+        assert_eq!(*id == u32::MAX, [3, 70].contains(&row), "row {row}: {id}");
     }
 }
 
@@ -204,14 +246,14 @@ pub fn logits_that_are_no_numbers_and_nothing_to_pick_are_reported(on_devices: &
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut logits = vec![0.5; vocab];
                 logits[vocab - 1] = bad;
-                let case = Case { vocab, logits: vec![logits], wishes: vec![wish.clone()] };
+                let case = Case::new(vocab, vec![logits], vec![wish.clone()]);
                 assert_eq!(case.check(on_devices), [u32::MAX]);
             }
         }
         // All tokens that biases can reach.
         let biases = (0..vocab.min(1000) as u32).map(|id| (id, f32::NEG_INFINITY)).collect();
         let wish = Wish { settings: limited, biases, ..Wish::default() };
-        let case = Case { vocab, logits: vec![vec![0.5; vocab]], wishes: vec![wish] };
+        let case = Case::new(vocab, vec![vec![0.5; vocab]], vec![wish]);
         let found = case.check(on_devices);
         assert_eq!(found == [u32::MAX], vocab == 3);
         assert!(found.iter().all(|id| *id >= 1000));
@@ -242,7 +284,7 @@ pub fn tokens_that_are_all_stairs_are_walked(on_devices: &mut OnDevices<'_>) {
         {
             let settings = Settings { top_k, top_p: fraction(top_p_of), min_p, ..settings };
             let wish = Wish { settings, ..Wish::default() };
-            Case { vocab, logits: vec![logits.clone()], wishes: vec![wish] }.check(on_devices);
+            Case::new(vocab, vec![logits.clone()], vec![wish]).check(on_devices);
         }
     }
 }
@@ -256,7 +298,7 @@ pub fn sums_of_top_p_are_exact(on_devices: &mut OnDevices<'_>) {
         let settings = Settings { inverse_temperature: 0.7, seed: [seed, 0], ..Settings::default() };
         let mut pick = |settings: Settings| {
             let wish = Wish { settings, ..Wish::default() };
-            Case { vocab, logits: vec![logits.clone()], wishes: vec![wish] }.check(on_devices)[0]
+            Case::new(vocab, vec![logits.clone()], vec![wish]).check(on_devices)[0]
         };
         let scaled: Vec<f32> = logits.iter().map(|logit| settings.scaled(*logit)).collect();
         let best = scaled.iter().copied().fold(f32::MIN, f32::max);

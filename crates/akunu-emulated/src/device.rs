@@ -9,7 +9,7 @@ use akunu_gpu::{Gpu, Recording, Repack, TableDevice, Tuning, WORKSPACE_BYTES, Wo
 use akunu_kernels::{Chip, Function, HalfProduct, Launch};
 use akunu_metal::MetalChip;
 use akunu_plan::table::PARAM_BYTES;
-use akunu_plan::{Capabilities, DeviceError, InPlace, KeyOrder};
+use akunu_plan::{Capabilities, DeviceError, FewRows, InPlace, KeyOrder};
 
 use crate::library::{Library, Stacks, library};
 use crate::memory::Memory;
@@ -71,6 +71,7 @@ impl Default for Emulator {
                 folds: true,
                 half_products: None,
                 keys: KeyOrder::PositionMajor,
+                block: akunu_kernels::BLOCK,
                 in_place: InPlace::Nothing,
                 samples: true,
                 chain: 8,
@@ -181,7 +182,7 @@ impl Emulator {
 
     /// A library that multiplies f16, as plain loops.
     pub fn with_half_products(mut self, few: usize) -> Emulator {
-        self.capabilities.half_products = Some(few);
+        self.capabilities.half_products = Some(FewRows::all(few));
         self
     }
 }

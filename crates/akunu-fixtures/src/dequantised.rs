@@ -16,13 +16,26 @@ pub struct Dequantised {
 }
 
 impl Dequantised {
+    /// With the columns of each matrix in the order of the model.
     pub fn of(model: &dyn WeightProvider) -> Dequantised {
+        Dequantised::ordered(model, true)
+    }
+
+    /// With columns where the file has them, and their order beside them.
+    pub fn as_stored(model: &dyn WeightProvider) -> Dequantised {
+        Dequantised::ordered(model, false)
+    }
+
+    fn ordered(model: &dyn WeightProvider, restores: bool) -> Dequantised {
         let (mut tensors, mut bytes) = (Vec::new(), Vec::new());
         for tensor in model.tensors() {
             let offset = bytes.len();
             let (planes, mut row) = (model.plane_bytes(tensor), vec![0.0; tensor.cols()]);
             for index in 0..tensor.rows() {
                 dequantize_nth(tensor.dtype, planes, index, &mut row).unwrap();
+                if restores {
+                    tensor.restore_order(&mut row);
+                }
                 bytes.extend(row.iter().flat_map(|value| value.to_le_bytes()));
             }
             tensors.push(TensorInfo {
@@ -30,7 +43,8 @@ impl Dequantised {
                 region: 0,
                 offset,
                 bytes: bytes.len() - offset,
-                scales_offsets: None,
+                scales_offsets: [None; 2],
+                order: if restores { None } else { tensor.order.clone() },
                 ..tensor.clone()
             });
         }

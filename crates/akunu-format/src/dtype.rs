@@ -1,6 +1,6 @@
 //! The element types of weights, and the sizes of their blocks.
 
-use crate::Affine;
+use crate::{Affine, Fp8};
 
 /// The storage type of a weight. Quantised types are stored in blocks; a row always consists of whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,8 +28,10 @@ pub enum DType {
     IQ4NL,
     IQ4XS,
     MXFP4,
-    /// MLX's types; never in a GGUF file.
+    /// MLX's types, and what GPTQ and AWQ are read as; never in a GGUF file.
     Affine(Affine),
+    /// Never in a GGUF file either.
+    Fp8(Fp8),
 }
 
 impl DType {
@@ -90,6 +92,8 @@ impl DType {
                 let [quants, scale, offset] = affine.group_bytes();
                 (None, affine.name(), affine.group(), quants + scale + offset)
             }
+            // Scales are counted in `row_bytes`.
+            DType::Fp8(fp8) => (None, fp8.name(), 1, 1),
         }
     }
 
@@ -111,6 +115,7 @@ impl DType {
         self.facts().3
     }
 
+    /// Whether weights are blocks of integers with scales, which are multiplied by activations rounded to int8.
     pub const fn is_quantised(self) -> bool {
         self.block_len() > 1
     }
@@ -135,9 +140,13 @@ impl DType {
         DType::ALL.into_iter().find(|t| t.name().eq_ignore_ascii_case(name))
     }
 
-    /// Number of separate planes of a tensor: one for blocks; three for quants, scales and offsets.
+    /// Number of separate planes of a tensor: one for blocks; two for codes and scales; three with offsets.
     pub const fn planes(self) -> usize {
-        if matches!(self, DType::Affine(_)) { 3 } else { 1 }
+        match self {
+            DType::Affine(_) => 3,
+            DType::Fp8(_) => 2,
+            _ => 1,
+        }
     }
 
     /// Bytes of a row of `cols` elements in each plane; 0 for planes that the type does not have.
@@ -148,12 +157,16 @@ impl DType {
                 let (groups, [quants, scale, offset]) = (cols / affine.group(), affine.group_bytes());
                 Some([groups * quants, groups * scale, groups * offset])
             }
+            DType::Fp8(_) => Some([cols, all - cols, 0]),
             _ => Some([all, 0, 0]),
         }
     }
 
     /// Bytes of a row of `cols` elements in all planes; `None` if the row is not whole blocks or the product overflows.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
+        if let DType::Fp8(fp8) = self {
+            return cols.checked_add(4 * fp8.scales(cols));
+        }
         if !cols.is_multiple_of(self.block_len()) {
             return None;
         }

@@ -205,5 +205,5 @@ fn read_tensor(cursor: &mut Cursor<'_>, version: u32) -> Result<TensorInfo, Form
     let (shape, bytes) = measure(dtype, &shape).map_err(|problem| FormatError::tensor(&name, problem))?;
     let offset = cursor.position();
     cursor.take(bytes as u64).map_err(wrong(&format!("the data of tensor {}", printable(&name))))?;
-    Ok(TensorInfo { name, dtype, shape, region: 0, offset, bytes, scales_offsets: None })
+    Ok(TensorInfo { name, dtype, shape, region: 0, offset, bytes, scales_offsets: [None; 2], order: None })
 }

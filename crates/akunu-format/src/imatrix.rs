@@ -127,11 +127,15 @@ impl Imatrix {
     }
 
     /// The mean square of each column of a tensor's input, divided by the mean over all columns: the weights for
-    /// [`crate::blocks::quantize_row`]. `None` if nothing is known of it. An error if the tensor has other columns.
+    /// [`crate::blocks::quantize_row`]. Of a stack of matrices, those of each; of matrices without rows, 1. `None` if
+    /// nothing is known of it. An error if the tensor has other columns.
     pub fn importance(&self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>, FormatError> {
         let Some(entry) = self.entries.get(name) else { return Ok(None) };
         let columns = shape.last().copied().unwrap_or(1);
-        if entry.counts.len() != 1 || entry.columns() != columns {
+        let matrices = if shape.len() > 2 { shape[0] } else { 1 };
+        // Files of the older format have one count for all matrices.
+        let counted = entry.counts.len() == matrices || entry.counts.len() == 1;
+        if !counted || entry.sums.len() != matrices * columns {
             let matrices = match entry.counts.len() {
                 1 => String::new(),
                 count => format!(" in {count} matrices"),
@@ -142,11 +146,20 @@ impl Imatrix {
             );
             return Err(FormatError::tensor(name, problem));
         }
-        let mean = entry.sums.iter().map(|&sum| f64::from(sum)).sum::<f64>() / columns as f64;
-        if entry.counts[0] == 0.0 || mean == 0.0 {
+        let of_matrix = |(sums, &count): (&[f32], &f32)| {
+            let mean = sums.iter().map(|&sum| f64::from(sum)).sum::<f64>() / columns as f64;
+            match count == 0.0 || mean == 0.0 {
+                true => None,
+                false => Some(sums.iter().map(|&sum| (f64::from(sum) / mean) as f32).collect()),
+            }
+        };
+        let counts = entry.counts.iter().cycle();
+        let all: Vec<Option<Vec<f32>>> =
+            entry.sums.chunks_exact(columns.max(1)).zip(counts).map(of_matrix).collect();
+        if all.iter().all(Option::is_none) {
             return Ok(None);
         }
-        Ok(Some(entry.sums.iter().map(|&sum| (f64::from(sum) / mean) as f32).collect()))
+        Ok(Some(all.into_iter().flat_map(|one| one.unwrap_or_else(|| vec![1.0; columns])).collect()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Memory that contains weights: a file that is mapped or was read, bytes inside the binary, or an owned copy.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use akunu_file::FileId;
 
@@ -15,6 +15,17 @@ enum Backing {
     Read(memmap2::Mmap, SourceFile),
     Static(&'static [u8]),
     Owned(Vec<u8>),
+    Derived(Derived),
+}
+
+/// Computes bytes, of which it gets zeros.
+type Fill = dyn Fn(&mut [u8]) + Send + Sync;
+
+/// Bytes that are computed when they are first read.
+struct Derived {
+    len: usize,
+    fill: Box<Fill>,
+    bytes: OnceLock<Vec<u8>>,
 }
 
 /// The file that a region contains.
@@ -42,6 +53,12 @@ impl Region {
         Region(Arc::new(Backing::Owned(bytes)))
     }
 
+    /// `len` bytes that `fill` computes when they are first read, so that what only looks at a model's shapes does not
+    /// wait for them. `fill` gets zeros, and what can fail has been checked before.
+    pub fn derived(len: usize, fill: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Region {
+        Region(Arc::new(Backing::Derived(Derived { len, fill: Box::new(fill), bytes: OnceLock::new() })))
+    }
+
     /// Whether it begins at a page of its own, as a file does that is mapped or was read.
     pub fn is_page_aligned(&self) -> bool {
         self.file().is_some()
@@ -55,7 +72,7 @@ impl Region {
     pub fn file(&self) -> Option<&SourceFile> {
         match &*self.0 {
             Backing::Mapped(_, file) | Backing::Read(_, file) => Some(file),
-            Backing::Static(_) | Backing::Owned(_) => None,
+            Backing::Static(_) | Backing::Owned(_) | Backing::Derived(_) => None,
         }
     }
 
@@ -64,7 +81,24 @@ impl Region {
             Backing::Mapped(map, _) | Backing::Read(map, _) => map,
             Backing::Static(bytes) => bytes,
             Backing::Owned(bytes) => bytes,
+            Backing::Derived(derived) => derived.bytes.get_or_init(|| {
+                let mut bytes = vec![0; derived.len];
+                (derived.fill)(&mut bytes);
+                bytes
+            }),
         }
+    }
+
+    /// The number of bytes, which computes none.
+    pub fn len(&self) -> usize {
+        match &*self.0 {
+            Backing::Derived(derived) => derived.len,
+            _ => self.bytes().len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
 
@@ -75,8 +109,9 @@ impl std::fmt::Debug for Region {
             Backing::Read(..) => "read",
             Backing::Static(_) => "static",
             Backing::Owned(_) => "owned",
+            Backing::Derived(_) => "derived",
         };
-        write!(f, "Region({kind}, {} bytes)", self.bytes().len())
+        write!(f, "Region({kind}, {} bytes)", self.len())
     }
 }
 
@@ -95,4 +130,26 @@ macro_rules! include_region {
         static ALIGNED: &Aligned<[u8]> = &Aligned(*include_bytes!($path));
         $crate::Region::from_static(&ALIGNED.0)
     }};
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn derived_bytes_are_computed_once_and_only_when_they_are_read() {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let region = Region::derived(3, move |bytes| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            bytes.copy_from_slice(&[5, 6, 7]);
+        });
+        let same = region.clone();
+        assert_eq!((region.len(), format!("{region:?}")), (3, "Region(derived, 3 bytes)".to_string()));
+        assert_eq!(count.load(Ordering::Relaxed), 0);
+        assert_eq!((region.bytes(), same.bytes()), (&[5, 6, 7][..], &[5, 6, 7][..]));
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+    }
 }

@@ -1,6 +1,7 @@
 //! Positions of tensors in the mapped regions of a file.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::{DType, FormatError, Region};
 
@@ -27,12 +28,14 @@ pub struct TensorInfo {
     pub dtype: DType,
     /// Outermost first: a matrix of `rows` outputs and `cols` inputs is `[rows, cols]`, a vector `[n]`.
     pub shape: Vec<usize>,
-    /// As in [`Place`]. For an affine type: the position of the quants.
+    /// As in [`Place`]. For a type with several planes: the position of the quants.
     pub region: usize,
     pub offset: usize,
     pub bytes: usize,
-    /// Scales and offsets of an affine type; `None` for other types.
-    pub scales_offsets: Option<[Place; 2]>,
+    /// Scales and offsets, as far as the type has planes of them.
+    pub scales_offsets: [Option<Place>; 2],
+    /// The column of the model that is stored at each place of a row; `None` if they are in order.
+    pub order: Option<Arc<[u32]>>,
 }
 
 impl TensorInfo {
@@ -44,6 +47,16 @@ impl TensorInfo {
     /// Product of all dimensions except the innermost.
     pub fn rows(&self) -> usize {
         self.shape.iter().rev().skip(1).product()
+    }
+
+    /// Brings a row as it is stored into the order of the model.
+    pub fn restore_order(&self, row: &mut [f32]) {
+        if let Some(order) = &self.order {
+            let stored = row.to_vec();
+            for (value, &column) in stored.into_iter().zip(order.iter()) {
+                row[column as usize] = value;
+            }
+        }
     }
 
     /// The position of its first plane.

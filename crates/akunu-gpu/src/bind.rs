@@ -47,14 +47,19 @@ pub(crate) fn prepare<G: Gpu>(
 }
 
 /// The numbers of rows for which variants are prepared. A library's products have a fixed number of rows, so with them
-/// there are enough variants, from 128 rows on, that at most half of a variant's live rows are added as padding. Our
-/// own kernels only use the live rows, but have smaller tiles for few rows.
+/// there are enough variants, from 128 rows on, that at most half of a variant's live rows are added as padding; below,
+/// the time is that of reading the weights. Tables that unpack weights have none for fewer rows, because another table
+/// is used for these. Our own kernels only use the live rows, but have smaller tiles for few rows.
 fn row_counts(table: &DispatchTable, tuning: &Tuning) -> Vec<usize> {
-    let fixed = table.commands.iter().any(|command| matches!(command.kernel, Kernel::HalfMatmul(_)));
-    let counts: Vec<usize> = match fixed {
-        true => (7..usize::BITS - 1).flat_map(|power| [1 << power, 3 << (power - 1)]).collect(),
-        false => tuning.row_counts.to_vec(),
-    };
+    let any = |is: fn(&Kernel) -> bool| table.commands.iter().any(|command| is(&command.kernel));
+    let (fixed, unpacks) = (
+        any(|kernel| matches!(kernel, Kernel::HalfMatmul(_))),
+        any(|kernel| matches!(kernel, Kernel::Unpack(_))),
+    );
+    let mut counts = if unpacks { vec![] } else { tuning.row_counts.to_vec() };
+    if fixed {
+        counts.extend((7..usize::BITS - 1).flat_map(|power| [1 << power, 3 << (power - 1)]));
+    }
     let smaller = counts.into_iter().filter(|&rows| rows < table.rows && !(fixed && rows == 192));
     smaller.chain([table.rows]).collect()
 }
@@ -156,13 +161,15 @@ mod tests {
     use super::*;
     use crate::Repack;
 
-    fn counts(kernel: Kernel, bindings: u32, rows: usize) -> Vec<usize> {
+    fn counts(kernels: &[(Kernel, u32)], rows: usize) -> Vec<usize> {
         let id = BufferId(0);
-        let command = DispatchCommand::new(kernel, (0..bindings).map(|_| id), ());
+        let command = |(kernel, bindings): &(Kernel, u32)| {
+            DispatchCommand::new(*kernel, (0..*bindings).map(|_| id), ())
+        };
         let table = DispatchTable {
             name: "table",
-            commands: vec![command],
-            labels: vec!["command".into()],
+            commands: kernels.iter().map(command).collect(),
+            labels: vec!["command".into(); kernels.len()],
             rows,
             logit_rows: 1,
             steps: 1,
@@ -184,16 +191,19 @@ mod tests {
 
     #[test]
     fn a_table_has_variants_for_fewer_rows_and_for_all_of_them() {
-        let norm = Kernel::NormAdd(ops::NormAdd);
-        assert_eq!(counts(norm, 4, 1), [1]);
-        assert_eq!(counts(norm, 4, 64), [16, 32, 64]);
-        assert_eq!(counts(norm, 4, 200), [16, 32, 64, 200]);
+        let norm = [(Kernel::NormAdd(ops::NormAdd), 4)];
+        assert_eq!(counts(&norm, 1), [1]);
+        assert_eq!(counts(&norm, 64), [16, 32, 64]);
+        assert_eq!(counts(&norm, 200), [16, 32, 64, 200]);
     }
 
     #[test]
     fn tables_with_products_of_a_fixed_number_of_rows_have_more_of_them() {
-        let product = Kernel::HalfMatmul(ops::HalfMatmul { bias: false, residual: false, f16: false });
-        assert_eq!(counts(product, 4, 70), [70]);
-        assert_eq!(counts(product, 4, 2048), [128, 256, 384, 512, 768, 1024, 1536, 2048]);
+        let product = (Kernel::HalfMatmul(ops::HalfMatmul { bias: false, residual: false, f16: false }), 4);
+        assert_eq!(counts(&[product], 70), [16, 32, 64, 70]);
+        assert_eq!(counts(&[product], 600), [16, 32, 64, 128, 256, 384, 512, 600]);
+        let unpack = (Kernel::Unpack(ops::Unpack { weight: akunu_plan::DType::Q4_0 }), 2);
+        assert_eq!(counts(&[unpack, product], 70), [70]);
+        assert_eq!(counts(&[unpack, product], 2048), [128, 256, 384, 512, 768, 1024, 1536, 2048]);
     }
 }

@@ -48,6 +48,7 @@ const AUXILIARY_FILES: &[&str] = &[
     "chat_template.jinja",
     "chat_template.json",
     "preprocessor_config.json",
+    "quantize_config.json",
     "modules.json",
     "config_sentence_transformers.json",
     "sentence_bert_config.json",

@@ -40,6 +40,8 @@ pub static KNOWN: &[Known] = &[
     known("gemma3:1b", "ggml-org/gemma-3-1b-it-GGUF", CHAT),
     known("gemma3:270m", "unsloth/gemma-3-270m-it-GGUF:Q8_0", CHAT),
     known("gemma3:4b", "ggml-org/gemma-3-4b-it-GGUF", CHAT),
+    known("gpt-oss:120b", "ggml-org/gpt-oss-120b-GGUF", REASONING),
+    known("gpt-oss:20b", "ggml-org/gpt-oss-20b-GGUF", REASONING),
     known("granite3.3:2b", "ibm-granite/granite-3.3-2b-instruct-GGUF", CHAT),
     known("llama3.1:8b", "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", CHAT),
     known("llama3.2:1b", "bartowski/Llama-3.2-1B-Instruct-GGUF", CHAT),

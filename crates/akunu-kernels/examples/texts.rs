@@ -20,8 +20,9 @@ use akunu_plan::ops::{
 };
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
-    Activation, BufferId, Capabilities, DType, Device, DispatchCommand, DispatchTable, Kernel, KvType,
-    MatmulForm, NormKind, OutputForms, PlanOptions, Rope, RopeStyle, RowBounds, RowSet, TableIo, plan,
+    Activation, BufferId, Capabilities, DType, Device, DispatchCommand, DispatchTable, FewRows, Kernel,
+    KvType, MatmulForm, NormKind, OutputForms, PlanOptions, Rope, RopeStyle, RowBounds, RowSet, TableIo,
+    plan,
 };
 
 const NVIDIA: Chip = Chip { tensor_cores: true, copies: true, ..Chip::plain(132, 200 << 10) };
@@ -85,7 +86,7 @@ fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
     let reference = ReferenceDevice::new();
     let device = ReferenceDevice::like(&Capabilities {
         folds: true,
-        half_products: turn.is_multiple_of(3).then_some(64),
+        half_products: turn.is_multiple_of(3).then_some(FewRows::all(64)),
         ..reference.capabilities().clone()
     });
     let passes = [(KvType::F16, 512, true), (KvType::Q8_0, 8, true), (KvType::F32, 64, false)];
@@ -94,6 +95,7 @@ fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
         context: 4096,
         slots: 1,
         kv,
+        kv_bytes: None,
         prefill_rows,
         prefill_logit_rows: 1,
         chain: 8,
@@ -173,6 +175,7 @@ fn add_rows(texts: &mut Texts) {
     let op = ops::Activate { activation, input, out: OutputForms::Both, rows: RowSet::All };
     add_table(texts, &table(Kernel::Activate(op), ElementParams { cols: 4096 }, 512));
     add_table(texts, &table(Kernel::Add(ops::Add), AddParams { cols: 4096, scale: 1.0 }, 512));
+    add_table(texts, &table(Kernel::Reorder(ops::Reorder), ElementParams { cols: 4096 }, 512));
     for (kind, bias) in [(NormKind::Rms, false), (NormKind::Layer, false), (NormKind::Layer, true)] {
         for out in [OutputForms::Both, OutputForms::F32AndF16] {
             let norm = Kernel::Norm(ops::Norm { kind, bias, out, rows: RowSet::All, pick: false });
@@ -228,7 +231,8 @@ fn add_attention(texts: &mut Texts, head_dim: u32) {
 fn test_models() -> Vec<PathBuf> {
     let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata");
     let list = |folder: &str| std::fs::read_dir(testdata.join(folder)).unwrap().map(|e| e.unwrap().path());
-    let mut models: Vec<PathBuf> = list("models").chain(list("mlx")).chain(list("gguf")).collect();
+    let mut models: Vec<PathBuf> =
+        list("models").chain(list("mlx")).chain(list("quantised")).chain(list("gguf")).collect();
     models.retain(|path| path.join("config.json").exists() || path.extension().is_some_and(|e| e == "gguf"));
     models.sort();
     models
@@ -246,7 +250,8 @@ fn main() {
         add_rows(&mut texts);
         add_halves(&mut texts);
         [64, 128].into_iter().for_each(|head_dim| add_attention(&mut texts, head_dim));
-        DType::ALL.into_iter().chain(affine).for_each(|dtype| add_type(&mut texts, dtype));
+        let fp8 = akunu_format::Fp8::ALL.map(DType::Fp8);
+        DType::ALL.into_iter().chain(affine).chain(fp8).for_each(|dtype| add_type(&mut texts, dtype));
         test_models().iter().enumerate().for_each(|(i, path)| add_model(&mut texts, i, path));
     }
     asked.iter().for_each(|path| (0..3).for_each(|turn| add_model(&mut texts, turn, path)));

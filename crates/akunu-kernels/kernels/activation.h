@@ -14,3 +14,10 @@ INLINE f32 activate(f32 x) {
     if (ACTIVATION == 3) return TANH(x);
     return x < 0 ? 0.0f : x;
 }
+
+// ACTIVATION may also be 5: SiLU of 1.702 · gate with limits, and up plus one, as in GluKind::Clamped. A NaN stays a NaN.
+INLINE f32 gated(f32 gate, f32 up) {
+    if (ACTIVATION != 5) return activate(gate) * up;
+    const f32 g = gate > 7.0f ? 7.0f : gate, u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
+    return g / (1.0f + EXP(-1.702f * g)) * (u + 1.0f);
+}

@@ -82,13 +82,15 @@ struct KvTile {
 };
 
 // Loads DEEP positions from `base` on, PARALLEL apart; zeros past the end.
-INLINE KvTile load_kv_tile(const DEVICE u8* k, const DEVICE u8* v, u32 base, Span span, u32 first) {
+INLINE KvTile load_kv_tile(Bindings in, Task task, u32 base, u32 first) {
+    const Span span = task.span;
     KvTile kv = {};
     UNROLL for (u32 u = 0; u < DEEP; u++) {
         const u32 position = base + u * PARALLEL;
         if (first < HEAD_DIM && position < span.end && !(ROPE && position == span.own)) {
-            kv.keys[u] = load_piece(k + position * KV_ROW_BYTES, first);
-            kv.values[u] = load_piece(v + position * KV_ROW_BYTES, first);
+            const u64 row = kv_place(in, task.place.start + position) * KV_ROW_BYTES;
+            kv.keys[u] = load_piece(task.k + row, first);
+            kv.values[u] = load_piece(task.v + row, first);
         }
     }
     return kv;
@@ -183,7 +185,7 @@ BODY(attention) {
         return;
     }
 #if ROPE
-    KvTile kv = load_kv_tile(task.k, task.v, span.from + mine, span, first);
+    KvTile kv = load_kv_tile(in, task, span.from + mine, first);
 #endif
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
@@ -191,7 +193,7 @@ BODY(attention) {
     rotate_heads(in, params, task, rotated, at);
     BARRIER();
 #else
-    KvTile kv = load_kv_tile(task.k, task.v, span.from + mine, span, first);
+    KvTile kv = load_kv_tile(in, task, span.from + mine, first);
 #endif
 
     Numbers q[HEAD_TILE];
@@ -206,7 +208,7 @@ BODY(attention) {
     // All lanes run the same number of iterations.
     for (u32 base = span.from; base < span.end; base += DEEP * PARALLEL) {
         attend(in, params, task, heads, q, kv, base + mine, rotated + HEAD_TILE * HEAD_DIM + first, holds);
-        if (base + DEEP * PARALLEL < span.end) kv = load_kv_tile(task.k, task.v, base + DEEP * PARALLEL + mine, span, first);
+        if (base + DEEP * PARALLEL < span.end) kv = load_kv_tile(in, task, base + DEEP * PARALLEL + mine, first);
     }
 
     TG_ARRAY(f32, parts, ROTATED_FLOATS * 4);

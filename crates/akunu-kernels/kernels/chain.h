@@ -1,16 +1,6 @@
 // What follows once a step's tokens are known: they are stored, rows advance, and a stop token ends the chain of
 // steps.
 
-// Maps f32 to u32 with the same order. NaN maps to the maximum; −0 and +0 map to the same key.
-INLINE u32 ordered(f32 value) {
-    const u32 bits = as_u32(value + 0.0f);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0xffffffffu;
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-// The inverse of `ordered`.
-INLINE f32 unordered(u32 key) { return as_f32(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
-
 #define NO_TOKEN 0xffffffffu
 
 // One stop token per lane. There are fewer stop tokens than lanes, so at least one lane holds NO_TOKEN and a NaN row

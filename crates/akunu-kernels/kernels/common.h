@@ -18,9 +18,12 @@ struct Bindings {
     DEVICE u8 *gate_weight, *gate_scales, *gate_offsets, *up_weight, *up_scales, *up_offsets;
     DEVICE u8 *x, *x_f16, *x_scales, *out, *out_q8, *out_f16, *out_scales, *bias, *q_bias, *k_bias, *v_bias, *residual, *gate, *up, *q_norm, *k_norm;
     DEVICE u8 *squares, *norm_weight, *normed, *normed_q8, *out_squares;
-    DEVICE u8 *rows, *moves, *frequencies, *angles, *qkv, *q, *k_cache, *v_cache, *logits, *logit_rows, *tokens, *sampling;
+    DEVICE u8 *rows, *moves, *frequencies, *angles, *qkv, *q, *k_cache, *v_cache, *blocks, *logits, *logit_rows, *tokens, *sampling;
     DEVICE u8 *positions, *types, *segments, *position_bias, *query_factors;
-    DEVICE u8 *file, *planes;
+    DEVICE u8 *file, *planes, *order;
+    DEVICE u8 *x_q8, *picks, *shares, *starts, *places, *y, *shared, *gate_bias, *up_bias, *sinks;
+    // Not bound: the expert whose rows a threadgroup multiplies.
+    u32 expert;
 };
 
 #define BODY(name) \
@@ -38,6 +41,27 @@ INLINE f32 group_sum(f32 value, THREADGROUP f32* space, Place at) {
     if (LANE == 0) space[SIMD] = value;
     BARRIER();
     return SIMD_SUM(LANE < SIMDS ? space[LANE] : 0.0f);
+}
+
+// Maps f32 to u32 with the same order. NaN maps to the maximum; −0 and +0 map to the same key.
+INLINE u32 ordered(f32 value) {
+    const u32 bits = as_u32(value + 0.0f);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0xffffffffu;
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// The inverse of `ordered`.
+INLINE f32 unordered(u32 key) { return as_f32(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
+
+// The sum of the values of the lanes before this one.
+INLINE u32 sum_before(u32 value, u32 lane) {
+    u32 before = 0;
+    UNROLL for (u32 step = 1; step < 32; step *= 2) {
+        const u32 other = SIMD_XOR(value, step);
+        if (lane & step) before += other;
+        value += other;
+    }
+    return before;
 }
 
 struct Rounded {

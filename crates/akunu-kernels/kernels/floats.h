@@ -1,8 +1,9 @@
-// Unquantised weights: WEIGHT_TYPE 0 is f32, 1 f16, 2 bf16. A block is BLOCK of them: 16 bytes if rows are aligned to
-// that, otherwise one number. Activations are f32.
+// Weights whose activations are f32: WEIGHT_TYPE 0 is f32, 1 f16, 2 bf16, 3 FP8, codes of E4M3 with an f32 scale for
+// each GROUP weights of a row. A block is BLOCK of them: 16 bytes, or 8 of FP8, if rows are
+// aligned to that, otherwise one number.
 
 #define BLOCKS (INPUTS / BLOCK)
-#define WEIGHT_BYTES (WEIGHT_TYPE == 0 ? 4 : 2)
+#define WEIGHT_BYTES (WEIGHT_TYPE == 0 ? 4 : WEIGHT_TYPE == 3 ? 1 : 2)
 #define INPUT_ROW_BYTES ((u64)(INPUTS) * 4)
 
 struct Matrix {
@@ -13,10 +14,24 @@ struct Matrix {
 struct Raw {
 #if BLOCK == 1
     u32 words[1];
+#elif WEIGHT_TYPE == 3
+    u32 words[2];
 #else
     u32 words[4];
 #endif
+#if WEIGHT_TYPE == 3
+    f32 scale;
+#endif
 };
+
+#if WEIGHT_TYPE == 3
+// With the exponent and mantissa of E4M3 in their places, an f16 is the number divided by 2^8.
+INLINE f32 e4m3_to_f32(u32 code) {
+    const u32 magnitude = code & 127;
+    const f32 value = f16_to_f32((u16)((code & 128) << 8 | magnitude << 7)) * 256.0f;
+    return magnitude == 127 ? as_f32(0x7fc00000u) : value;
+}
+#endif
 
 struct Block {
     f32 values[BLOCK];
@@ -29,7 +44,16 @@ struct Input {
 INLINE Raw load_raw(Matrix m, u32 row, u32 block) {
     const DEVICE u8* from = m.weight + ((u64)row * INPUTS + (u64)block * BLOCK) * WEIGHT_BYTES;
     Raw raw;
+#if WEIGHT_TYPE == 3
+    const u64 scale = (u64)row * ((INPUTS + GROUP - 1) / GROUP) + block * BLOCK / GROUP;
+    raw.scale = as_f32(weights4(m.scales + scale * 4));
 #if BLOCK == 1
+    raw.words[0] = weights1(from);
+#else
+    const u32x2 a = weights8(from);
+    raw.words[0] = a.x; raw.words[1] = a.y;
+#endif
+#elif BLOCK == 1
     raw.words[0] = WEIGHT_TYPE == 0 ? weights4(from) : weights2(from);
 #else
     const u32x4 a = weights16(from);
@@ -45,6 +69,8 @@ INLINE Block decode(Raw raw) {
         block.values[i] = as_f32(raw.words[i]);
 #elif WEIGHT_TYPE == 1
         block.values[i] = f16_to_f32((u16)(raw.words[i / 2] >> (i % 2 * 16)));
+#elif WEIGHT_TYPE == 3
+        block.values[i] = raw.scale * e4m3_to_f32(raw.words[i / 4] >> (i % 4 * 8) & 255);
 #else
         block.values[i] = as_f32(i % 2 == 0 ? raw.words[i / 2] << 16 : raw.words[i / 2] & 0xffff0000u);
 #endif

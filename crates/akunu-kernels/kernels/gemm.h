@@ -32,11 +32,11 @@ INLINE Input get_input(const THREADGROUP u32* space, u32 depth, u32 column) {
 }
 
 // Stages DEEP blocks from `from` on of the group's rows and outputs; zeros where there are none.
-INLINE void stage(Bindings in, Place at, u32 from, u32 live, THREADGROUP u32* inputs, THREADGROUP u32* blocks) {
+INLINE void stage(Bindings in, Place at, Span span, u32 from, THREADGROUP u32* inputs, THREADGROUP u32* blocks) {
     for (u32 i = at.in_group; i < SIDE * DEEP; i += THREADS) {
-        const u32 column = i / DEEP, depth = i % DEEP, row = at.group_y * SIDE + column, b = from + depth;
+        const u32 column = i / DEEP, depth = i % DEEP, row = span.first + column, b = from + depth;
         Input input = {};
-        if (row < live && b < BLOCKS) input = load_input(in.x, row, b);
+        if (row < span.end && b < BLOCKS) input = load_input(in.x, row, b);
         put_input(inputs, depth, column, input);
         UNROLL for (u32 s = 0; s < STREAMS; s++) {
             u32 o = at.group_x * SIDE + column;
@@ -51,10 +51,10 @@ INLINE void stage(Bindings in, Place at, u32 from, u32 live, THREADGROUP u32* in
 }
 
 BODY(gemm) {
-    const u32 live = live_rows(pass, LOGITS);
+    const Span span = rows_of(&in, pass, at.group_y, SIDE, LANE);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    if (at.group_y * SIDE >= live) return;
+    if (span.first >= span.end) return;
     TG_ARRAY(u32, inputs, 0);
     THREADGROUP u32* const blocks = inputs + INPUT_SPACE;
     const u32 across = at.in_group % 16, down = at.in_group / 16;
@@ -64,7 +64,7 @@ BODY(gemm) {
             UNROLL for (u32 j = 0; j < 4; j++) sums[s][i][j] = 0;
 
     for (u32 from = 0; from < BLOCKS; from += DEEP) {
-        stage(in, at, from, live, inputs, blocks);
+        stage(in, at, span, from, inputs, blocks);
         BARRIER();
         for (u32 depth = 0; depth < DEEP; depth++) {
             Input input[4];
@@ -81,9 +81,9 @@ BODY(gemm) {
     TG_ARRAY(f32, together, 0);
     UNROLL for (u32 i = 0; i < 4; i++)
         UNROLL for (u32 j = 0; j < 4; j++) {
-            const u32 row = at.group_y * SIDE + down + 16 * i, o = at.group_x * SIDE + across + 16 * j;
+            const u32 row = span.first + down + 16 * i, o = at.group_x * SIDE + across + 16 * j;
             f32 value = 0;
-            if (row < live && o < OUTPUTS) {
+            if (row < span.end && o < OUTPUTS) {
                 value = finished(params, sums[0][i][j], sums[STREAMS - 1][i][j], addend(in, row, o));
                 if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * OUT_STRIDE + o] = value;
             }
@@ -92,8 +92,8 @@ BODY(gemm) {
     if (OUT_Q8) {
         BARRIER();
         for (u32 i = SIMD; i < SIDE * 2; i += SIMDS) {
-            const u32 row = at.group_y * SIDE + i / 2, o = at.group_x * SIDE + i % 2 * 32;
-            if (row >= live || o >= OUTPUTS) continue;
+            const u32 row = span.first + i / 2, o = at.group_x * SIDE + i % 2 * 32;
+            if (row >= span.end || o >= OUTPUTS) continue;
             store_q8(in.out_q8 + row * Q8_ROW_BYTES(OUTPUTS), OUTPUTS, o / 32, together[i * 32 + LANE], LANE);
         }
     }

@@ -7,7 +7,8 @@
 
 BODY(gemv) {
     const u32 first = (at.group_x * SIMDS + SIMD) * OUTS;
-    const u32 top = at.group_y * TILE, live = live_rows(pass, LOGITS);
+    const Span span = rows_of(&in, pass, at.group_y, TILE, LANE);
+    const u32 top = span.first, live = span.end;
     if (top >= live) {
         // Still wait: the next kernel relies on everything before this one being complete.
         WAIT_FOR_INPUT();
@@ -36,7 +37,8 @@ BODY(gemv) {
     const f32 weight = holds ? norm_weight(in, o) : 0.0f;
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    const f32 added = holds ? addend(in, row, o) : 0.0f;
+    Addend added = {};
+    if (holds) added = addend(in, row, o);
 #if SQUARES
     Squares squares = {};
     if (!IN_BLOCKS || holds) squares = load_squares(in, IN_BLOCKS ? row : top, LANE);

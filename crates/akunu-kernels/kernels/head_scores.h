@@ -9,7 +9,7 @@ BODY(head_scores) {
     f32 score = 0;
     if (position < own.kv_len && own.start < POSITIONS && position < POSITIONS - own.start) {
         const DEVICE f32* q = (const DEVICE f32*)in.q + ((u64)row * p.heads + p.head) * HEAD_DIM;
-        const DEVICE u8* key = kv_row(in.k_cache, own.start, p.head / (p.heads / p.kv_heads), position);
+        const DEVICE u8* key = kv_row(in.k_cache, p.head / (p.heads / p.kv_heads), own.start + position);
         for (u32 i = 0; i < HEAD_DIM; i++) score += q[i] * kv_load(key, i);
         score *= p.scale;
     }

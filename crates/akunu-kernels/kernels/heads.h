@@ -20,54 +20,85 @@
 
 struct Span {
     u32 from, end;
+    // The first visible position: a span may begin before it, at a multiple of ALIGN.
+    u32 seen;
     // The number of splits that the row uses.
     u32 splits;
     // With ROPE, the row's own position, whose key and value are not read from the cache.
     u32 own;
 };
 
+// The splits of each row's positions that give about GROUPS_WANTED threadgroups for `live` rows.
+INLINE u32 most_splits(u32 live) {
+    const u32 splits = GROUPS_WANTED / (KV_HEADS * TILES * (live > 0 ? live : 1));
+    return splits < 1 ? 1 : splits < SPLITS ? splits : SPLITS;
+}
+
 // The positions of split `split`.
-INLINE Span span_of(Row row, u32 window, u32 ahead, u32 split) {
-    const u32 first = first_visible(row, window), end = visible_end(row, window, ahead);
-    const u32 count = end - first;
+INLINE Span span_of(Row row, u32 window, u32 ahead, u32 split, u32 most) {
+    const u32 seen = first_visible(row, window), end = visible_end(row, window, ahead);
+    const u32 first = seen / ALIGN * ALIGN, count = end - first;
     Span span;
+    span.seen = seen;
     span.splits = (count + SPAN - 1) / SPAN;
-    span.splits = span.splits < SPLITS ? span.splits : SPLITS;
-    const u32 each = (count + span.splits - 1) / span.splits;
+    span.splits = span.splits < most ? span.splits : most;
+    const u32 each = ((count + span.splits - 1) / span.splits + ALIGN - 1) / ALIGN * ALIGN;
+    span.splits = (count + each - 1) / each;
     span.from = first + split * each;
     span.end = span.from + each < end ? span.from + each : end;
     span.own = row.position;
     return span;
 }
 
+#if LONG_RUN
+// Whether the row belongs to LONG_RUN rows or more of one sequence, which another kernel handles together. Runs end at
+// multiples of TILE_ROWS, as in that kernel.
+INLINE bool in_long_run(const DEVICE Row* rows, u32 row, u32 live, Place at) {
+    const u32 first = row / TILE_ROWS * TILE_ROWS, last = first + TILE_ROWS < live ? first + TILE_ROWS : live;
+    const u32 sequence = rows[row].start;
+    u32 from = first, end = last;
+    for (u32 i = first + LANE; i < last; i += 32) {
+        if (rows[i].start == sequence) continue;
+        if (i < row) from = i + 1;
+        if (i > row && i < end) end = i;
+    }
+    return ~SIMD_MAX_U32(~end) - SIMD_MAX_U32(from) >= LONG_RUN;
+}
+#endif
+
 // The work of a threadgroup.
 struct Task {
-    // `asked`: the row is live. `live`: it also has this split.
+    // `asked`: the row is live, and this kernel's. `live`: it also has this split.
     bool asked, live;
     u32 row, split, tile, first_head, heads;
     Row place;
     Span span;
-    // The cache rows of its sequence and KV head.
+    // The cache rows of its KV head.
     const DEVICE u8 *k, *v;
 };
 
 INLINE Task task_of(Bindings in, const DEVICE Pass* pass, Params params, Place at) {
     Task task;
-    task.row = at.group_y;
     // The split index varies slowest, so groups of split 0, which always have work, are launched first.
-    task.split = at.group_x / (KV_HEADS * TILES);
-    task.tile = at.group_x % (KV_HEADS * TILES);
+    const u32 live = live_rows(pass, false), heads = KV_HEADS * TILES, groups = live > 0 ? live * heads : heads;
+    task.split = at.group_x / groups;
+    task.row = at.group_x % groups / heads;
+    task.tile = at.group_x % heads;
     const u32 kv_head = task.tile / TILES, done = task.tile % TILES * HEAD_TILE;
     task.heads = GROUP - done < HEAD_TILE ? GROUP - done : HEAD_TILE;
     task.first_head = kv_head * GROUP + done;
     const Row no_row = {0, 0, 1, 0};
-    task.asked = task.row < live_rows(pass, false);
+    const u32 most = most_splits(live);
+    task.asked = task.row < live && task.split < most;
+#if LONG_RUN
+    if (task.asked && in_long_run((const DEVICE Row*)in.rows, task.row, live, at)) task.asked = false;
+#endif
     task.place = no_row;
     if (task.asked) task.place = ((const DEVICE Row*)in.rows)[task.row];
-    task.span = span_of(task.place, params.attention.window, params.attention.ahead, task.split);
+    task.span = span_of(task.place, params.attention.window, params.attention.ahead, task.split, most);
     task.live = task.asked && task.split < task.span.splits;
-    task.k = kv_row(in.k_cache, task.place.start, kv_head, 0);
-    task.v = kv_row(in.v_cache, task.place.start, kv_head, 0);
+    task.k = kv_row(in.k_cache, kv_head, 0);
+    task.v = kv_row(in.v_cache, kv_head, 0);
     return task;
 }
 
@@ -90,14 +121,14 @@ INLINE void store_head(Bindings in, u32 row, u32 first_head, u32 e, f32 value, u
 }
 
 // The weight of each split of a head, padded to 32: EXP(its maximum − the overall maximum) / the overall softmax sum.
-INLINE void split_weights(const DEVICE f32* parts, THREADGROUP f32* weights, Task task, Place at) {
+INLINE void split_weights(Bindings in, const DEVICE f32* parts, THREADGROUP f32* weights, Task task, Place at) {
     const u32 splits = task.span.splits;
     for (u32 g = SIMD; g < task.heads; g += SIMDS) {
         const bool mine = LANE < splits;
         const DEVICE f32* part = parts + (mine ? LANE : 0) * TILE_FLOATS + g * PART + HEAD_DIM;
         const f32 score = mine ? published(&part[0]) : LOWEST, most = SIMD_MAX(score);
         const f32 weight = mine ? EXP(score - most) : 0.0f;
-        weights[g * 32 + LANE] = weight / SIMD_SUM(weight * published(&part[1]));
+        weights[g * 32 + LANE] = weight * inverse_total(in, task.first_head + g, most, SIMD_SUM(weight * published(&part[1])));
     }
     BARRIER();
 }
@@ -118,7 +149,7 @@ INLINE void finish_splits(Bindings in, const DEVICE f32* parts, Task task, Place
             UNROLL for (u32 i = 0; i < SPLITS; i++) part[k * SPLITS + i] = e < all && i < splits ? published(&from[i * TILE_FLOATS]) : 0.0f;
         }
         // The weights are computed while these loads are in flight.
-        if (first == at.in_group) split_weights(parts, weights, task, at);
+        if (first == at.in_group) split_weights(in, parts, weights, task, at);
         UNROLL for (u32 k = 0; k < AT_ONCE; k++) {
             const u32 e = first + k * THREADS, g = e / HEAD_DIM;
             if (e >= all) break;
@@ -147,7 +178,7 @@ INLINE void finish_heads(Bindings in, DEVICE u8* scratch, const THREADGROUP f32*
             sum += weight * part[i * TILE_FLOATS + d];
         }
         if (whole) {
-            store_head(in, task.row, task.first_head, e, sum / total, LANE);
+            store_head(in, task.row, task.first_head, e, sum * inverse_total(in, task.first_head + g, most, total), LANE);
         } else {
             publish(&stretch[g * PART + d], sum);
             if (d == 0) {
@@ -176,7 +207,8 @@ INLINE void rotate_heads(Bindings in, Params params, Task task, THREADGROUP f32*
             put_rotated(from, q_norm, angles, params.attention.epsilon, QUERY_SCALE(in, params, task.place), rotated + (i - 2) * HEAD_DIM, lane);
         } else if (has_own) {
             const DEVICE f32* from = qkv + (HEADS + i * KV_HEADS + kv_head) * HEAD_DIM;
-            DEVICE u8* to = kv_row(i == 0 ? in.k_cache : in.v_cache, task.place.start, kv_head, task.place.position);
+            const u32 place = kv_place(in, task.place.start + task.place.position);
+            DEVICE u8* to = kv_row(i == 0 ? in.k_cache : in.v_cache, kv_head, place);
             THREADGROUP f32* const own = key + i * HEAD_DIM;
             if (i == 0) put_rotated(from, k_norm, angles, params.attention.epsilon, 1.0f, own, lane);
             SIMD_SYNC();

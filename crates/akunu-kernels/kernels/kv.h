@@ -1,6 +1,7 @@
 // The KV cache. A row is one KV head's key or value at one position: HEAD_DIM numbers as f32, f16, or blocks of an f16
-// scale and 32 int8 (KV_TYPE 0, 1, 2). A layer's cache is [KV head][position]; a sequence owns the positions from its
-// start on.
+// scale and 32 int8 (KV_TYPE 0, 1, 2). A layer's cache is [KV head][place]; a sequence owns the logical positions from
+// its start on. With BLOCK, a table has the block of BLOCK places for each run of logical positions, and sequences
+// begin at multiples of BLOCK; without, places are logical positions.
 
 #if KV_TYPE == 0
 #define KV_ROW_BYTES ((u64)HEAD_DIM * 4)
@@ -10,9 +11,19 @@
 #define KV_ROW_BYTES ((u64)HEAD_DIM / 32 * 34)
 #endif
 
-// The row of position `start + position`. `start` is where the sequence begins in the cache, or 0.
-INLINE DEVICE u8* kv_row(DEVICE u8* cache, u32 start, u32 head, u32 position) {
-    return cache + ((u64)head * POSITIONS + start + position) * KV_ROW_BYTES;
+// The place of a logical position. A block that the cache does not have is its last one.
+INLINE u32 kv_place(Bindings in, u32 logical) {
+#if BLOCK
+    const u32 block = ((const DEVICE u32*)in.blocks)[logical / BLOCK], last = POSITIONS / BLOCK - 1;
+    return (block < last ? block : last) * BLOCK + logical % BLOCK;
+#else
+    (void)in;
+    return logical;
+#endif
+}
+
+INLINE DEVICE u8* kv_row(DEVICE u8* cache, u32 head, u32 place) {
+    return cache + ((u64)head * POSITIONS + place) * KV_ROW_BYTES;
 }
 
 // Number i of a row.
@@ -63,6 +74,17 @@ INLINE f32 query_scale(Bindings in, Params params, Row row) {
 }
 #else
 #define QUERY_SCALE(in, params, row) params.attention.scale
+#endif
+
+#if SINKS
+// What a head's weighted sum is multiplied by at the end, if the softmax's maximum is `most` and its sum `total`: the head's
+// sink is one more score, of which nothing is added to the weighted sum.
+INLINE f32 inverse_total(Bindings in, u32 head, f32 most, f32 total) {
+    const f32 sink = ((const DEVICE f32*)in.sinks)[head], all = MAX_F32(most, sink), keep = EXP(most - all);
+    return keep / (total * keep + EXP(sink - all));
+}
+#else
+INLINE f32 inverse_total(Bindings in, u32 head, f32 most, f32 total) { return 1.0f / total; }
 #endif
 
 // The first position visible to a row.

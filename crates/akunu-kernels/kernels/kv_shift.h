@@ -15,8 +15,9 @@ BODY(kv_shift) {
     for (u32 first = 0; first < move.len; first += SIMDS) {
         const u32 position = first + SIMD;
         const bool live = position < move.len;
+        const u32 source = live ? kv_place(in, move.from + position) : 0, target = live ? kv_place(in, move.to + position) : 0;
         if (live && keys) {
-            const DEVICE u8* from = kv_row(cache, move.from, at.group_x, position);
+            const DEVICE u8* from = kv_row(cache, at.group_x, source);
             for (u32 i = LANE; i < HEAD_DIM; i += 32) head[i] = kv_load(from, i);
             SIMD_SYNC();
             for (u32 i = LANE; i < ROPE_DIMS / 2; i += 32) {
@@ -24,14 +25,14 @@ BODY(kv_shift) {
                 rotate_pair(head, i, COS(angle), -SIN(angle));
             }
         } else if (live) {
-            const DEVICE u16* from = (const DEVICE u16*)kv_row(cache, move.from, at.group_x, position);
+            const DEVICE u16* from = (const DEVICE u16*)kv_row(cache, at.group_x, source);
             for (u32 i = LANE; i < KV_ROW_BYTES / 2; i += 32) bytes[i] = from[i];
         }
         BARRIER();
         if (live && keys) {
-            kv_store(kv_row(cache, move.to, at.group_x, position), head, LANE);
+            kv_store(kv_row(cache, at.group_x, target), head, LANE);
         } else if (live) {
-            DEVICE u16* to = (DEVICE u16*)kv_row(cache, move.to, at.group_x, position);
+            DEVICE u16* to = (DEVICE u16*)kv_row(cache, at.group_x, target);
             for (u32 i = LANE; i < KV_ROW_BYTES / 2; i += 32) to[i] = bytes[i];
         }
     }

@@ -59,7 +59,8 @@ BODY(kv_write) {
         if (query) {
             *(DEVICE u32x4*)(in.q + (((u64)(first + r) * HEADS + h) * HEAD_DIM + i) * 4) = fours[r];
         } else {
-            DEVICE u8* to = kv_row(key ? in.k_cache : in.v_cache, places[r].start, h - HEADS - (key ? 0 : KV_HEADS), places[r].position);
+            const u32 place = kv_place(in, places[r].start + places[r].position);
+            DEVICE u8* to = kv_row(key ? in.k_cache : in.v_cache, h - HEADS - (key ? 0 : KV_HEADS), place);
             store_four(to + (u64)i * KV_ROW_BYTES / HEAD_DIM, fours[r]);
         }
     }

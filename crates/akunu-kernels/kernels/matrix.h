@@ -1,6 +1,8 @@
 // Shared by the matrix kernels: the weights of an output, and the epilogue that turns its sum into the output. KIND 0
 // is a single product, 1 fused Q, K and V, 2 gate and up with the activation.
 //
+// With ROUTED, rows are sorted by expert, and each has the matrices of its expert, which are adjacent in memory.
+//
 // A norm can be deferred to the products around it. A product with NORM writes, for its outputs y, y · norm_weight
 // (f32 or q8) and for each block of 32 the sum of y² + epsilon. A product with SQUARES consumes that: it multiplies
 // its sums by 1 / rms, computed from those sums of squares.
@@ -11,10 +13,61 @@
 #define STREAMS 1
 #endif
 
+// Rows `first` to `end` − 1.
+struct Span {
+    u32 first, end;
+};
+
+#if ROUTED
+#define MATRIX_OUTPUTS ((u64)EXPERTS * OUTPUTS)
+
+// The rows of an expert, of `live` sorted ones.
+INLINE Span rows_of_expert(Bindings in, u32 expert, u32 live) {
+    const DEVICE u32* starts = (const DEVICE u32*)in.starts + expert;
+    const Span all = {starts[0], starts[1] < live ? starts[1] : live};
+    return all;
+}
+
+INLINE u32 tiles_in(Span rows, u32 size) { return rows.first < rows.end ? (rows.end - rows.first + size - 1) / size : 0; }
+
+// The rows of tile `tile`, none past the last one; `in` gets their expert. A tile has up to `size` rows of one expert.
+// Each lane counts the tiles of some experts; the one whose experts have the wanted tile finds it among them. Waits for
+// the previous kernel, which decides what is read.
+INLINE Span rows_of(THREAD_PTR Bindings* in, const DEVICE Pass* pass, u32 tile, u32 size, u32 lane) {
+    WAIT_FOR_INPUT();
+    const u32 live = live_rows(pass, false) * CHOSEN, each = (EXPERTS + 31) / 32, from = lane * each;
+    u32 own = 0;
+    for (u32 e = from; e < from + each && e < EXPERTS; e++) own += tiles_in(rows_of_expert(*in, e, live), size);
+    u32 at = sum_before(own, lane), expert = 0, first = 0, end = 0;
+    if (at <= tile && tile < at + own) {
+        expert = from;
+        Span rows = rows_of_expert(*in, expert, live);
+        while (at + tiles_in(rows, size) <= tile) {
+            at += tiles_in(rows, size);
+            expert++;
+            rows = rows_of_expert(*in, expert, live);
+        }
+        first = rows.first + (tile - at) * size;
+        end = first + size < rows.end ? first + size : rows.end;
+    }
+    in->expert = SIMD_MAX_U32(expert);
+    const Span span = {SIMD_MAX_U32(first), SIMD_MAX_U32(end)};
+    return span;
+}
+#else
+#define MATRIX_OUTPUTS ((u64)OUTPUTS)
+
+// The live rows from tile `tile` of `size` rows on.
+INLINE Span rows_of(THREAD_PTR Bindings* in, const DEVICE Pass* pass, u32 tile, u32 size, u32 lane) {
+    const Span span = {tile * size, live_rows(pass, LOGITS)};
+    return span;
+}
+#endif
+
 // The matrix of output `o`; `o` becomes the row in that matrix.
 INLINE Matrix matrix_of(Bindings in, u32 stream, THREAD_PTR u32* o) {
 #if KIND == 0
-    const Matrix m = {in.weight, in.weight_scales, in.weight_offsets, (u64)OUTPUTS * BLOCKS};
+    const Matrix m = {in.weight, in.weight_scales, in.weight_offsets, MATRIX_OUTPUTS * BLOCKS};
 #elif KIND == 1
     Matrix m = {in.q_weight, in.q_scales, in.q_offsets, (u64)Q_OUTPUTS * BLOCKS};
     if (*o >= Q_OUTPUTS) {
@@ -26,12 +79,15 @@ INLINE Matrix matrix_of(Bindings in, u32 stream, THREAD_PTR u32* o) {
         *o -= v ? Q_OUTPUTS + K_OUTPUTS : Q_OUTPUTS;
     }
 #else
-    Matrix m = {in.gate_weight, in.gate_scales, in.gate_offsets, (u64)OUTPUTS * BLOCKS};
+    Matrix m = {in.gate_weight, in.gate_scales, in.gate_offsets, MATRIX_OUTPUTS * BLOCKS};
     if (stream == 1) {
         m.weight = in.up_weight;
         m.scales = in.up_scales;
         m.offsets = in.up_offsets;
     }
+#endif
+#if ROUTED
+    *o += in.expert * OUTPUTS;
 #endif
     return m;
 }
@@ -53,11 +109,21 @@ INLINE void stage_input(const DEVICE u8* row, THREADGROUP u8* to, Place at) {
 }
 #endif
 
-// The bias and residual of an output. Independent of the sum, so it can be loaded early.
-INLINE f32 addend(Bindings in, u32 row, u32 o) {
+// What is added to the sums of an output: bias and residual.
+struct Addend {
+    f32 v[STREAMS];
+};
+
+// Independent of the sums, so it can be loaded early.
+INLINE Addend addend(Bindings in, u32 row, u32 o) {
     f32 sum = 0;
+#if ROUTED
+    const u32 of_all = in.expert * OUTPUTS + o;
+#else
+    const u32 of_all = o;
+#endif
 #if KIND == 0
-    if (BIAS) sum += ((const DEVICE f32*)in.bias)[o];
+    if (BIAS) sum += ((const DEVICE f32*)in.bias)[of_all];
     if (RESIDUAL) sum += ((const DEVICE f32*)in.residual)[(u64)row * OUT_STRIDE + o];
 #elif KIND == 1
     if (BIAS) {
@@ -66,16 +132,24 @@ INLINE f32 addend(Bindings in, u32 row, u32 o) {
         sum += ((const DEVICE f32*)bias)[v ? o - Q_OUTPUTS - K_OUTPUTS : k ? o - Q_OUTPUTS : o];
     }
 #endif
-    return sum;
+    Addend added = {};
+    added.v[0] = sum;
+#if KIND == 2 && ROUTED
+    if (BIAS) {
+        added.v[0] = ((const DEVICE f32*)in.gate_bias)[of_all];
+        added.v[1] = ((const DEVICE f32*)in.up_bias)[of_all];
+    }
+#endif
+    return added;
 }
 
 // The output from the sums of its streams.
-INLINE f32 finished(Params params, f32 sum, f32 second, f32 added) {
+INLINE f32 finished(Params params, f32 sum, f32 second, Addend added) {
 #if KIND == 2
-    return activate(sum) * second;
+    return gated(sum + added.v[0], second + added.v[1]);
 #else
-    sum += added;
-#if KIND == 0
+    sum += added.v[0];
+#if KIND == 0 && !ROUTED
     const f32 cap = params.matmul.soft_cap;
     if (cap != 0) sum = cap * TANH(sum / cap);
 #endif

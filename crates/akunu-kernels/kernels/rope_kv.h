@@ -1,4 +1,5 @@
-// One SIMD group per head of Q, K or V. Q and K are normalised (with QK_NORM) and rotated. Q is written to `q`, if
+// One SIMD group per head of Q, K or V. Q and K are normalised (with QK_NORM) and rotated, with NORM_LAST in the other
+// order. Q is written to `q`, if
 // HEADS is not 0, K and V to the cache.
 BODY(rope_kv) {
     const u32 h = at.group_x * SIMDS + SIMD;
@@ -15,6 +16,13 @@ BODY(rope_kv) {
     if (part < 2) {
         const DEVICE f32* norm = (const DEVICE f32*)(part == 0 ? in.q_norm : in.k_norm);
         put_rotated(from, norm, (const DEVICE f32*)in.angles + (u64)row * ROPE_DIMS, params.rope_kv.epsilon, 1.0f, head, LANE);
+        if (NORM_LAST) {
+            SIMD_SYNC();
+            f32 squares = 0;
+            for (u32 i = LANE; i < HEAD_DIM; i += 32) squares += head[i] * head[i];
+            const f32 scale = 1.0f / SQRT(SIMD_SUM(squares) / (f32)HEAD_DIM + params.rope_kv.epsilon);
+            for (u32 i = LANE; i < HEAD_DIM; i += 32) head[i] *= scale * norm[i];
+        }
     } else {
         for (u32 i = LANE; i < HEAD_DIM; i += 32) head[i] = from[i];
     }
@@ -25,5 +33,5 @@ BODY(rope_kv) {
         return;
     }
     DEVICE u8* cache = part == 1 ? in.k_cache : in.v_cache;
-    kv_store(kv_row(cache, place.start, h - HEADS - (part - 1) * KV_HEADS, place.position), head, LANE);
+    kv_store(kv_row(cache, h - HEADS - (part - 1) * KV_HEADS, kv_place(in, place.start + place.position)), head, LANE);
 }

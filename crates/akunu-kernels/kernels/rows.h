@@ -95,6 +95,18 @@ BODY(norm_add) {
 }
 #endif
 
+#ifdef REORDER
+// The columns of x in another order. One thread per element.
+BODY(reorder) {
+    const u32 col = at.group_x * THREADS + at.in_group, row = at.group_y, live = live_rows(pass, false);
+    const u32 wanted = col < COLS ? ((const DEVICE u32*)in.order)[col] : 0, from = wanted < COLS ? wanted : COLS - 1;
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (row >= live || col >= COLS) return;
+    ((DEVICE f32*)in.out)[(u64)row * COLS + col] = ((const DEVICE f32*)in.x)[(u64)row * COLS + from];
+}
+#endif
+
 #ifdef ACTIVATION
 // activation(gate) · up
 BODY(glu) {

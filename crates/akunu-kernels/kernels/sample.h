@@ -42,7 +42,8 @@ struct Shape {
     u32 unused;
 };
 
-// The layout of scratch memory per row: Shape, Merged, then PARTS × Part, then PARTS × RANKS × Rank.
+// The layout of scratch memory per row of a launch, which begins with row FIRST_ROW: Shape, Merged, then PARTS × Part,
+// then PARTS × RANKS × Rank.
 struct Merged {
     u32 count, best_key;
     Stair stairs[MERGED];
@@ -64,7 +65,7 @@ static_assert(sizeof(Stair) == 12 && sizeof(Rank) == 16 && sizeof(Shape) == 16 &
 #define MASK_WORDS ((VOCAB + 31) / 32)
 // The key of −∞, which is never picked.
 #define NOTHING 0x007fffffu
-// The index of the counter of finished rows.
+// The index of the counter of finished rows, which counts those of all launches of a step.
 #define ROWS_DONE (COUNTER_BYTES / 4 - 1)
 
 // Offsets in threadgroup memory. The first 16 bytes belong to last_to_finish and the chain's stop flag.
@@ -76,7 +77,7 @@ static_assert(sizeof(Stair) == 12 && sizeof(Rank) == 16 && sizeof(Shape) == 16 &
 #define SURVEY_SPACE RANK_SPACE
 
 INLINE DEVICE Shape* shape_of(DEVICE u8* scratch, u32 row) {
-    return (DEVICE Shape*)(scratch + COUNTER_BYTES + (u64)row * ROW_BYTES);
+    return (DEVICE Shape*)(scratch + COUNTER_BYTES + (u64)(row - FIRST_ROW) * ROW_BYTES);
 }
 INLINE DEVICE Merged* merged_of(DEVICE u8* scratch, u32 row) { return (DEVICE Merged*)(shape_of(scratch, row) + 1); }
 INLINE DEVICE Part* parts_of(DEVICE u8* scratch, u32 row) { return (DEVICE Part*)(merged_of(scratch, row) + 1); }
@@ -297,7 +298,7 @@ INLINE void merge(DEVICE u8* scratch, u32 row, Place at) {
 }
 
 BODY(sample_stairs) {
-    const u32 live = live_rows(pass, true), row = at.group_y, part = at.group_x;
+    const u32 live = live_rows(pass, true), row = FIRST_ROW + at.group_y, part = at.group_x;
     // The noise depends only on the token's id, so it is computed before the wait, while logits are still being
     // written.
     Record record = record_of(in, row < live ? row : 0, pass->step);
@@ -321,7 +322,7 @@ BODY(sample_stairs) {
     const u32 count = descend<EACH>(own, 1, is_limited(record.settings) ? STAIRS : 1, found->stairs, at);
     const Stair none = {0, 0, 0};
     for (u32 i = count + at.in_group; i < STAIRS; i += THREADS) publish(&found->stairs[i], none);
-    if (last_to_finish(scratch, row, PARTS, at)) merge(scratch, row, at);
+    if (last_to_finish(scratch, row - FIRST_ROW, PARTS, at)) merge(scratch, row, at);
 }
 
 // For one part: the number and weight of tokens above each stair's key, and the total weight.
@@ -434,7 +435,7 @@ INLINE u32 first_kept(Bindings in, DEVICE u8* scratch, u32 row, Record record, P
 }
 
 BODY(sample_pick) {
-    const u32 live = live_rows(pass, true), row = at.group_y, step = pass->step, stop = stop_of(pass, LANE);
+    const u32 live = live_rows(pass, true), row = FIRST_ROW + at.group_y, step = pass->step, stop = stop_of(pass, LANE);
     const bool advance = params.sample.advance > 0;
     RequestedRow requested = requested_row(in, SIMD < live ? SIMD : 0);
     const Record record = record_of(in, row < live ? row : 0, step);
@@ -452,7 +453,7 @@ BODY(sample_pick) {
     u32 token = count == 0 || first.score == 0xffffffffu ? NO_TOKEN : ~first.id;
     if (ranked) {
         rank_part(scratch, row, at.group_x, x, at);
-        if (!last_to_finish(scratch, row, PARTS, at)) return;
+        if (!last_to_finish(scratch, row - FIRST_ROW, PARTS, at)) return;
         token = first_kept(in, scratch, row, record, at);
     }
     DEVICE u32* tokens = (DEVICE u32*)in.tokens + (u64)(step + 1) * LOGIT_CAPACITY;

@@ -121,7 +121,7 @@ INLINE u64 part_of(u64 total, u64 fraction) {
 }
 
 BODY(sample_shape) {
-    const u32 live = live_rows(pass, true), row = at.group_y;
+    const u32 live = live_rows(pass, true), row = FIRST_ROW + at.group_y;
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (row >= live) return;

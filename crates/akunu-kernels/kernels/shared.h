@@ -220,27 +220,48 @@ LAYOUT(UnpackParams, 8);
 PLACE(UnpackParams, inputs, 0);
 PLACE(UnpackParams, outputs, 4);
 
+struct RouteParams {
+    u32 experts;
+    u32 top;
+    u32 groups;
+    u32 groups_used;
+    f32 scale;
+    f32 epsilon;
+    f32 tolerance;
+};
+LAYOUT(RouteParams, 28);
+PLACE(RouteParams, experts, 0);
+PLACE(RouteParams, top, 4);
+PLACE(RouteParams, groups, 8);
+PLACE(RouteParams, groups_used, 12);
+PLACE(RouteParams, scale, 16);
+PLACE(RouteParams, epsilon, 20);
+PLACE(RouteParams, tolerance, 24);
+
 struct RopeKvParams {
     u32 heads;
     u32 kv_heads;
     u32 head_dim;
     u32 rope_dims;
     u32 positions;
+    u32 block;
     f32 epsilon;
 };
-LAYOUT(RopeKvParams, 24);
+LAYOUT(RopeKvParams, 28);
 PLACE(RopeKvParams, heads, 0);
 PLACE(RopeKvParams, kv_heads, 4);
 PLACE(RopeKvParams, head_dim, 8);
 PLACE(RopeKvParams, rope_dims, 12);
 PLACE(RopeKvParams, positions, 16);
-PLACE(RopeKvParams, epsilon, 20);
+PLACE(RopeKvParams, block, 20);
+PLACE(RopeKvParams, epsilon, 24);
 
 struct AttentionParams {
     u32 heads;
     u32 kv_heads;
     u32 head_dim;
     u32 positions;
+    u32 block;
     f32 scale;
     f32 soft_cap;
     u32 window;
@@ -252,21 +273,22 @@ struct AttentionParams {
     u32 factors;
     u32 across;
 };
-LAYOUT(AttentionParams, 56);
+LAYOUT(AttentionParams, 60);
 PLACE(AttentionParams, heads, 0);
 PLACE(AttentionParams, kv_heads, 4);
 PLACE(AttentionParams, head_dim, 8);
 PLACE(AttentionParams, positions, 12);
-PLACE(AttentionParams, scale, 16);
-PLACE(AttentionParams, soft_cap, 20);
-PLACE(AttentionParams, window, 24);
-PLACE(AttentionParams, ahead, 28);
-PLACE(AttentionParams, rope_dims, 32);
-PLACE(AttentionParams, epsilon, 36);
-PLACE(AttentionParams, reach, 40);
-PLACE(AttentionParams, factor_step, 44);
-PLACE(AttentionParams, factors, 48);
-PLACE(AttentionParams, across, 52);
+PLACE(AttentionParams, block, 16);
+PLACE(AttentionParams, scale, 20);
+PLACE(AttentionParams, soft_cap, 24);
+PLACE(AttentionParams, window, 28);
+PLACE(AttentionParams, ahead, 32);
+PLACE(AttentionParams, rope_dims, 36);
+PLACE(AttentionParams, epsilon, 40);
+PLACE(AttentionParams, reach, 44);
+PLACE(AttentionParams, factor_step, 48);
+PLACE(AttentionParams, factors, 52);
+PLACE(AttentionParams, across, 56);
 
 struct HeadScoresParams {
     u32 heads;
@@ -309,12 +331,14 @@ struct KvMoveParams {
     u32 head_dim;
     u32 rope_dims;
     u32 positions;
+    u32 block;
 };
-LAYOUT(KvMoveParams, 16);
+LAYOUT(KvMoveParams, 20);
 PLACE(KvMoveParams, kv_heads, 0);
 PLACE(KvMoveParams, head_dim, 4);
 PLACE(KvMoveParams, rope_dims, 8);
 PLACE(KvMoveParams, positions, 12);
+PLACE(KvMoveParams, block, 16);
 
 // A command's parameters; which of them, its kernel says.
 union Params {
@@ -332,6 +356,7 @@ union Params {
     AcrossRowsParams across_rows;
     AddParams add;
     UnpackParams unpack;
+    RouteParams route;
     RopeKvParams rope_kv;
     AttentionParams attention;
     HeadScoresParams head_scores;

@@ -6,6 +6,7 @@ use akunu_plan::{DispatchCommand, DispatchTable};
 use crate::{Function, Source};
 
 mod cache;
+mod experts;
 mod halves;
 mod matrix;
 mod rows;
@@ -156,6 +157,7 @@ impl Shape<'_> {
             Kernel::NormAdd(ops::NormAdd) => self.norm_add()?,
             Kernel::HeadNorm(op) => self.head_norm(op)?,
             Kernel::Add(ops::Add) => self.add(),
+            Kernel::Reorder(ops::Reorder) => self.reorder(),
             Kernel::Glu(op) if op.out.f16() => self.glu_halves(op)?,
             Kernel::Glu(op) => self.glu(op),
             Kernel::Activate(op) if op.out.f16() => self.activate_halves(op)?,
@@ -163,16 +165,21 @@ impl Shape<'_> {
                 return Err(self.missing("it reads f16 only where it writes f16".into()));
             }
             Kernel::Activate(op) => self.activate(op),
+            Kernel::Route(op) => self.route(op),
+            Kernel::Gather(op) => return Ok(self.gather(op)?.into_iter().map(Work::Launch).collect()),
+            Kernel::ExpertGlu(op) => self.expert_glu(op)?,
+            Kernel::ExpertMatmul(op) => self.expert_matmul(op)?,
+            Kernel::Combine(op) => self.combine(op),
             Kernel::Round(ops::Round { out }) if out.f16() => self.halve()?,
             Kernel::Round(_) => self.quantise(),
             Kernel::Unpack(ops::Unpack { weight }) => self.unpack(weight)?,
             Kernel::HalfMatmul(op) => return Ok(self.half_matmul(op)),
             Kernel::RopeKv(op) => self.rope_kv(op)?,
-            Kernel::Attention(op) => self.attention(op)?,
+            Kernel::Attention(op) => return Ok(self.attention(op)?.into_iter().map(Work::Launch).collect()),
             Kernel::HeadScores(ops::HeadScores { kv }) => self.head_scores(kv),
             Kernel::Argmax(ops::Argmax) => self.argmax(),
             Kernel::Sample(ops::Sample) => return Ok(self.sample()?.into_iter().map(Work::Launch).collect()),
-            Kernel::KvShift(ops::KvShift { style, kv }) => self.kv_shift(style, kv),
+            Kernel::KvShift(ops::KvShift { style, kv, .. }) => self.kv_shift(style, kv),
             Kernel::KvCopy(ops::KvCopy { kv }) => self.kv_copy(kv),
         };
         Ok(vec![Work::Launch(launch)])

@@ -10,6 +10,9 @@ mod pass;
 mod types;
 mod weights;
 
+/// Positions of a block of the cache: a multiple of what the attention kernels read at once.
+pub const BLOCK: usize = 64;
+
 pub use cover::Cover;
 pub use function::{Function, METAL_ENTRY, Source, cuda_text, emulated_text, metal_text};
 pub use launch::{Chip, HalfProduct, Launch, MissingKernel, SCRATCH_BYTES, Work, launches};

@@ -92,7 +92,7 @@ static POINTS: LazyLock<[Source; 14]> = LazyLock::new(|| {
 fn quants(dtype: DType) -> Option<Quants> {
     use Meaning::{Less, Table};
     let (bits, meaning, scales) = match dtype {
-        DType::F32 | DType::F16 | DType::BF16 => return None,
+        DType::F32 | DType::F16 | DType::BF16 | DType::Fp8(_) => return None,
         DType::Q4_0 => (4, Less(8), Scales::F16),
         DType::Q4_1 => (4, Less(0), Scales::F16Pair),
         DType::Q5_0 => (5, Less(16), Scales::F16),
@@ -125,16 +125,27 @@ fn floats(dtype: DType, cols: u32, wide: bool) -> TypeSources {
     let (number, most) = match dtype {
         DType::F32 => (0, 4),
         DType::F16 => (1, 8),
+        DType::Fp8(_) => (3, 8),
         _ => (2, 8),
     };
+    let constants = match dtype {
+        DType::Fp8(fp8) => vec![("GROUP", fp8.group(cols as usize) as u32)],
+        _ => Vec::new(),
+    };
     let block = if wide && cols.is_multiple_of(most) { most } else { 1 };
+    let raw_words = match (dtype, block) {
+        (DType::Fp8(_), 1) => 2,
+        (DType::Fp8(_), _) => 3,
+        (_, 1) => 1,
+        _ => 4,
+    };
     TypeSources {
         sources: vec![&FLOATS],
         variant: vec![("WEIGHT_TYPE", number), ("BLOCK", block)],
-        constants: Vec::new(),
+        constants,
         block,
         code_words: 0,
-        raw_words: if block == 1 { 1 } else { 4 },
+        raw_words,
         block_words: block,
         input_words: block,
         planes: Vec::new(),
@@ -240,6 +251,7 @@ pub(crate) fn repack_variant(dtype: DType) -> Option<Vec<Define>> {
         DType::F32
         | DType::F16
         | DType::BF16
+        | DType::Fp8(_)
         | DType::IQ1S
         | DType::IQ1M
         | DType::IQ2XXS

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use akunu_plan::ops::{self, EmbedParams, GluMatmulParams, MatmulParams, QkvParams, UnpackParams};
+use akunu_plan::ops::{
+    self, EmbedParams, ExpertParams, GluMatmulParams, MatmulParams, QkvParams, UnpackParams,
+};
 use akunu_plan::{BufferId, Content, DType, DeviceError, DispatchCommand, DispatchTable, Kernel};
 
 use crate::function::source;
@@ -95,6 +97,14 @@ pub fn weights(command: &DispatchCommand) -> Vec<Weight> {
         Kernel::GluMatmul(ops::GluMatmul { weight, .. }) => {
             let p: GluMatmulParams = command.params();
             (weight, p.inputs, vec![p.outputs; 2])
+        }
+        Kernel::ExpertGlu(ops::ExpertGlu { weight, .. }) => {
+            let p: ExpertParams = command.params();
+            (weight, p.inputs, vec![p.experts * p.outputs; 2])
+        }
+        Kernel::ExpertMatmul(ops::ExpertMatmul { weight, .. }) => {
+            let p: ExpertParams = command.params();
+            (weight, p.inputs, vec![p.experts * p.outputs])
         }
         Kernel::Unpack(ops::Unpack { weight }) => {
             let p: UnpackParams = command.params();

@@ -138,6 +138,7 @@ fn replays_allocate_nothing(indirect: bool) {
         context: 128,
         slots: 1,
         kv: KvType::F16,
+        kv_bytes: None,
         prefill_rows: 128,
         prefill_logit_rows: 1,
         chain: chip.row().chain,

@@ -41,6 +41,7 @@ impl Drawn {
             context: CONTEXT,
             slots: 1,
             kv: KvType::F16,
+            kv_bytes: None,
             prefill_rows: CONTEXT,
             prefill_logit_rows: 1,
             chain: CHAIN,

@@ -16,6 +16,32 @@ pub struct DeviceBuffer(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReplayId(pub u32);
 
+/// The most rows for which weights that are not f16 are multiplied as they are, by what the weights consist of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FewRows {
+    /// Blocks with one scale.
+    pub scaled: usize,
+    /// Blocks with offsets or several scales, whose products take longer.
+    pub shifted: usize,
+    /// Numbers that are not quantised.
+    pub floats: usize,
+}
+
+impl FewRows {
+    /// The same for all weights.
+    pub const fn all(rows: usize) -> FewRows {
+        FewRows { scaled: rows, shifted: rows, floats: rows }
+    }
+
+    pub fn of(&self, weight: DType) -> usize {
+        match weight {
+            DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4NL | DType::MXFP4 => self.scaled,
+            _ if weight.is_quantised() => self.shifted,
+            _ => self.floats,
+        }
+    }
+}
+
 /// The properties of a device that the table builder depends on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Capabilities {
@@ -28,9 +54,11 @@ pub struct Capabilities {
     pub folds: bool,
     /// Tables with more rows than this multiply in half precision ([`crate::halves`]), for all weights except f32.
     /// Converting the weights takes the same time for any number of rows, so it does not pay for fewer rows.
-    pub half_products: Option<usize>,
+    pub half_products: Option<FewRows>,
     /// The layout of keys in its KV cache.
     pub keys: KeyOrder,
+    /// Positions of a block of its KV cache ([`crate::blocks`]): a power of two, and a multiple of the alignment of keys.
+    pub block: usize,
     /// Which weights are used in place in the mapped file.
     pub in_place: InPlace,
     /// Whether it samples tokens itself ([`crate::sample`]), so that sampled decoding runs in chains too.
@@ -71,7 +99,11 @@ impl InPlace {
     pub fn holds(self, dtype: DType, plane: usize, region: &Region, offset: usize) -> bool {
         match self {
             InPlace::All => true,
-            InPlace::Unpacked => (plane > 0 || !dtype.is_quantised()) && InPlace::is_bindable(region, offset),
+            InPlace::Unpacked => {
+                // Whole bytes are not rearranged.
+                let is_whole = matches!(dtype, DType::Affine(affine) if affine.bits() == 8);
+                (plane > 0 || is_whole || !dtype.is_quantised()) && InPlace::is_bindable(region, offset)
+            }
             InPlace::Nothing => false,
         }
     }
@@ -287,6 +319,17 @@ pub trait Device: std::fmt::Debug {
     /// waited for. The one that follows it must not write them.
     fn peek(&mut self, buffer: DeviceBuffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.download(buffer, 0, bytes)
+    }
+
+    /// Calls `work` with each number below `parts`, in any order and on the device's own threads, and with the bytes of a
+    /// buffer. False, without any call: the host cannot read the device's memory in place.
+    fn on_threads(
+        &mut self,
+        _buffer: DeviceBuffer,
+        _parts: usize,
+        _work: &(dyn Fn(usize, &[u8]) + Sync),
+    ) -> Result<bool, DeviceError> {
+        Ok(false)
     }
 
     /// Waits for the last submission.

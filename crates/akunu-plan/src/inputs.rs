@@ -6,8 +6,8 @@ use crate::{Access, Binding, BufferKind, DispatchTable, Kernel, ModelPlan};
 /// The f32 rows that one or several products read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProductInput {
-    /// The first of these products: the rows are complete when the commands before it have run, and are overwritten
-    /// only after it.
+    /// The first of these products, or the command that puts its columns into the order of a matrix: the rows are
+    /// complete when the commands before it have run, and are overwritten only after it.
     pub command: usize,
     pub rows: RowSet,
     pub binding: Binding,
@@ -15,6 +15,18 @@ pub struct ProductInput {
     pub columns: usize,
     /// The weights, as indices among the provider's tensors.
     pub tensors: Vec<usize>,
+    /// If the weights are those of experts, and rows sorted by expert.
+    pub sorted: Option<SortedRows>,
+}
+
+/// How rows are sorted by expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SortedRows {
+    /// Where the rows of each expert begin, and where those of the last one end: `[u32; experts + 1]`.
+    pub starts: Binding,
+    pub experts: usize,
+    /// Experts of each row.
+    pub top: usize,
 }
 
 /// The inputs of all products of the prefill table, in the order of its commands. The plan must keep them
@@ -34,9 +46,25 @@ pub fn product_inputs(plan: &ModelPlan) -> Vec<ProductInput> {
             Kernel::GluMatmul(op) => {
                 (op.operands(bindings).x.get(), command.params::<ops::GluMatmulParams>().inputs, RowSet::All)
             }
+            Kernel::ExpertGlu(op) => {
+                (op.operands(bindings).x.get(), command.params::<ops::ExpertParams>().inputs, RowSet::All)
+            }
+            Kernel::ExpertMatmul(op) => {
+                (op.operands(bindings).x.get(), command.params::<ops::ExpertParams>().inputs, RowSet::All)
+            }
             _ => continue,
         };
+        let starts = match command.kernel {
+            Kernel::ExpertGlu(op) => Some(op.operands(bindings).starts.0),
+            Kernel::ExpertMatmul(op) => Some(op.operands(bindings).starts.0),
+            _ => None,
+        };
+        let sorted = starts.map(|starts| {
+            let p: ops::ExpertParams = command.params();
+            SortedRows { starts, experts: p.experts as usize, top: p.top as usize }
+        });
         let Some(binding) = in_f32(table, index, x) else { continue };
+        let (index, binding) = before_reorder(table, index, binding);
         let tensors = bindings.iter().filter_map(|bound| match plan.buffers[bound.buffer.index()].kind {
             BufferKind::Weight { tensor, plane: 0 } => Some(tensor),
             _ => None,
@@ -48,7 +76,7 @@ pub fn product_inputs(plan: &ModelPlan) -> Vec<ProductInput> {
             Some(input) => input.tensors.extend(tensors),
             None => {
                 let (columns, tensors) = (columns as usize, tensors.collect());
-                inputs.push(ProductInput { command: index, rows, binding, columns, tensors });
+                inputs.push(ProductInput { command: index, rows, binding, columns, tensors, sorted });
             }
         }
     }
@@ -66,6 +94,16 @@ fn in_f32(table: &DispatchTable, product: usize, x: Binding) -> Option<Binding> 
     let access = if matches!(command.kernel, Kernel::Round(_)) { Access::Read } else { Access::Write };
     let mut bound = command.kernel.bindings().into_iter().zip(command.bindings());
     bound.find(|(slot, _)| slot.access == access && slot.content == Content::F32).map(|(_, found)| *found)
+}
+
+/// Rows whose columns are in the order of the model: those that a reordering command reads, and its index, if `x` are
+/// what it writes for the command at `product`.
+fn before_reorder(table: &DispatchTable, product: usize, x: Binding) -> (usize, Binding) {
+    let writer = (0..product).rev().find(|&at| writes(table, at, x).is_some());
+    match writer.map(|at| (at, table.commands[at].kernel)) {
+        Some((at, Kernel::Reorder(op))) => (at, op.operands(table.commands[at].bindings()).x.0),
+        _ => (product, x),
+    }
 }
 
 /// What a command writes to a binding, if it does.

@@ -1,6 +1,7 @@
 //! Dispatch tables, their construction from architectures, the memory that they need, the [`Device`] that replays them,
 //! and the reference device that all others are tested against.
 
+pub mod blocks;
 pub mod buffer;
 mod cost;
 pub mod device;
@@ -26,24 +27,25 @@ mod text_pass;
 mod variants;
 pub mod verify;
 
-pub use akunu_arch::Activation;
+pub use akunu_arch::{Activation, GroupRank, Scores};
 pub use akunu_arch::{CARDS, Card, NormKind, RopeStyle};
 pub use akunu_format::DType;
 pub use buffer::{BufferId, BufferKind, BufferSpec};
 pub use cost::Cost;
 pub(crate) use cost::{position_bytes, row_bytes};
 pub use device::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DriverMemory, InPlace, Outcome, ReplayId, Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DriverMemory, FewRows, InPlace, Outcome, ReplayId,
+    Submission,
 };
 pub use entries::{Entries, EntryBounds, Move, MoveBounds, MoveKind, RowBounds};
-pub use inputs::{ProductInput, product_inputs};
+pub use inputs::{ProductInput, SortedRows, product_inputs};
 pub use keys::KeyOrder;
 pub use load::{Loaded, OnLoad, load, load_buffers, unwatched};
 pub use ops::{Access, Content, Kernel, RowSet};
 pub use passes::{PassKind, Passes, Tables};
 pub use plan::{
-    EncodeOptions, EncodeOutput, EncodePlan, MemoryPlan, ModelPlan, PlanError, PlanOptions, plan,
-    plan_encoder,
+    CachePlan, EncodeOptions, EncodeOutput, EncodePlan, MemoryPlan, ModelPlan, PlanError, PlanOptions,
+    WindowPlan, plan, plan_encoder,
 };
 pub use row::Row;
 pub use table::{Binding, DispatchCommand, DispatchTable, TableIo, extents};

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use akunu_arch::WeightProvider;
 
-use crate::plan::ModelPlan;
-use crate::{BufferKind, BufferSpec, Device, DeviceBuffer, DeviceError, Passes, ReplayId};
+use crate::plan::{CachePlan, ModelPlan};
+use crate::{BufferKind, BufferSpec, Device, DeviceBuffer, DeviceError, Passes, ReplayId, blocks};
 
 /// A plan loaded on a device.
 #[derive(Debug)]
@@ -86,6 +86,12 @@ pub fn load(
     on_load: OnLoad<'_>,
 ) -> Result<Loaded, DeviceError> {
     let buffers = load_buffers(&plan.buffers, weights, device, on_load)?;
+    let CachePlan { table, count, slot_blocks, windows, .. } = plan.cache;
+    let windows = windows.map(|windows| (windows.table, windows.count));
+    for (table, count) in table.map(|table| (table, count)).into_iter().chain(windows) {
+        let identity = blocks::identity(slot_blocks * plan.options.slots as u32, count);
+        device.upload(buffers[table.index()], 0, bytemuck::cast_slice(&identity))?;
+    }
     let total = weight_bytes(&plan.buffers);
     let replays = plan.tables.try_map(|table| {
         let replay = device.prepare(table, &buffers)?;

@@ -54,6 +54,8 @@ pub enum Call {
 #[derive(Debug)]
 pub struct MockDevice {
     pub calls: Vec<Call>,
+    /// `None`: all downloads are zeros, and calls are recorded.
+    answer: Option<fn(&mut [u8])>,
     capabilities: Capabilities,
     tables: Vec<Arc<DispatchTable>>,
     buffers: u32,
@@ -65,6 +67,7 @@ impl MockDevice {
     pub fn new(capabilities: Capabilities) -> MockDevice {
         MockDevice {
             calls: Vec::new(),
+            answer: None,
             capabilities,
             tables: Vec::new(),
             buffers: 0,
@@ -73,8 +76,19 @@ impl MockDevice {
         }
     }
 
+    /// Records nothing, and lets `answer` fill what the host reads: for measurements of the host.
+    pub fn unrecorded(self, answer: fn(&mut [u8])) -> MockDevice {
+        MockDevice { answer: Some(answer), ..self }
+    }
+
+    fn record(&mut self, call: impl FnOnce() -> Call) {
+        if self.answer.is_none() {
+            self.calls.push(call());
+        }
+    }
+
     fn handle(&mut self, call: Call) -> DeviceBuffer {
-        self.calls.push(call);
+        self.record(|| call);
         self.buffers += 1;
         DeviceBuffer(self.buffers - 1)
     }
@@ -107,13 +121,16 @@ impl Device for MockDevice {
     }
 
     fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        self.calls.push(Call::Upload { buffer, offset, bytes: bytes.len() });
+        self.record(|| Call::Upload { buffer, offset, bytes: bytes.len() });
         Ok(())
     }
 
     fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        bytes.fill(0);
-        self.calls.push(Call::Download { buffer, offset, bytes: bytes.len() });
+        match self.answer {
+            Some(answer) => answer(bytes),
+            None => bytes.fill(0),
+        }
+        self.record(|| Call::Download { buffer, offset, bytes: bytes.len() });
         Ok(())
     }
 
@@ -122,7 +139,7 @@ impl Device for MockDevice {
         table: &Arc<DispatchTable>,
         _buffers: &[DeviceBuffer],
     ) -> Result<ReplayId, DeviceError> {
-        self.calls.push(Call::Prepare { table: table.name });
+        self.record(|| Call::Prepare { table: table.name });
         self.tables.push(Arc::clone(table));
         Ok(ReplayId(self.tables.len() as u32 - 1))
     }
@@ -131,16 +148,13 @@ impl Device for MockDevice {
         let table = self.table(replay);
         check_submission(self.capabilities.name, &table, &submission)?;
         self.outcome = Outcome { steps: submission.steps };
-        let (rows, moves) = match submission.entries {
-            Entries::Rows(rows) => (rows.to_vec(), vec![]),
-            Entries::Moves(moves) => (vec![], moves.to_vec()),
-        };
-        self.calls.push(Call::Replay {
-            table: table.name,
-            rows,
-            moves,
-            logit_rows: submission.logit_rows.to_vec(),
-            steps: submission.steps,
+        self.record(|| {
+            let (rows, moves) = match submission.entries {
+                Entries::Rows(rows) => (rows.to_vec(), vec![]),
+                Entries::Moves(moves) => (vec![], moves.to_vec()),
+            };
+            let (logit_rows, steps) = (submission.logit_rows.to_vec(), submission.steps);
+            Call::Replay { table: table.name, rows, moves, logit_rows, steps }
         });
         Ok(())
     }
@@ -149,12 +163,12 @@ impl Device for MockDevice {
         let table = self.table(replay);
         check_submission(self.capabilities.name, &table, &submission)?;
         self.outcome = Outcome { steps: 1 };
-        self.calls.push(Call::Follow { table: table.name });
+        self.record(|| Call::Follow { table: table.name });
         Ok(())
     }
 
     fn wait(&mut self) -> Result<Outcome, DeviceError> {
-        self.calls.push(Call::Wait);
+        self.record(|| Call::Wait);
         Ok(self.outcome)
     }
 
@@ -167,7 +181,7 @@ impl Device for MockDevice {
     ) -> Result<(), DeviceError> {
         let table = self.table(replay);
         check_submission(self.capabilities.name, &table, &submission)?;
-        self.calls.push(Call::RunRange { table: table.name, first, count });
+        self.record(|| Call::RunRange { table: table.name, first, count });
         Ok(())
     }
 

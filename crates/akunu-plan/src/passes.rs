@@ -32,6 +32,9 @@ pub enum PassKind {
     KvShift,
     /// One copy of cached positions; see `Kernel::KvCopy`.
     KvCopy,
+    /// The same of the cache of sliding-window layers, if they have one of their own and others have one, too.
+    WindowShift,
+    WindowCopy,
 }
 
 impl PassKind {
@@ -48,6 +51,8 @@ impl PassKind {
             PassKind::Align => "align",
             PassKind::KvShift => "kv_shift",
             PassKind::KvCopy => "kv_copy",
+            PassKind::WindowShift => "window_shift",
+            PassKind::WindowCopy => "window_copy",
         }
     }
 }

@@ -4,15 +4,18 @@ use std::sync::Arc;
 
 use akunu_arch::{ModelConfig, Pooling, WeightProvider};
 
-use crate::{BufferSpec, Capabilities, Card, DispatchTable, KvType, Row, Tables};
+use crate::{BufferId, BufferSpec, Capabilities, Card, DispatchTable, KvType, Row, Tables};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanOptions {
-    /// KV cache positions of each slot.
+    /// Most positions of a sequence.
     pub context: usize,
     /// Maximum number of sequences at once.
     pub slots: usize,
     pub kv: KvType,
+    /// Bytes of the KV cache, of which whole blocks are used, at least those of a context; `None`: enough for the contexts of
+    /// all slots, which is also the most.
+    pub kv_bytes: Option<u64>,
     /// Rows of the prefill table.
     pub prefill_rows: usize,
     /// Rows of a prefill pass whose logits may be requested.
@@ -42,7 +45,8 @@ pub struct ModelPlan {
     /// Indexed by `BufferId`; shared by all tables.
     pub buffers: Vec<BufferSpec>,
     pub tables: Tables,
-    /// Cache positions of a slot: the context, rounded up to whole groups of keys.
+    pub cache: CachePlan,
+    /// Logical cache positions of a slot: the context, rounded up to whole blocks.
     pub slot_positions: u32,
     /// The same for a window of audio in the cache of the encoder's states; 0 for models that do not hear.
     pub window_positions: u32,
@@ -59,10 +63,39 @@ impl ModelPlan {
         (0..count).map(move |position| Row { token: 0, position, kv_len: count, start })
     }
 
-    /// The cache position at which the sequence of a slot begins: [`crate::Row::start`].
+    /// The logical cache position at which the sequence of a slot begins: [`crate::Row::start`].
     pub fn slot_start(&self, slot: u32) -> u32 {
         slot * self.slot_positions
     }
+}
+
+/// The blocks of the KV cache ([`crate::blocks`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CachePlan {
+    /// The buffer of the table: for each slot, the block of each run of its positions. [`crate::load()`] writes
+    /// [`crate::blocks::identity`]. `None` if all layers have blocks of `windows`: the others then only name
+    /// positions.
+    pub table: Option<BufferId>,
+    /// Positions of a block.
+    pub block: u32,
+    /// Number of blocks.
+    pub count: u32,
+    /// Entries of a slot in the table.
+    pub slot_blocks: u32,
+    /// The blocks of sliding-window layers, if they have their own.
+    pub windows: Option<WindowPlan>,
+}
+
+/// Blocks of sliding-window layers, of as many positions as the others. A slot needs those that a row of a pass sees
+/// or writes, and no others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowPlan {
+    /// As that of [`CachePlan`], with as many entries.
+    pub table: BufferId,
+    /// Number of blocks, which is enough for all slots at once.
+    pub count: u32,
+    /// The most positions that a row sees, its own included.
+    pub positions: u32,
 }
 
 /// Bytes by purpose. Their sum without weights in place is what the device allocates.

@@ -67,6 +67,13 @@ pub fn gumbel(x: u32) -> f32 {
     -ln(exponential(x))
 }
 
+/// An upper bound of [`gumbel`] that takes no logarithm: a draw beyond k · ln 2 needs k leading ones.
+pub fn gumbel_bound(x: u32) -> f32 {
+    // ln 2, rounded up by more than the error of the logarithms.
+    const LN2_ABOVE: f32 = 0.6935;
+    (x.leading_ones() + 1) as f32 * LN2_ABOVE
+}
+
 /// `−ln u`, positive and finite for every `x`.
 pub fn exponential(x: u32) -> f32 {
     const SCALE: f32 = 1.0 / 4_294_967_296.0;
@@ -159,6 +166,19 @@ mod tests {
             assert!((-4.0..=GUMBEL_MAX).contains(&g), "x {x} gives {g}");
             let exact = -f64::from(exponential(x)).ln();
             assert!((f64::from(g) - exact).abs() < 4e-7 * exact.abs().max(1.0), "x {x}: {g} for {exact}");
+        }
+    }
+
+    #[test]
+    fn bounds_of_draws_are_close_and_never_exceeded() {
+        // Draws rise with their bits, so that the last of those with equally many leading ones is the largest.
+        let last = |ones: u32| !(1u32 << 31).checked_shr(ones).unwrap_or(0);
+        for x in (0..=32).map(last).chain(some_bits()) {
+            assert!(gumbel(x) <= gumbel_bound(x), "x {x}: {} above {}", gumbel(x), gumbel_bound(x));
+        }
+        for ones in 1..32 {
+            let (largest, bound) = (gumbel(last(ones)), gumbel_bound(last(ones)));
+            assert!(last(ones).leading_ones() == ones && bound - largest < 0.5, "{largest} below {bound}");
         }
     }
 

@@ -29,8 +29,19 @@ pub fn frequencies(dims: usize, base: f64, scaling: RopeScaling, factors: Option
                 *f = keep * *f + (1.0 - keep) * *f / factor;
             }
         }
-        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
-            let (low, high) = yarn_ramp(dims, base, original_context, beta_fast, beta_slow);
+        RopeScaling::Yarn {
+            factor,
+            original_context,
+            beta_fast,
+            beta_slow,
+            attention_factor,
+            exact_ramp,
+        } => {
+            let (mut low, mut high) = yarn_ramp(dims, base, original_context, beta_fast, beta_slow);
+            if !exact_ramp {
+                (low, high) = (low.floor(), high.ceil());
+            }
+            let (low, high) = (low.max(0.0), high.min(dims as f64 - 1.0));
             for (i, f) in values.iter_mut().enumerate() {
                 let stretch = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
                 *f = (1.0 - stretch) * *f + stretch * *f / factor;
@@ -51,9 +62,7 @@ fn yarn_ramp(dims: usize, base: f64, context: usize, beta_fast: f64, beta_slow: 
     let pair_of = |turns: f64| {
         dims as f64 * (context as f64 / (turns * std::f64::consts::TAU)).ln() / (2.0 * base.ln())
     };
-    let low = pair_of(beta_fast).floor().max(0.0);
-    let high = pair_of(beta_slow).ceil().min(dims as f64 - 1.0);
-    (low, high)
+    (pair_of(beta_fast), pair_of(beta_slow))
 }
 
 #[cfg(test)]
@@ -96,6 +105,7 @@ mod tests {
             beta_fast: 32.0,
             beta_slow: 1.0,
             attention_factor: None,
+            exact_ramp: false,
         };
         let plain = frequencies(128, 1e6, RopeScaling::None, None).values;
         let scaled = frequencies(128, 1e6, scaling, None);

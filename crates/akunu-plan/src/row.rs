@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 /// All rows of a pass write their K and V before attention. The key and value of position p of a row's sequence are at
-/// position `start + p` of the cache.
+/// logical position `start + p` of the cache ([`crate::blocks`]).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Row {
@@ -13,7 +13,7 @@ pub struct Row {
     /// Number of positions of its sequence that the row attends to, including its own: `position + 1` for causal
     /// decoding.
     pub kv_len: u32,
-    /// The cache position at which the sequence begins.
+    /// The logical cache position at which the sequence begins.
     pub start: u32,
 }
 

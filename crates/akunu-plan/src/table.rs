@@ -102,6 +102,14 @@ pub fn extents(table: &DispatchTable, command: &DispatchCommand) -> Result<Vec<u
         }
     }
     let extents = command.extents(&table.counts())?;
+    let mut bound = command.kernel.bindings().into_iter().zip(&extents);
+    if let (Some((_, blocks)), EntryBounds::Rows(bounds)) =
+        (bound.find(|(slot, _)| slot.content == Content::Blocks), table.bounds)
+        && !u64::from(bounds.alignment).is_multiple_of(blocks.cols)
+    {
+        let (begins, block) = (bounds.alignment, blocks.cols);
+        return Err(format!("sequences that begin at multiples of {begins}, in blocks of {block}"));
+    }
     Ok(extents.into_iter().map(|extent| extent.bytes).collect())
 }
 

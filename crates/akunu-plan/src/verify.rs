@@ -282,7 +282,9 @@ pub fn compare(command: &DispatchCommand, slot: Slot, expected: &[u8], found: &[
             (relative(&kv_load(kv, expected), &kv_load(kv, found)), tolerance)
         }
         Content::F16 => (relative(&halves::load(expected), &halves::load(found)), F16_TOLERANCE),
-        Content::U32 | Content::Sampling => (if expected == found { 0.0 } else { f64::INFINITY }, 0.0),
+        Content::U32 | Content::Sampling | Content::Indices => {
+            (if expected == found { 0.0 } else { f64::INFINITY }, 0.0)
+        }
         _ => (relative(&floats(expected), &floats(found)), F32_TOLERANCE),
     }
 }

@@ -19,8 +19,16 @@ const BOUNDS: [f64; 14] =
 pub struct Metrics {
     /// By route and status.
     requests: Mutex<BTreeMap<(String, u16), u64>>,
-    first_token: Histogram,
-    between_tokens: Histogram,
+    /// By class, as in [`CLASSES`].
+    first_token: [Histogram; 3],
+    between_tokens: [Histogram; 3],
+}
+
+/// Classes of requests: with priorities below 0, 0, and above.
+const CLASSES: [&str; 3] = ["first", "normal", "last"];
+
+fn class_of(priority: i32) -> usize {
+    (priority.signum() + 1) as usize
 }
 
 impl Metrics {
@@ -30,14 +38,14 @@ impl Metrics {
     }
 
     /// Records the time from the start of a request to its first token.
-    pub(crate) fn first_token(&self, after: Duration) {
-        self.first_token.observe(after, 1);
+    pub(crate) fn first_token(&self, priority: i32, after: Duration) {
+        self.first_token[class_of(priority)].observe(after, 1);
     }
 
     /// Records tokens that were generated together; the time is divided between them.
-    pub(crate) fn next_tokens(&self, after: Duration, tokens: usize) {
+    pub(crate) fn next_tokens(&self, priority: i32, after: Duration, tokens: usize) {
         if tokens > 0 {
-            self.between_tokens.observe(after.div_f64(tokens as f64), tokens as u64);
+            self.between_tokens[class_of(priority)].observe(after.div_f64(tokens as f64), tokens as u64);
         }
     }
 
@@ -49,12 +57,12 @@ impl Metrics {
         }
         page.histogram(
             "akunu_time_to_first_token_seconds",
-            "Time from the start of a request to its first token.",
+            "Time from the start of a request to its first token, by class of its priority.",
             &self.first_token,
         );
         page.histogram(
             "akunu_inter_token_seconds",
-            "Time between tokens of an answer; tokens generated together share their time.",
+            "Time between tokens of an answer, by class; tokens generated together share their time.",
             &self.between_tokens,
         );
         page.about(
@@ -216,20 +224,23 @@ impl MetricsPage {
         let _ = writeln!(self.text, "{name}{labels} {value}");
     }
 
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+    /// Histograms of all classes.
+    fn histogram(&mut self, name: &str, help: &str, histograms: &[Histogram; 3]) {
         self.about(name, "histogram", help);
         let bucket = format!("{name}_bucket");
-        let mut below = 0;
-        for (bound, count) in BOUNDS.iter().zip(&histogram.buckets) {
-            below += count.load(Ordering::Relaxed);
-            self.line(&bucket, &[("le", &bound.to_string())], below);
+        for (class, histogram) in CLASSES.iter().zip(histograms) {
+            let mut below = 0;
+            for (bound, count) in BOUNDS.iter().zip(&histogram.buckets) {
+                below += count.load(Ordering::Relaxed);
+                self.line(&bucket, &[("class", class), ("le", &bound.to_string())], below);
+            }
+            // Read last, so that it is not less than any bucket.
+            let count = histogram.count.load(Ordering::Relaxed);
+            self.line(&bucket, &[("class", class), ("le", "+Inf")], count);
+            let seconds = Duration::from_nanos(histogram.nanoseconds.load(Ordering::Relaxed)).as_secs_f64();
+            self.line(&format!("{name}_sum"), &[("class", class)], seconds);
+            self.line(&format!("{name}_count"), &[("class", class)], count);
         }
-        // Read last, so that it is not less than any bucket.
-        let count = histogram.count.load(Ordering::Relaxed);
-        self.line(&bucket, &[("le", "+Inf")], count);
-        let seconds = Duration::from_nanos(histogram.nanoseconds.load(Ordering::Relaxed)).as_secs_f64();
-        self.line(&format!("{name}_sum"), &[], seconds);
-        self.line(&format!("{name}_count"), &[], count);
     }
 }
 
@@ -240,23 +251,27 @@ mod tests {
     #[test]
     fn buckets_add_up() {
         let metrics = Metrics::default();
-        metrics.first_token(Duration::from_millis(3));
-        metrics.first_token(Duration::from_secs(40));
-        metrics.next_tokens(Duration::from_millis(40), 4);
-        metrics.next_tokens(Duration::from_secs(1), 0);
+        metrics.first_token(0, Duration::from_millis(3));
+        metrics.first_token(0, Duration::from_secs(40));
+        metrics.first_token(-7, Duration::from_secs(2));
+        metrics.next_tokens(0, Duration::from_millis(40), 4);
+        metrics.next_tokens(1, Duration::from_secs(1), 1);
+        metrics.next_tokens(0, Duration::from_secs(1), 0);
         metrics.answered("/v1/\"odd\"", 200);
         let models = Models::new(crate::ModelsOptions::default());
         let page = metrics.write(&models, &RequestMemory::new(7));
         for line in [
             "akunu_requests_total{route=\"/v1/\\\"odd\\\"\",status=\"200\"} 1",
-            "akunu_time_to_first_token_seconds_bucket{le=\"0.0025\"} 0",
-            "akunu_time_to_first_token_seconds_bucket{le=\"0.005\"} 1",
-            "akunu_time_to_first_token_seconds_bucket{le=\"30\"} 1",
-            "akunu_time_to_first_token_seconds_bucket{le=\"+Inf\"} 2",
-            "akunu_time_to_first_token_seconds_sum 40.003",
-            "akunu_inter_token_seconds_bucket{le=\"0.01\"} 4",
-            "akunu_inter_token_seconds_count 4",
-            "akunu_inter_token_seconds_sum 0.04",
+            "akunu_time_to_first_token_seconds_bucket{class=\"normal\",le=\"0.0025\"} 0",
+            "akunu_time_to_first_token_seconds_bucket{class=\"normal\",le=\"0.005\"} 1",
+            "akunu_time_to_first_token_seconds_bucket{class=\"normal\",le=\"30\"} 1",
+            "akunu_time_to_first_token_seconds_bucket{class=\"normal\",le=\"+Inf\"} 2",
+            "akunu_time_to_first_token_seconds_sum{class=\"normal\"} 40.003",
+            "akunu_time_to_first_token_seconds_sum{class=\"first\"} 2",
+            "akunu_inter_token_seconds_bucket{class=\"normal\",le=\"0.01\"} 4",
+            "akunu_inter_token_seconds_count{class=\"normal\"} 4",
+            "akunu_inter_token_seconds_sum{class=\"normal\"} 0.04",
+            "akunu_inter_token_seconds_bucket{class=\"last\",le=\"1\"} 1",
             "akunu_request_memory_limit_bytes 7",
             "akunu_model_loaded{model=\"akunu-tales\"} 0",
         ] {

@@ -53,7 +53,9 @@ impl App {
             };
             let events = match submitted {
                 Ok(events) => events,
-                Err(refused @ Refused::QueueFull { .. }) => return Err(queue_full(&refused)),
+                Err(refused @ (Refused::QueueFull { .. } | Refused::TooLate { .. })) => {
+                    return Err(queue_full(&refused));
+                }
                 Err(Refused::Closed) => {
                     self.models().forget(&lease);
                     continue;

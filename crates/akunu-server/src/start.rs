@@ -57,7 +57,9 @@ impl App {
             }
             match self.submit(prepared, lease.clone(), deadline, cancel) {
                 Err(Refused::Closed) => self.models().forget(&lease),
-                Err(refused @ Refused::QueueFull { .. }) => return Err(queue_full(&refused)),
+                Err(refused @ (Refused::QueueFull { .. } | Refused::TooLate { .. })) => {
+                    return Err(queue_full(&refused));
+                }
                 Ok(running) => return Ok(running),
             }
         }
@@ -93,11 +95,13 @@ impl App {
         let prompt_tokens = prepared.iter().map(|prepared| prepared.request.prompt.len()).collect();
         let (left, deadline) = (prepared.len(), deadline.map(|deadline| Box::pin(sleep_until(deadline))));
         let running = Running { outputs, left, cancel, prompt_tokens, lease, deadline };
-        for (choice, Prepared { request, reader }) in prepared.into_iter().enumerate() {
-            let handle = running.lease.handle().ok_or(Refused::Closed)?;
-            let timer = TokenTimer { metrics: self.metrics().clone(), started, last: None };
-            handle.submit(request, event_handler(choice, reader, timer, sender.clone()))?;
-        }
+        let handle = running.lease.handle().ok_or(Refused::Closed)?;
+        let requests = prepared.into_iter().enumerate().map(|(choice, Prepared { request, reader })| {
+            let (metrics, priority) = (self.metrics().clone(), request.priority);
+            let timer = TokenTimer { metrics, priority, started, last: None };
+            (request, event_handler(choice, reader, timer, sender.clone()))
+        });
+        handle.submit_all(requests.collect())?;
         Ok(running)
     }
 }
@@ -119,8 +123,20 @@ impl Drop for CancelOnDrop {
     }
 }
 
+/// The most seconds that a client is told to wait: a forecast of more says little.
+const LONGEST_RETRY: u64 = 600;
+
 pub(crate) fn queue_full(refused: &Refused) -> Refusal {
-    Refusal::new(Reason::TooMany, format!("{refused}; try again later")).code("queue_full").retry_after(1)
+    let (code, seconds) = match refused {
+        // Until then, requests before it will have ended.
+        Refused::TooLate { expected, deadline } => {
+            ("too_late", expected.saturating_sub(*deadline).as_secs_f64().ceil() as u64)
+        }
+        _ => ("queue_full", 1),
+    };
+    Refusal::new(Reason::TooMany, format!("{refused}; try again later"))
+        .code(code)
+        .retry_after(seconds.clamp(1, LONGEST_RETRY))
 }
 
 /// The request's priority, or else that of its API key, which it may not precede. Without keys all clients are equal, and none
@@ -326,6 +342,7 @@ fn event_handler(
 #[derive(Debug)]
 struct TokenTimer {
     metrics: Arc<Metrics>,
+    priority: i32,
     started: Instant,
     /// When the latest tokens were generated.
     last: Option<Instant>,
@@ -335,10 +352,10 @@ impl TokenTimer {
     fn tokens(&mut self, count: usize) {
         let now = Instant::now();
         match self.last.replace(now) {
-            Some(last) => self.metrics.next_tokens(now - last, count),
+            Some(last) => self.metrics.next_tokens(self.priority, now - last, count),
             None => {
-                self.metrics.first_token(now - self.started);
-                self.metrics.next_tokens(Duration::ZERO, count.saturating_sub(1));
+                self.metrics.first_token(self.priority, now - self.started);
+                self.metrics.next_tokens(self.priority, Duration::ZERO, count.saturating_sub(1));
             }
         }
     }

@@ -221,7 +221,9 @@ impl App {
             };
             let answer = match submitted {
                 Ok(answer) => answer,
-                Err(refused @ Refused::QueueFull { .. }) => return Err(queue_full(&refused)),
+                Err(refused @ (Refused::QueueFull { .. } | Refused::TooLate { .. })) => {
+                    return Err(queue_full(&refused));
+                }
                 Err(Refused::Closed) => {
                     self.models().forget(&lease);
                     lease = self.models().get(model).await?;

@@ -51,7 +51,7 @@ impl Engine {
         }
         if done > 0 {
             session.tokens.push(token);
-            session.tokens.extend_from_slice(&self.found[..done - 1]);
+            session.extend(&self.found[..done - 1]);
         }
         Ok(&self.found[..done])
     }
@@ -67,7 +67,7 @@ impl Engine {
         self.check_feed(session, &[token], 0)?;
         let done = self.submit_chain(session, (PassKind::Decode, token), 1, &[], cancel)?;
         if done > 0 {
-            session.tokens.push(token);
+            session.extend(&[token]);
         }
         Ok(done > 0)
     }
@@ -101,18 +101,20 @@ impl Engine {
     /// Submits a chain that decodes `token`. Returns the number of sampled ids, which are the first of `found`.
     fn submit_chain(
         &mut self,
-        session: &Session,
+        session: &mut Session,
         (kind, token): (PassKind, u32),
         steps: usize,
         stop: &[u32],
         cancel: Option<&AtomicBool>,
     ) -> Result<usize, Error> {
+        self.reserve(session, steps)?;
         let row = Row::causal(token, session.len() as u32, self.start_of(session));
         let start = Instant::now();
         let submission = Submission { entries: Entries::Rows(&[row]), logit_rows: &[0], steps, stop, cancel };
         self.ahead = None;
-        self.device.replay(self.loaded.replays[kind], submission)?;
-        let done = self.device.wait()?.steps.min(steps);
+        let replayed = self.device.replay(self.loaded.replays[kind], submission);
+        let outcome = replayed.and_then(|()| self.device.wait()).inspect_err(|_| session.unreserve())?;
+        let done = outcome.steps.min(steps);
         self.note_speed(start.elapsed(), done);
         if done > 0 {
             self.last = Some(LastPass { kind, logit_rows: 1 });

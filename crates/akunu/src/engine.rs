@@ -1,16 +1,16 @@
 //! A model on a device with its KV cache.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use akunu_plan::sample::Records;
 use akunu_plan::{
-    Capabilities, Device, Entries, InPlace, KvType, Loaded, MemoryPlan, ModelPlan, Move, OnLoad, PassKind,
-    PlanOptions, Row, Submission,
+    Capabilities, Device, InPlace, KvType, Loaded, MemoryPlan, ModelPlan, OnLoad, PassKind, PlanOptions, Row,
 };
 
 use crate::memory::reserved;
 use crate::pass::{Feed, LastPass};
+use crate::pick::HostPick;
 use crate::prompt::check_prompt;
 use crate::session::SlotPool;
 use crate::{BackendOptions, DeviceChoice, Error, Model, Sampler, Sampling, Session, memory};
@@ -31,6 +31,8 @@ pub struct EngineOptions {
     /// Context length of each slot; `None`: the model's own, at most 4096.
     pub context: Option<usize>,
     pub kv: KvType,
+    /// Bytes of the KV cache, which all sessions share, at least for one context; `None`: for the contexts of all slots.
+    pub kv_memory: Option<u64>,
     /// Number of slots, which is the maximum number of sessions.
     pub slots: usize,
     /// Maximum rows of a prefill pass; `None`: chosen for the device.
@@ -61,6 +63,7 @@ impl Default for EngineOptions {
             backends: BackendOptions::default(),
             context: None,
             kv: KvType::F16,
+            kv_memory: None,
             slots: 1,
             chunk: None,
             logit_rows: 1,
@@ -78,6 +81,11 @@ impl EngineOptions {
     /// Options for this many concurrent sequences: a slot and a row of logits for each.
     pub fn batching(self, sequences: usize) -> EngineOptions {
         EngineOptions { slots: sequences, logit_rows: self.logit_rows.max(sequences), ..self }
+    }
+
+    /// The context length of each slot, with this model.
+    pub fn context_of(&self, model: &Model) -> usize {
+        self.context.unwrap_or(model.config().context_length.clamp(1, DEFAULT_CONTEXT))
     }
 }
 
@@ -133,8 +141,7 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
     at_least_1("the number of windows of a pass", Some(options.encoder_windows))?;
     at_least_1("the number of beams", Some(options.beams))?;
 
-    let trained = model.config().context_length;
-    let context = options.context.unwrap_or(trained.clamp(1, DEFAULT_CONTEXT));
+    let context = options.context_of(model);
     // A pass has a row for each sequence.
     let prefill_rows =
         options.chunk.unwrap_or(capabilities.prefill_rows).clamp(1, context).max(options.slots);
@@ -142,6 +149,7 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
         context,
         slots: options.slots,
         kv: options.kv,
+        kv_bytes: options.kv_memory,
         prefill_rows,
         prefill_logit_rows: options.logit_rows.min(prefill_rows),
         chain: options.chain.unwrap_or(capabilities.chain).clamp(1, context),
@@ -211,7 +219,7 @@ pub struct Engine {
     pub(crate) device: Box<dyn Device>,
     pub(crate) plan: ModelPlan,
     pub(crate) loaded: Loaded,
-    pool: Arc<SlotPool>,
+    pub(crate) pool: Arc<SlotPool>,
     notes: Vec<Note>,
     load_time: Duration,
 
@@ -224,8 +232,14 @@ pub struct Engine {
     pub(crate) found: Vec<u32>,
     /// What the device reads to sample.
     pub(crate) sampling: Records,
+    /// Empty; kept for its memory.
+    pub(crate) picks: Vec<Mutex<HostPick<'static>>>,
     /// One row's.
     pub(crate) logits: Vec<f32>,
+    /// Entries of a table of blocks.
+    pub(crate) entries: Vec<u32>,
+    /// Of the pass that runs, or of the last one.
+    pub(crate) pass_kind: PassKind,
     pub(crate) last: Option<LastPass>,
     /// The row of an answer in a grammar that the device decodes already, or has decoded ([`crate::held`]).
     pub(crate) ahead: Option<Row>,
@@ -281,12 +295,15 @@ impl Engine {
         let mut logits = reserved("logits", plan.config.vocab_size)?;
         logits.resize(plan.config.vocab_size, 0.0);
         Ok(Engine {
-            pool: Arc::new(SlotPool::new(plan.options.slots)),
+            pool: Arc::new(SlotPool::new(plan.options.slots, &plan.cache)),
             rows: Vec::with_capacity(plan.options.prefill_rows),
             asking: Vec::with_capacity(plan.options.prefill_rows),
             sampling: Records::default(),
+            picks: Vec::with_capacity(plan.options.slots),
             found: vec![0; plan.tables.decode().steps.max(plan.tables.prefill().logit_rows)],
             logits,
+            entries: Vec::with_capacity(plan.cache.slot_blocks as usize),
+            pass_kind: PassKind::Prefill,
             last: None,
             ahead: None,
             chain_time: options.chain_time,
@@ -355,14 +372,14 @@ impl Engine {
         Ok(Prefilled { reused, fed: ids.len() - reused })
     }
 
-    /// Checks a prompt, and truncates the session to their common prefix, leaving at least one token to process.
+    /// Checks a prompt, and truncates the session to their common prefix, leaving at least one token to process. Returns how
+    /// many tokens are left in the session.
     pub(crate) fn reuse(&self, session: &mut Session, ids: &[u32]) -> Result<usize, Error> {
         self.check_own(session)?;
         self.check_prompt(ids)?;
         let shared = session.tokens.iter().zip(ids).take_while(|(a, b)| a == b).count();
-        let reused = shared.min(ids.len() - 1);
-        session.truncate(reused);
-        Ok(reused)
+        session.truncate(shared.min(ids.len() - 1));
+        Ok(session.len())
     }
 
     /// Processes tokens after those of the session, in passes as large as the prefill table; only the last row has logits.
@@ -372,50 +389,6 @@ impl Engine {
             let is_last = index * chunk + part.len() == ids.len();
             self.pass(&mut [Feed { session, ids: part, logits: usize::from(is_last) }])?;
         }
-        Ok(())
-    }
-
-    /// Discards `discard` tokens after the first `keep_first`, and moves the rest down, with their keys rotated to the new
-    /// positions. The rest was computed with attention to the discarded tokens, so this differs from prefilling it again.
-    pub fn shift(&mut self, session: &mut Session, keep_first: usize, discard: usize) -> Result<(), Error> {
-        self.check_own(session)?;
-        let len = session.len();
-        if keep_first.checked_add(discard).is_none_or(|end| end > len) {
-            return Err(Error::OutsideSession { what: "a shift", first: keep_first, count: discard, len });
-        }
-        if discard == 0 {
-            return Ok(());
-        }
-        let to = self.start_of(session) + keep_first as u32;
-        let rest = (len - keep_first - discard) as u32;
-        self.move_cache(PassKind::KvShift, Move { from: to + discard as u32, to, len: rest })?;
-        session.tokens.drain(keep_first..keep_first + discard);
-        Ok(())
-    }
-
-    /// Replaces the content of `to` with the first `n` tokens of `from`, without running the model.
-    pub fn copy_prefix(&mut self, from: &Session, to: &mut Session, n: usize) -> Result<(), Error> {
-        self.check_own(from)?;
-        self.check_own(to)?;
-        if n > from.len() {
-            return Err(Error::OutsideSession { what: "a copy", first: 0, count: n, len: from.len() });
-        }
-        to.clear();
-        if n == 0 {
-            return Ok(());
-        }
-        let copy = Move { from: self.start_of(from), to: self.start_of(to), len: n as u32 };
-        self.move_cache(PassKind::KvCopy, copy)?;
-        to.tokens.extend_from_slice(&from.tokens[..n]);
-        Ok(())
-    }
-
-    fn move_cache(&mut self, kind: PassKind, moved: Move) -> Result<(), Error> {
-        let entries = Entries::Moves(std::slice::from_ref(&moved));
-        let submission = Submission { entries, logit_rows: &[], steps: 1, stop: &[], cancel: None };
-        self.ahead = None;
-        self.device.replay(self.loaded.replays[kind], submission)?;
-        self.device.wait()?;
         Ok(())
     }
 

@@ -56,6 +56,11 @@ pub enum Error {
     #[error("the context of {context} tokens is full; use a larger one (-c), or allow stopping or shifting")]
     ContextFull { context: usize },
 
+    #[error(
+        "this model's keys cannot be moved to other positions, so its context cannot be shifted: use a larger one (-c)"
+    )]
+    CannotShift,
+
     #[error("this model has no usable tokenizer ({reason}), so it accepts and returns token ids only")]
     NoTokenizer { reason: String },
 
@@ -74,11 +79,22 @@ pub enum Error {
     #[error("all {slots} slots are in use: free a session, or create the engine with more slots")]
     NoFreeSlot { slots: usize },
 
+    #[error(
+        "all {positions} positions of the KV cache are in use: end other sequences, or give it more memory (--kv-memory)"
+    )]
+    CacheFull { positions: usize },
+
     #[error("this session belongs to another engine")]
     ForeignSession,
 
     #[error("{what} of {count} tokens from number {first} exceeds the session's {len}")]
     OutsideSession { what: &'static str, first: usize, count: usize, len: usize },
+
+    #[error(
+        "{what} needs the window before token {at}, and sliding-window layers keep only {window} positions: leave \
+         more tokens after it, or process the text again"
+    )]
+    OutsideWindow { what: &'static str, at: usize, window: usize },
 
     #[error("text number {index} is empty: give at least one token", index = index + 1)]
     EmptyText { index: usize },

@@ -140,11 +140,19 @@ impl Engine {
             });
         }
         match options.overflow {
+            Overflow::Shift { .. } if !self.model().moves_keys() => Err(Error::CannotShift),
             Overflow::Shift { keep } if keep >= self.context() => Err(Error::Setting {
                 name: "the number of tokens to keep when shifting",
                 value: keep.to_string(),
                 expected: "less than the context",
             }),
+            Overflow::Shift { keep } if self.most_discarded(self.context(), keep) == 0 => {
+                Err(Error::Setting {
+                    name: "the number of tokens to keep when shifting",
+                    value: keep.to_string(),
+                    expected: "less than the context without the window of the model's layers",
+                })
+            }
             _ => Ok(()),
         }
     }

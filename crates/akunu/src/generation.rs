@@ -69,7 +69,7 @@ impl Generation {
         self.prompt_read.is_some()
     }
 
-    /// The token sampled after a row of the last pass; `picked` is the result of [`Engine::find_prepared`].
+    /// The token sampled after a row of the last pass; `picked`: the device has sampled.
     pub(crate) fn pick(&mut self, engine: &mut Engine, row: usize, picked: bool) -> Result<u32, Error> {
         engine.pick_row(row, picked, self.sampler.as_mut(), self.output.history())
     }
@@ -151,7 +151,8 @@ impl Generation {
             Overflow::Error => Err(Error::ContextFull { context }),
             Overflow::Stop => Ok(Some(FinishReason::ContextFull)),
             Overflow::Shift { keep } => {
-                let discard = (session.len() - keep).div_ceil(2);
+                let len = session.len();
+                let discard = (len - keep).div_ceil(2).min(engine.most_discarded(len, keep));
                 engine.shift(session, keep, discard)?;
                 self.dropped += discard;
                 Ok(None)
@@ -178,7 +179,7 @@ impl Generation {
     }
 
     /// Starts the pass of the next token, by a device that samples.
-    pub(crate) fn start_held(&mut self, engine: &mut Engine, session: &Session) -> Result<(), Error> {
+    pub(crate) fn start_held(&mut self, engine: &mut Engine, session: &mut Session) -> Result<(), Error> {
         engine.start_held(session, self.output.history(), self.output.endings())?;
         self.request_mask();
         Ok(())

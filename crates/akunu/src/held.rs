@@ -18,16 +18,20 @@ impl Engine {
     /// submitted after a token of `stop`.
     pub(crate) fn start_held(
         &mut self,
-        session: &Session,
+        session: &mut Session,
         history: &[u32],
         stop: &[u32],
     ) -> Result<(), Error> {
         let &token = history.last().ok_or(Error::EmptyPrompt)?;
         self.check_feed(session, &[token], 0)?;
+        // The pass of the next token may follow before the host knows that token.
+        self.reserve(session, 2.min(self.context() - session.len()))?;
         let row = Row::causal(token, session.len() as u32, self.start_of(session));
         if self.ahead != Some(row) {
             self.ahead = None;
-            self.device.replay(self.loaded.replays[PassKind::HeldDecode], submission(&row, stop))?;
+            let replayed =
+                self.device.replay(self.loaded.replays[PassKind::HeldDecode], submission(&row, stop));
+            replayed.inspect_err(|_| session.unreserve())?;
             self.ahead = Some(row);
         }
         Ok(())
@@ -58,7 +62,7 @@ impl Engine {
                 Error::NotFinite { position: session.len() }
             });
         }
-        session.tokens.push(row.token);
+        session.extend(&[row.token]);
         Ok(id)
     }
 

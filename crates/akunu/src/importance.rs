@@ -33,9 +33,11 @@ pub fn importance(
     engine::check_fits(&plan, engine::available(device.capabilities()))?;
     let loaded = akunu_plan::load(&plan, model.weights(), &mut *device, &mut akunu_plan::unwatched)?;
     let inputs = product_inputs(&plan);
-    let sums = inputs.iter().map(|input| vec![0.0; input.columns]).collect();
+    let matrices = |input: &ProductInput| input.sorted.map_or(1, |sorted| sorted.experts);
+    let sums = inputs.iter().map(|input| vec![0.0; input.columns * matrices(input)]).collect();
+    let counts = inputs.iter().map(|input| vec![0; matrices(input)]).collect();
     let mut collector =
-        Collector { device: &mut *device, plan: &plan, loaded, inputs, sums, rows: Vec::new() };
+        Collector { device: &mut *device, plan: &plan, loaded, inputs, sums, counts, rows: Vec::new() };
 
     let mut tokens = 0;
     let passes = ids.chunks(window).flat_map(|ids| {
@@ -52,15 +54,15 @@ pub fn importance(
     }
     let chunks = tokens.div_ceil(window) as u32;
     let mut imatrix = Imatrix { chunks, chunk_size: Some(window as u32), ..Imatrix::default() };
-    let Collector { inputs, sums, .. } = collector;
-    for (input, sums) in inputs.iter().zip(&sums) {
+    let Collector { inputs, sums, counts, .. } = collector;
+    for ((input, sums), counts) in inputs.iter().zip(&sums).zip(&counts) {
         for &tensor in &input.tensors {
             let name = gguf_name(model.weights(), &model.weights().tensors()[tensor]);
             let sums: Vec<f32> = sums.iter().map(|&sum| sum as f32).collect();
             if !sums.iter().all(|sum| sum.is_finite()) {
                 return Err(Error::InputNotFinite { tensor: name.to_string() });
             }
-            let entry = ImatrixEntry { sums, counts: vec![tokens as f32] };
+            let entry = ImatrixEntry { sums, counts: counts.iter().map(|&count| count as f32).collect() };
             imatrix.entries.insert(name.to_string(), entry);
         }
     }
@@ -84,8 +86,10 @@ struct Collector<'a> {
     plan: &'a ModelPlan,
     loaded: Loaded,
     inputs: Vec<ProductInput>,
-    /// For each input, the sum of squares of each column.
+    /// For each input, the sum of squares of each column, for each matrix.
     sums: Vec<Vec<f64>>,
+    /// Rows of each matrix.
+    counts: Vec<Vec<usize>>,
     /// Of the device, as they are read.
     rows: Vec<f32>,
 }
@@ -132,13 +136,26 @@ impl Collector<'_> {
     }
 
     fn read(&mut self, index: usize, count: usize) -> Result<(), Error> {
-        let ProductInput { binding, columns, .. } = self.inputs[index];
-        self.rows.resize(count * columns, 0.0);
+        let ProductInput { binding, columns, sorted, .. } = self.inputs[index];
+        // Where the rows of each matrix begin.
+        let mut starts = vec![0, count as u32];
+        if let Some(sorted) = sorted {
+            starts.resize(sorted.experts + 1, 0);
+            let buffer = self.loaded.buffers[sorted.starts.buffer.index()];
+            self.device.download(buffer, sorted.starts.offset, bytemuck::cast_slice_mut(&mut starts))?;
+        }
+        let all = count * sorted.map_or(1, |sorted| sorted.top);
+        self.rows.resize(all * columns, 0.0);
         let buffer = self.loaded.buffers[binding.buffer.index()];
         self.device.download(buffer, binding.offset, bytemuck::cast_slice_mut(&mut self.rows))?;
-        for row in self.rows.chunks_exact(columns) {
-            for (sum, &x) in self.sums[index].iter_mut().zip(row) {
-                *sum += f64::from(x) * f64::from(x);
+        let sums = self.sums[index].chunks_exact_mut(columns);
+        for ((rows, sums), total) in starts.windows(2).zip(sums).zip(&mut self.counts[index]) {
+            let rows = rows[0] as usize..(rows[1] as usize).min(all);
+            *total += rows.len();
+            for row in self.rows.chunks_exact(columns).take(rows.end).skip(rows.start) {
+                for (sum, &x) in sums.iter_mut().zip(row) {
+                    *sum += f64::from(x) * f64::from(x);
+                }
             }
         }
         Ok(())

@@ -20,6 +20,7 @@
 //! ```
 
 mod backends;
+mod blocks;
 mod chain;
 pub mod chat;
 mod chips;
@@ -35,6 +36,7 @@ mod importance;
 mod memory;
 mod model;
 mod output;
+mod paging;
 mod pass;
 mod pick;
 mod profile;
@@ -72,7 +74,7 @@ pub use memory::{available_memory, human};
 pub use model::Model;
 pub use pass::Feed;
 pub use pick::Choice;
-pub use profile::{LabelTiming, ProfileOptions};
+pub use profile::{LabelTiming, PassRows, ProfileOptions};
 pub use prompt::check_prompt;
 pub use sampling::{Breakers, Sampler, Sampling};
 pub use score::{Perplexity, ScoredToken, Windows};

@@ -46,15 +46,25 @@ impl Engine {
             self.check_feed(feed.session, feed.ids, index)?;
             index += feed.ids.len();
         }
+        let ran = self.run_feeds(feeds);
+        for feed in feeds {
+            match ran {
+                Ok(()) => feed.session.extend(feed.ids),
+                Err(_) => feed.session.unreserve(),
+            }
+        }
+        ran
+    }
+
+    fn run_feeds(&mut self, feeds: &mut [Feed<'_>]) -> Result<(), Error> {
+        for feed in &mut *feeds {
+            self.reserve(feed.session, feed.ids.len())?;
+        }
         self.begin_pass();
         for feed in &*feeds {
             self.add_rows(feed.session, feed.ids, feed.ids.len() - feed.logits);
         }
-        self.run_pass()?;
-        for feed in feeds {
-            feed.session.tokens.extend_from_slice(feed.ids);
-        }
-        Ok(())
+        self.run_pass()
     }
 
     /// Checks ids to be processed, the first of which is number `index` of the pass, and their session.
@@ -73,7 +83,7 @@ impl Engine {
     }
 
     /// Adds rows of a session to the next pass; those from `first_logits` on compute logits. Does not change the session: it
-    /// holds `ids` only after the pass has run.
+    /// holds `ids` only after the pass has run, and their positions are reserved already.
     pub(crate) fn add_rows(&mut self, session: &Session, ids: &[u32], first_logits: usize) {
         let (first, next) = (self.rows.len(), session.len() as u32);
         let start = self.start_of(session);
@@ -81,14 +91,14 @@ impl Engine {
         self.asking.extend((first + first_logits) as u32..self.rows.len() as u32);
     }
 
-    /// The position in the KV cache at which a session's slot begins.
+    /// The logical position in the KV cache at which a session's slot begins.
     pub(crate) fn start_of(&self, session: &Session) -> u32 {
         self.plan.slot_start(session.slot)
     }
 
     /// Runs the rows that were added.
     pub(crate) fn run_pass(&mut self) -> Result<(), Error> {
-        self.start_pass()?;
+        self.start_pass(false)?;
         self.finish_pass()
     }
 
@@ -99,9 +109,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Submits the rows that were added.
-    pub(crate) fn start_pass(&mut self) -> Result<(), Error> {
-        self.submit_rows(self.plan.tables.kind_for(self.rows.len()))
+    /// Submits the rows that were added. `samples`: none of those that ask for logits is greedy, so that a device that samples
+    /// need not find the most probable token of a single row.
+    pub(crate) fn start_pass(&mut self, samples: bool) -> Result<(), Error> {
+        self.pass_kind = match self.plan.tables.kind_for(self.rows.len()) {
+            PassKind::Decode if samples && self.samples() && !self.asking.is_empty() => PassKind::HeldDecode,
+            kind => kind,
+        };
+        self.submit_rows(self.pass_kind)
     }
 
     fn submit_rows(&mut self, kind: PassKind) -> Result<(), Error> {
@@ -118,15 +133,14 @@ impl Engine {
 
     /// Waits for the rows that were submitted.
     pub(crate) fn finish_pass(&mut self) -> Result<(), Error> {
-        let kind = self.plan.tables.kind_for(self.rows.len());
         self.device.wait()?;
         if !self.asking.is_empty() {
-            self.last = Some(LastPass { kind, logit_rows: self.asking.len() });
+            self.last = Some(LastPass { kind: self.pass_kind, logit_rows: self.asking.len() });
         }
         Ok(())
     }
 
-    fn last_pass(&self) -> Result<(LastPass, &DispatchTable), Error> {
+    pub(crate) fn last_pass(&self) -> Result<(LastPass, &DispatchTable), Error> {
         let pass = self.last.ok_or(Error::NoLogits)?;
         Ok((pass, &self.plan.tables[pass.kind]))
     }

@@ -10,13 +10,21 @@ pub struct ProfileOptions {
     pub passes: usize,
     /// Tokens in the KV cache before each pass.
     pub depth: usize,
-    /// 1: a decode step; more: a prompt of this many tokens, in passes as large as the prefill table.
-    pub rows: usize,
+    pub rows: PassRows,
+}
+
+/// The rows of a profiled pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassRows {
+    /// A decode step of this many sequences.
+    Step(usize),
+    /// A prompt of this many tokens, in passes as large as the prefill table.
+    Prompt(usize),
 }
 
 impl Default for ProfileOptions {
     fn default() -> ProfileOptions {
-        ProfileOptions { passes: 10, depth: 0, rows: 1 }
+        ProfileOptions { passes: 10, depth: 0, rows: PassRows::Step(1) }
     }
 }
 
@@ -33,39 +41,65 @@ pub struct LabelTiming {
 }
 
 impl Engine {
-    /// Times each command of a pass on its own. Uses a free slot temporarily.
+    /// Times each command of a pass on its own. Uses free slots temporarily.
     pub fn profile(&mut self, options: ProfileOptions) -> Result<Vec<LabelTiming>, Error> {
         let ProfileOptions { passes, depth, rows } = options;
-        if rows == 0 {
-            let value = rows.to_string();
+        let (sequences, tokens) = match rows {
+            PassRows::Step(sequences) => (sequences, 1),
+            PassRows::Prompt(tokens) => (1, tokens),
+        };
+        let count = sequences * tokens;
+        if count == 0 {
+            let value = count.to_string();
             return Err(Error::Setting { name: "the number of rows", value, expected: "at least 1" });
         }
-        let kind = self.plan.tables.kind_for(rows);
-        let (table, replay) = (self.plan.tables[kind].clone(), self.loaded.replays[kind]);
-        if depth + rows > self.context() {
+        let logit_rows = self.plan.tables.prefill().logit_rows;
+        if sequences > logit_rows {
+            return Err(Error::Setting {
+                name: "the number of sequences",
+                value: sequences.to_string(),
+                expected: "at most the number of logit rows",
+            });
+        }
+        if depth + tokens > self.context() {
             return Err(Error::ContextFull { context: self.context() });
         }
-        let mut session = self.session()?;
+        let kind = self.plan.tables.kind_for(count);
+        let (table, replay) = (self.plan.tables[kind].clone(), self.loaded.replays[kind]);
         let vocab = self.vocab_size();
         // Tokens that are far apart, so that their embeddings are not in the CPU's caches.
-        let token = |i: usize| (i * 7919 % vocab) as u32;
-        // The cache is filled, because memory that was never written is read much faster.
-        self.feed(&mut session, &(0..depth).map(token).collect::<Vec<u32>>())?;
-        let start = self.start_of(&session);
-        let row = |i: usize| Row::causal(token(i), (depth + i) as u32, start);
-        let rows: Vec<Row> = (0..rows).map(row).collect();
+        let token = |sequence: usize, i: usize| ((sequence * 31 + i) * 7919 % vocab) as u32;
+        let mut sessions = (0..sequences).map(|_| self.session()).collect::<Result<Vec<_>, Error>>()?;
+        let mut rows = Vec::with_capacity(count);
+        for (sequence, session) in sessions.iter_mut().enumerate() {
+            // The cache is filled, because memory that was never written is read much faster.
+            self.feed(session, &(0..depth).map(|i| token(sequence, i)).collect::<Vec<u32>>())?;
+            self.reserve_to_time(session, tokens)?;
+            let start = self.start_of(session);
+            rows.extend((depth..depth + tokens).map(|i| Row::causal(token(sequence, i), i as u32, start)));
+        }
 
+        // Every sequence of a step has logits; of a prompt, the last token.
         let parts: Vec<&[Row]> = rows.chunks(table.rows).collect();
-        let lasts: Vec<[u32; 1]> = parts.iter().map(|part| [part.len() as u32 - 1]).collect();
-        let numbered = parts.iter().zip(&lasts).zip(1..);
-        let submissions = numbered.map(|((part, last), number)| Submission {
-            entries: Entries::Rows(part),
-            logit_rows: if number == parts.len() { last } else { &[] },
-            steps: 1,
-            stop: &[],
-            cancel: None,
-        });
-        let submissions: Vec<Submission<'_>> = submissions.collect();
+        let asking = |part: &[Row], is_last: bool| match (sequences, is_last) {
+            (2.., _) => (0..part.len() as u32).collect(),
+            (_, true) => vec![part.len() as u32 - 1],
+            (_, false) => vec![],
+        };
+        let numbered = parts.iter().zip(1..);
+        let asking: Vec<Vec<u32>> =
+            numbered.map(|(part, number)| asking(part, number == parts.len())).collect();
+        let submissions: Vec<Submission<'_>> = parts
+            .iter()
+            .zip(&asking)
+            .map(|(part, logit_rows)| Submission {
+                entries: Entries::Rows(part),
+                logit_rows,
+                steps: 1,
+                stop: &[],
+                cancel: None,
+            })
+            .collect();
         time_table(&mut *self.device, replay, &table, &submissions, passes)
     }
 }

@@ -11,7 +11,7 @@ use akunu_plan::sample::{self, Records, Settings, fraction, part_of, share};
 use crate::Error;
 use crate::constraint::Cursor;
 use crate::memory::{grow, reserved};
-use crate::random::{Draws, GUMBEL_MAX, ln};
+use crate::random::{Draws, GUMBEL_MAX, gumbel, gumbel_bound, ln};
 
 mod mirostat;
 mod repetition;
@@ -252,7 +252,7 @@ pub struct Sampler {
     /// `biases`, with what is subtracted for repetitions.
     edited: Vec<(u32, f32)>,
     mirostat: Option<Mirostat>,
-    /// The length of the history for which a device has the settings.
+    /// The length of the history for which a device has the settings, or for which the token was found early.
     recorded: Option<usize>,
     vocab: usize,
     /// The grammar's state.
@@ -370,7 +370,7 @@ impl Sampler {
         true
     }
 
-    /// Whether a device samples the token after `history`.
+    /// Whether a device samples the token after `history`, or it was found early.
     pub(crate) fn is_recorded(&self, history: &[u32]) -> bool {
         self.recorded == Some(history.len())
     }
@@ -409,6 +409,14 @@ impl Sampler {
             mirostat.observe(self.scaled[picked as usize] - best, total);
         }
         Ok(picked)
+    }
+
+    /// As [`Sampler::pick`], before the token is needed; [`Sampler::is_recorded`] says afterwards whether it was found.
+    /// `u32::MAX` if not: the error is found again when the token is needed.
+    pub(crate) fn pick_early(&mut self, logits: &[f32], history: &[u32]) -> u32 {
+        let found = self.pick(logits, history);
+        self.recorded = found.is_ok().then_some(history.len());
+        found.unwrap_or(u32::MAX)
     }
 
     /// The biases of the token after `history`.
@@ -522,11 +530,16 @@ impl Sampler {
         let mut draws = Draws::new(self.seed, position);
         let (mut most, mut winner) = (f32::NEG_INFINITY, 0);
         for (&x, id) in self.scaled.iter().zip(0..) {
-            // In the first case no draw can exceed the maximum so far. Rounding is monotone, so skipping is exact.
+            // In the first case no draw can exceed the maximum so far, and in the last case this one cannot. Rounding is
+            // monotone, so skipping is exact.
             if x + GUMBEL_MAX < most || !kept.keeps(x, best) {
                 continue;
             }
-            let score = x + draws.gumbel(id);
+            let bits = draws.bits(id);
+            if x + gumbel_bound(bits) < most {
+                continue;
+            }
+            let score = x + gumbel(bits);
             if score > most {
                 (most, winner) = (score, id);
             }

@@ -1,33 +1,73 @@
-//! Sessions: sequences in slots of the KV cache.
+//! Sessions: sequences in slots, with blocks of the KV cache.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The free slots of an engine.
+use akunu_plan::{CachePlan, WindowPlan};
+
+use crate::blocks::{BlockList, BlockPool, PoolFull};
+
+/// What the sessions of an engine share.
 #[derive(Debug)]
-pub(crate) struct SlotPool(Mutex<Vec<u32>>);
+pub(crate) struct SlotPool {
+    free: Mutex<Free>,
+    /// Positions of a block, and the most blocks of a session.
+    block: usize,
+    slot_blocks: usize,
+    /// The most positions that a row of a sliding-window layer sees, if these have their own blocks.
+    window: Option<usize>,
+}
+
+/// The free slots, and the blocks.
+#[derive(Debug)]
+pub(crate) struct Free {
+    slots: Vec<u32>,
+    pub(crate) blocks: BlockPool,
+}
 
 impl SlotPool {
-    pub(crate) fn new(slots: usize) -> SlotPool {
-        SlotPool(Mutex::new((0..slots as u32).rev().collect()))
+    pub(crate) fn new(slots: usize, cache: &CachePlan) -> SlotPool {
+        let blocks = BlockPool::new(cache.count as usize, cache.block as usize);
+        let blocks = match cache.windows {
+            Some(WindowPlan { count, positions, .. }) => {
+                blocks.with_windows(count as usize, positions as usize)
+            }
+            None => blocks,
+        };
+        let free = Free { slots: (0..slots as u32).rev().collect(), blocks };
+        SlotPool {
+            free: Mutex::new(free),
+            block: cache.block as usize,
+            slot_blocks: cache.slot_blocks as usize,
+            window: cache.windows.map(|windows| windows.positions as usize),
+        }
     }
 
-    fn free(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Positions of a block.
+    pub(crate) fn block(&self) -> usize {
+        self.block
     }
 
     /// A session with a free slot. `tokens` is empty, and has room for the whole context.
     pub(crate) fn take(self: &Arc<SlotPool>, tokens: Vec<u32>) -> Option<Session> {
-        let slot = self.free().pop()?;
-        Some(Session { slot, tokens, pool: self.clone() })
+        let slot = self.lock().slots.pop()?;
+        let list = BlockList::with_capacity(self.slot_blocks);
+        Some(Session { slot, tokens, list, salt: None, pool: self.clone() })
     }
 }
 
-/// A sequence in a slot of an engine's KV cache. Dropping it frees the slot.
+/// A sequence in a slot of an engine. Dropping it frees the slot and its part of the KV cache.
 #[derive(Debug)]
 pub struct Session {
     pub(crate) slot: u32,
     /// The ids whose keys and values are in the cache, by position. Allocated for the whole context.
     pub(crate) tokens: Vec<u32>,
+    pub(crate) list: BlockList,
+    /// If others with this salt may use its full blocks while it grows.
+    pub(crate) salt: Option<u64>,
     pub(crate) pool: Arc<SlotPool>,
 }
 
@@ -49,18 +89,82 @@ impl Session {
         self.tokens.is_empty()
     }
 
-    /// Removes all but the first `len` tokens.
+    /// Removes all but the first `len` tokens. With sliding-window layers, the window before the next token is needed to go on:
+    /// if it is no longer in the cache, more tokens are removed.
     pub fn truncate(&mut self, len: usize) {
-        self.tokens.truncate(len);
+        if len < self.tokens.len() {
+            let len = self.list.truncate(&mut self.pool.lock().blocks, len);
+            self.tokens.truncate(len);
+        }
+    }
+
+    /// The longest part of the first `len` tokens to which it can be truncated.
+    pub fn reach(&self, len: usize) -> usize {
+        if len == 0 || self.pool.window.is_none() {
+            return len;
+        }
+        self.list.reach(&self.pool.lock().blocks, len)
+    }
+
+    /// Gives back blocks of sliding-window layers that were reserved for rows that did not run.
+    pub(crate) fn unreserve(&mut self) {
+        self.extend(&[]);
+    }
+
+    /// Adds tokens whose keys and values are in the cache now.
+    pub(crate) fn extend(&mut self, ids: &[u32]) {
+        self.tokens.extend_from_slice(ids);
+        let (len, block) = (self.tokens.len(), self.pool.block);
+        let slides = |window: usize| self.list.may_slide((len + 1).saturating_sub(window), block, len);
+        if self.pool.window.is_some_and(slides) {
+            self.list.slide(&mut self.pool.lock().blocks, len);
+        }
     }
 
     pub fn clear(&mut self) {
+        self.truncate(0);
+    }
+
+    /// Lets others find its full blocks, if it has a salt.
+    pub(crate) fn publish(&mut self) {
+        let Some(salt) = self.salt.filter(|_| self.list.has_news(self.pool.block, self.tokens.len())) else {
+            return;
+        };
+        self.list.publish(&mut self.pool.lock().blocks, salt, &self.tokens);
+    }
+
+    /// Makes its tokens those of the whole blocks of the longest known prefix.
+    pub(crate) fn adopt_whole(&mut self, salt: u64, tokens: &[u32]) {
+        let (len, _) = self.list.adopt_whole(&mut self.pool.lock().blocks, salt, tokens);
         self.tokens.clear();
+        self.tokens.extend_from_slice(&tokens[..len]);
+    }
+
+    /// Keeps blocks available for the first `positions` positions, `beside` blocks more than it has of them.
+    pub(crate) fn promise(&mut self, positions: usize, beside: usize) -> Result<(), PoolFull> {
+        let most = positions.div_ceil(self.pool.block) + beside;
+        self.list.promise(&mut self.pool.lock().blocks, most)
+    }
+
+    /// Removes all tokens. Others with this salt may find their blocks.
+    pub(crate) fn retire(&mut self, salt: u64) {
+        self.list.end(&mut self.pool.lock().blocks, salt, &self.tokens);
+        self.tokens.clear();
+        self.salt = None;
+    }
+
+    /// Removes all tokens, and what was promised.
+    pub(crate) fn abandon(&mut self) {
+        self.list.clear(&mut self.pool.lock().blocks);
+        self.tokens.clear();
+        self.salt = None;
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.pool.free().push(self.slot);
+        let mut free = self.pool.lock();
+        self.list.clear(&mut free.blocks);
+        free.slots.push(self.slot);
     }
 }

@@ -51,6 +51,7 @@ impl Towers {
             context: options.context,
             slots: options.windows.max(options.sequences),
             kv: options.kv,
+            kv_bytes: None,
             prefill_rows: capabilities.prefill_rows.min(options.context).max(options.sequences),
             prefill_logit_rows: options.sequences,
             chain: capabilities.chain.min(options.context),

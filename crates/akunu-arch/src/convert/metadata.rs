@@ -3,13 +3,13 @@
 use akunu_format::{Array, FormatError, Metadata, Value};
 
 use super::embedding;
-use crate::facts::Fact;
-use crate::gguf::config::{ALIGNMENT_HEADS, MULTILINGUAL};
+use crate::facts::{Fact, SIGMOID};
+use crate::gguf::config::{ALIGNMENT_HEADS, MULTILINGUAL, further_layers};
 use crate::names::layer_and_part;
 use crate::tensors::{Kind, Part};
 use crate::{
-    ACTIVATIONS, Activation, Card, ModelConfig, RopeScaling, RopeStyle, Source, WeightProvider, Window,
-    WindowPattern,
+    ACTIVATIONS, Activation, Card, ModelConfig, RopeScaling, RopeStyle, Scores, Source, WeightProvider,
+    Window, WindowPattern,
 };
 
 const TOKENIZER: &str = "tokenizer.";
@@ -31,9 +31,12 @@ pub(super) fn metadata(
 ) -> Result<Metadata, FormatError> {
     let mut out = Metadata::default();
     match weights.metadata() {
-        Some(own) => copy(own, &mut out, |key| {
-            !OF_THE_FILE.contains(&key) && (vocabulary.is_none() || !key.starts_with(TOKENIZER))
-        }),
+        Some(own) => {
+            copy(own, &mut out, |key| {
+                !OF_THE_FILE.contains(&key) && (vocabulary.is_none() || !key.starts_with(TOKENIZER))
+            });
+            without_further_layers(weights.config(), &mut out)?;
+        }
         None => describe(weights, vocabulary.is_none(), &mut out)?,
     }
     if let Some(vocabulary) = vocabulary {
@@ -46,6 +49,16 @@ pub(super) fn metadata(
     out.insert("general.file_type", Value::U32(file_type));
     out.insert("general.quantization_version", Value::U32(2));
     Ok(out)
+}
+
+/// Layers that are not loaded are not converted, so the new file does not count them.
+fn without_further_layers(config: &ModelConfig, out: &mut Metadata) -> Result<(), FormatError> {
+    if further_layers(out)? > 0 {
+        let mut keys = Keys { architecture: &config.architecture, card: card(config), out };
+        keys.number(keys.card.gguf_key(Fact::LayerCount), config.layer_count)?;
+        keys.number(keys.card.gguf_key(Fact::FurtherLayers), 0)?;
+    }
+    Ok(())
 }
 
 fn copy(from: &Metadata, to: &mut Metadata, wanted: impl Fn(&str) -> bool) {
@@ -145,6 +158,7 @@ fn describe(
     if keys.card.rule(Fact::Parallel).is_some() {
         keys.put(keys.card.gguf_key(Fact::Parallel), Value::Bool(config.parallel));
     }
+    experts(weights, &mut keys)?;
     if let Some(encoder) = config.encoder {
         for (fact, value) in [
             (Fact::EncoderPositions, encoder.positions),
@@ -171,6 +185,51 @@ fn describe(
         special_ids(config, out);
     }
     Ok(())
+}
+
+/// Keys that readers of the family do not know are left out where the file would say what they assume.
+fn experts(weights: &dyn WeightProvider, keys: &mut Keys<'_>) -> Result<(), FormatError> {
+    let config = weights.config();
+    let Some(experts) = config.experts else { return Ok(()) };
+    let shared = experts.shared_ffn_size.unwrap_or(0);
+    let (first, every) = layers_with_experts(weights);
+    let ([groups, used], scores) = (experts.groups, experts.router.scores);
+    for (fact, value) in [
+        (Fact::ExpertCount, Some(experts.count)),
+        (Fact::ExpertsUsed, Some(experts.used)),
+        (Fact::ExpertFfnSize, Some(experts.ffn_size)),
+        (Fact::SharedFfnSize, experts.shared_ffn_size),
+        (Fact::SharedExperts, shared.is_multiple_of(experts.ffn_size).then_some(shared / experts.ffn_size)),
+        (Fact::ExpertGroups, (groups > 1).then_some(groups)),
+        (Fact::ExpertGroupsUsed, (groups > 1).then_some(used)),
+        (Fact::Scores, (scores == Scores::Sigmoid).then_some(SIGMOID)),
+        (Fact::DenseLayers, Some(first)),
+        (Fact::ExpertsEvery, Some(every)),
+    ] {
+        if let (Some(value), Some(_)) = (value, keys.card.rule(fact)) {
+            keys.number(keys.card.gguf_key(fact), value)?;
+        }
+    }
+    // Readers of families with sigmoids want it stated.
+    if experts.scale != 1.0 || scores == Scores::Sigmoid {
+        keys.float(keys.card.gguf_key(Fact::ShareScale), experts.scale.into());
+    }
+    if scores == Scores::SparseMixer {
+        keys.float(keys.card.gguf_key(Fact::RouterJitter), f64::from(experts.router.tolerance) / 2.0);
+    }
+    let assumed = keys.card.gguf_default(Fact::NormalisedShares) == Some(1.0);
+    if experts.normalised != assumed {
+        keys.put(keys.card.gguf_key(Fact::NormalisedShares), Value::Bool(experts.normalised));
+    }
+    Ok(())
+}
+
+/// The first layer with a router, and every which layer from there on has one.
+fn layers_with_experts(weights: &dyn WeightProvider) -> (usize, usize) {
+    let has_router = |layer: &usize| weights.tensor(&format!("blk.{layer}.ffn_gate_inp.weight")).is_some();
+    let mut layers = (0..weights.config().layer_count).filter(has_router);
+    let first = layers.next().unwrap_or(0);
+    (first, layers.next().map_or(1, |second| second - first))
 }
 
 /// Rejects facts that have no GGUF key and are implied by the architecture's name.
@@ -225,7 +284,14 @@ fn rope(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
             keys.put("rope.scaling.type", kind("linear"));
             keys.float("rope.scaling.factor", factor);
         }
-        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
+        RopeScaling::Yarn {
+            factor,
+            original_context,
+            beta_fast,
+            beta_slow,
+            attention_factor,
+            exact_ramp,
+        } => {
             keys.put("rope.scaling.type", kind("yarn"));
             keys.float("rope.scaling.factor", factor);
             keys.number("rope.scaling.original_context_length", original_context)?;
@@ -238,6 +304,10 @@ fn rope(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
             } else if let Some(stated) = attention_factor {
                 // Readers multiply this by the value that YaRN derives from the factor.
                 keys.float("rope.scaling.attn_factor", stated / (0.1 * factor.ln() + 1.0));
+            }
+            let assumed = keys.card.gguf_default(Fact::YarnExactRamp) == Some(1.0);
+            if exact_ramp != assumed {
+                keys.put(keys.card.gguf_key(Fact::YarnExactRamp), Value::Bool(exact_ramp));
             }
         }
         // Its factors are written as tensors.

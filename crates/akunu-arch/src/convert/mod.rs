@@ -7,8 +7,8 @@ mod metadata;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use akunu_format::blocks::{dequantize_nth, quantize_row};
-use akunu_format::quantise::{Mix, Proportions};
+use akunu_format::blocks::{dequantize_nth, nth_row, quantize_row};
+use akunu_format::quantise::{Mix, Proportions, convert_exactly};
 use akunu_format::{DType, FormatError, GgufWriter, Imatrix, Metadata, TensorInfo, TensorSpec, Value};
 use metadata::{added, card, llama3_factors, metadata, permutes_rows};
 
@@ -63,7 +63,7 @@ enum Data {
         /// Row permutation of Q and K, if the RoPE layouts differ.
         permutation: Option<Permutation>,
         add: f32,
-        /// The weight of each column in the error.
+        /// The weight of each column in the error, for each matrix of a stack.
         importance: Option<Vec<f32>>,
     },
 }
@@ -330,14 +330,38 @@ impl Job<'_> {
         let mut values = vec![0.0; self.cols];
         for (row, out) in rows.zip(out.chunks_exact_mut(to_bytes)) {
             let from = self.permutation.map_or(row, |permutation| permutation.source(row));
+            if self.exactly(from, out)? {
+                continue;
+            }
             dequantize_nth(self.source.dtype, self.planes, from, &mut values)?;
+            self.source.restore_order(&mut values);
             if self.add != 0.0 {
                 values.iter_mut().for_each(|v| *v += self.add);
             }
             self.check(&values, from)?;
-            quantize_row(self.dtype, &values, self.importance, out)?;
+            quantize_row(self.dtype, &values, self.importance(from), out)?;
         }
         Ok(out)
+    }
+
+    /// The importance of the columns of the matrix that a row belongs to.
+    fn importance(&self, row: usize) -> Option<&[f32]> {
+        let all = self.importance?;
+        let matrices = (all.len() / self.cols).max(1);
+        let matrix = row / (self.source.rows() / matrices).max(1);
+        all.get(matrix * self.cols..)?.get(..self.cols)
+    }
+
+    /// Writes a row with the scales that it has, if the type can hold it exactly.
+    fn exactly(&self, row: usize, out: &mut [u8]) -> Result<bool, FormatError> {
+        match self.source.dtype {
+            // With another order, the columns of a block are those of several groups.
+            DType::Affine(affine) if self.add == 0.0 && self.source.order.is_none() => {
+                let planes = nth_row(self.source.dtype, self.planes, row, self.cols)?;
+                Ok(convert_exactly(affine, planes, self.dtype, out))
+            }
+            _ => Ok(false),
+        }
     }
 
     /// A single value that is not finite would corrupt its whole block silently.

@@ -100,6 +100,7 @@ const BGE_LARGE: Shape = Shape {
     tied: true,
     biases: Biases::All,
     pooling: Some(Pooling::First),
+    experts: None,
     encoder: None,
 };
 

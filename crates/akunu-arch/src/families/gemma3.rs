@@ -68,5 +68,6 @@ const GEMMA3_1B: Shape = Shape {
     tied: true,
     biases: Biases::None,
     pooling: None,
+    experts: None,
     encoder: None,
 };

@@ -11,7 +11,7 @@ pub static CARD: Card = Card {
     ..Card::PLAIN
 };
 
-const MULTIPLIERS: &[FactRule] = &[
+pub(super) const MULTIPLIERS: &[FactRule] = &[
     fact(Fact::EmbeddingScale, &["embedding_scale"], &["embedding_multiplier"]),
     fact(Fact::ResidualScale, &["residual_scale"], &["residual_multiplier"]),
     fact(Fact::AttentionScale, &["attention.scale"], &["attention_multiplier"]),

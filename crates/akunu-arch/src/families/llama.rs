@@ -1,14 +1,21 @@
-//! LLaMA, and Mistral, which differs only in its configuration: GGUF files of both have the architecture `llama`.
+//! LLaMA, and Mistral, which differs only in its configuration: GGUF files of both have the architecture `llama`. So do
+//! those of Mixtral, whose feed-forward parts are mixtures of experts.
 
 use crate::card::{Card, HfKind, RopeStyle, Sliding};
-use crate::facts::Fact;
-use crate::{Biases, RopeScaling, Shape};
+use crate::facts::{EXPERTS, Fact, LLAMA_FACTS};
+use crate::tensors::{
+    ATTN_OUTPUT, Dim, EMBEDDING, FFN_NORM, GATED_FFN, Kind, OUTPUT, QKV, TensorRule, layer,
+};
+use crate::{Biases, ExpertShape, RopeScaling, Shape};
 
 pub static CARD: Card = Card {
-    names: &["llama", "mistral"],
-    hf: &[LLAMA, MISTRAL],
+    names: &["llama", "mistral", "mixtral"],
+    facts: &[LLAMA_FACTS, EXPERTS],
+    gguf_defaults: &[(Fact::NormalisedShares, 1.0)],
+    hf: &[LLAMA, MISTRAL, MIXTRAL],
+    tensors: &[EMBEDDING, QKV, ATTN_OUTPUT, FFN_NORM, GATED_FFN, MIXTRAL_EXPERTS, OUTPUT],
     gguf_rope: RopeStyle::Interleaved,
-    shapes: &[SMOLLM2_135M, TINYLLAMA, LLAMA_1B, LLAMA_8B, LLAMA_70B, TINY],
+    shapes: &[SMOLLM2_135M, TINYLLAMA, LLAMA_1B, LLAMA_8B, LLAMA_70B, MIXTRAL_8X7B, TINY, TINY_EXPERTS],
     ..Card::PLAIN
 };
 
@@ -45,6 +52,47 @@ const MISTRAL: HfKind = HfKind {
     ..LLAMA
 };
 
+const MIXTRAL: HfKind = HfKind {
+    model_type: "mixtral",
+    nested_in: None,
+    defaults: &[
+        (Fact::ContextLength, 131_072.0),
+        (Fact::HiddenSize, 4096.0),
+        (Fact::LayerCount, 32.0),
+        (Fact::FfnSize, 14_336.0),
+        (Fact::HeadCount, 32.0),
+        (Fact::KvHeadCount, 8.0),
+        (Fact::NormEpsilon, 1e-5),
+        (Fact::RopeBase, 1_000_000.0),
+        (Fact::ExpertCount, 8.0),
+        (Fact::ExpertsUsed, 2.0),
+        (Fact::NormalisedShares, 1.0),
+    ],
+    ..MISTRAL
+};
+
+pub(super) const MIXTRAL_EXPERTS: &[TensorRule] = &[
+    layer("ffn_gate_inp", "block_sparse_moe.gate", Kind::Matrix, &[Dim::Experts, Dim::Hidden]),
+    layer(
+        "ffn_gate_exps",
+        "block_sparse_moe.experts.w1",
+        Kind::Experts,
+        &[Dim::Experts, Dim::ExpertFfn, Dim::Hidden],
+    ),
+    layer(
+        "ffn_up_exps",
+        "block_sparse_moe.experts.w3",
+        Kind::Experts,
+        &[Dim::Experts, Dim::ExpertFfn, Dim::Hidden],
+    ),
+    layer(
+        "ffn_down_exps",
+        "block_sparse_moe.experts.w2",
+        Kind::ResidualExperts,
+        &[Dim::Experts, Dim::Hidden, Dim::ExpertFfn],
+    ),
+];
+
 const LLAMA_8B: Shape = Shape {
     name: "llama-8b",
     title: "Llama 3.1 8B",
@@ -64,6 +112,7 @@ const LLAMA_8B: Shape = Shape {
     tied: false,
     biases: Biases::None,
     pooling: None,
+    experts: None,
     encoder: None,
 };
 
@@ -133,6 +182,25 @@ const TINY: Shape = Shape {
     kv_heads: 2,
     tied: true,
     ..TINYLLAMA
+};
+
+const MIXTRAL_8X7B: Shape = Shape {
+    name: "mixtral-8x7b",
+    title: "Mixtral 8x7B",
+    vocab: 32_000,
+    context: 32_768,
+    rope_base: 1_000_000.0,
+    rope_scaling: RopeScaling::None,
+    experts: Some(ExpertShape { count: 8, used: 2, ffn: 14_336, shared_ffn: None, dense_layers: 0 }),
+    ..LLAMA_8B
+};
+
+const TINY_EXPERTS: Shape = Shape {
+    name: "tiny-experts",
+    title: "Tiny with experts",
+    ffn: 256,
+    experts: Some(ExpertShape { count: 8, used: 2, ffn: 256, shared_ffn: None, dense_layers: 0 }),
+    ..TINY
 };
 
 /// RoPE scaling as in Llama 3.1 and later.

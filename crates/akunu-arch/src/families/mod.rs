@@ -2,25 +2,35 @@
 
 mod bert;
 mod cohere;
+mod ernie4_5_moe;
 mod exaone;
 mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
 mod glm4;
+mod glm4_moe;
+mod gpt_oss;
 mod gptneox;
 mod granite;
+mod granite_moe;
+mod hunyuan_moe;
 mod internlm2;
 mod llama;
+mod minimax_m2;
 mod mistral3;
 mod modern_bert;
 mod mpnet;
 mod nomic_bert;
 mod olmo2;
+mod olmoe;
 mod phi2;
 mod phi3;
+mod phimoe;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
+mod qwen3_moe;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
@@ -32,21 +42,31 @@ pub static CARDS: &[&Card] = &[
     &llama::CARD,
     &qwen2::CARD,
     &qwen3::CARD,
+    &qwen2_moe::CARD,
+    &qwen3_moe::CARD,
     &gemma::CARD,
     &gemma2::CARD,
     &gemma3::CARD,
     &phi3::CARD,
     &cohere::CARD,
     &cohere::COHERE2,
+    &ernie4_5_moe::CARD,
     &exaone::CARD,
     &falcon::CARD,
     &glm4::CARD,
     &glm4::GLM,
+    &glm4_moe::CARD,
+    &gpt_oss::CARD,
     &gptneox::CARD,
     &granite::CARD,
+    &granite_moe::CARD,
+    &hunyuan_moe::CARD,
     &internlm2::CARD,
     &olmo2::CARD,
+    &olmoe::CARD,
+    &minimax_m2::CARD,
     &phi2::CARD,
+    &phimoe::CARD,
     &smollm3::CARD,
     &stablelm::CARD,
     &mistral3::CARD,

@@ -127,5 +127,6 @@ const MODERNBERT_BASE: Shape = Shape {
     tied: true,
     biases: Biases::None,
     pooling: Some(Pooling::First),
+    experts: None,
     encoder: None,
 };

@@ -71,5 +71,6 @@ const ALL_MPNET_BASE: Shape = Shape {
     tied: true,
     biases: Biases::All,
     pooling: Some(Pooling::Mean),
+    experts: None,
     encoder: None,
 };

@@ -102,5 +102,6 @@ const NOMIC_EMBED: Shape = Shape {
     tied: true,
     biases: Biases::None,
     pooling: Some(Pooling::Mean),
+    experts: None,
     encoder: None,
 };

@@ -29,7 +29,7 @@ const RERANK: RerankPrompt = RerankPrompt {
     no: "no",
 };
 
-const QWEN3: HfKind = HfKind {
+pub(super) const QWEN3: HfKind = HfKind {
     model_type: "qwen3",
     defaults: &[
         (Fact::ContextLength, 32_768.0),
@@ -48,7 +48,7 @@ const QWEN3: HfKind = HfKind {
     ..HfKind::PLAIN
 };
 
-const QWEN3_8B: Shape = Shape {
+pub(super) const QWEN3_8B: Shape = Shape {
     name: "qwen3-8b",
     title: "Qwen3 8B",
     toy: false,
@@ -67,6 +67,7 @@ const QWEN3_8B: Shape = Shape {
     tied: false,
     biases: Biases::None,
     pooling: None,
+    experts: None,
     encoder: None,
 };
 

@@ -160,6 +160,7 @@ const TINY: Shape = Shape {
     tied: true,
     biases: Biases::AllButKeys,
     pooling: None,
+    experts: None,
     encoder: Some(EncoderShape { layers: 4, positions: 1500, bands: 80 }),
 };
 

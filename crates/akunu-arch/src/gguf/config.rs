@@ -3,10 +3,10 @@
 use akunu_format::{Array, FormatError, Metadata, TensorInfo, Value, printable};
 
 use super::embedding::embedding_facts;
-use crate::facts::Fact;
+use crate::facts::{Fact, SIGMOID, SOFTMAX};
 use crate::{
-    ACTIVATIONS, Activation, Card, EncoderFacts, ModelConfig, QueryScaling, Rope, RopeFactors, RopeScaling,
-    Source, SuggestedSampling, Window, WindowPattern,
+    ACTIVATIONS, Activation, Card, EncoderFacts, ExpertFacts, ModelConfig, QueryScaling, Rope, RopeFactors,
+    RopeScaling, Router, Scores, Source, SuggestedSampling, Window, WindowPattern,
 };
 
 const PLACE: &str = "GGUF metadata";
@@ -151,7 +151,8 @@ pub(crate) fn model_config(
 
 /// Rejects keys that change the computation in a way that is not supported.
 fn refuse_unsupported(keys: &Keys<'_>) -> Result<(), FormatError> {
-    if let Some(count) = keys.usize("expert_count")?.filter(|&count| count > 0) {
+    let reads_experts = keys.card.rule(Fact::ExpertCount).is_some();
+    if let Some(count) = keys.usize("expert_count")?.filter(|&count| count > 0 && !reads_experts) {
         return Err(keys.unsupported("expert_count", format!("asks for a mixture of {count} experts")));
     }
     for scale in ["logit_scale", "residual_scale", "embedding_scale"] {
@@ -174,13 +175,14 @@ fn read(
     tensors: &[TensorInfo],
     factors: Option<RopeFactors>,
 ) -> Result<ModelConfig, FormatError> {
-    let layer_count = keys.required(Fact::LayerCount)?;
+    let layer_count = layer_count(keys)?;
     let hidden_size = keys.required(Fact::HiddenSize)?;
     let head_count =
         keys.per_layer(Fact::HeadCount, layer_count)?.ok_or_else(|| keys.missing(Fact::HeadCount))?;
     let kv_head_count = keys.per_layer(Fact::KvHeadCount, layer_count)?.unwrap_or(head_count);
     let head_dim = head_dim(keys, hidden_size, head_count)?;
     let context_length = keys.required(Fact::ContextLength)?;
+    let ffn_size = keys.per_layer(Fact::FfnSize, layer_count)?.ok_or_else(|| keys.missing(Fact::FfnSize))?;
     let mut config = ModelConfig {
         architecture: keys.architecture.to_string(),
         source: Source::Gguf,
@@ -189,7 +191,7 @@ fn read(
         context_length,
         hidden_size,
         layer_count,
-        ffn_size: keys.per_layer(Fact::FfnSize, layer_count)?.ok_or_else(|| keys.missing(Fact::FfnSize))?,
+        ffn_size,
         head_count,
         kv_head_count,
         head_dim,
@@ -207,9 +209,11 @@ fn read(
         activation: activation(keys)?,
         bidirectional: bidirectional(keys)?,
         embedding: embedding_facts(keys, tensors)?,
+        experts: experts(keys, ffn_size)?,
         encoder: encoder(keys)?,
         alignment_heads: alignment_heads(keys)?,
         left_out: None,
+        packed_as: None,
         sampling: sampling(keys.metadata)?,
         eos_ids: eos_ids(keys.metadata)?,
         bos_id: keys.metadata.u32("tokenizer.ggml.bos_token_id")?,
@@ -217,6 +221,57 @@ fn read(
     config.forget_other_heads();
     config.check(PLACE, tensors)?;
     Ok(config)
+}
+
+/// Without those that predict further tokens.
+fn layer_count(keys: &Keys<'_>) -> Result<usize, FormatError> {
+    let (all, further) = (keys.required(Fact::LayerCount)?, further_layers(keys.metadata)?);
+    all.checked_sub(further).ok_or_else(|| {
+        let problem = format!("{further} of {all} layers");
+        FormatError::key(&keys.name(keys.of(Fact::FurtherLayers)), problem)
+    })
+}
+
+fn experts(keys: &Keys<'_>, ffn_size: usize) -> Result<Option<ExpertFacts>, FormatError> {
+    let Some(count) = keys.count(Fact::ExpertCount)?.filter(|&count| count > 0) else { return Ok(None) };
+    let ffn_size = keys.count(Fact::ExpertFfnSize)?.unwrap_or(ffn_size);
+    let (shared, shared_size) = (keys.count(Fact::SharedExperts)?, keys.count(Fact::SharedFfnSize)?);
+    // 0 groups are no groups.
+    let groups = |fact| Ok::<_, FormatError>(keys.count(fact)?.filter(|&groups| groups > 0).unwrap_or(1));
+    Ok(Some(ExpertFacts {
+        count,
+        used: keys.required(Fact::ExpertsUsed)?,
+        ffn_size,
+        shared_ffn_size: ExpertFacts::shared_size(shared_size, shared, ffn_size),
+        normalised: keys.flag(Fact::NormalisedShares)?,
+        scale: keys.scale(Fact::ShareScale)?.unwrap_or(1.0),
+        groups: [groups(Fact::ExpertGroups)?, groups(Fact::ExpertGroupsUsed)?],
+        router: router(keys)?,
+    }))
+}
+
+fn router(keys: &Keys<'_>) -> Result<Router, FormatError> {
+    let own = keys.card.router;
+    let scores = match keys.count(Fact::Scores)? {
+        None | Some(0) => own.scores,
+        Some(SOFTMAX) => Scores::Softmax,
+        Some(SIGMOID) => Scores::Sigmoid,
+        Some(other) => return Err(keys.unsupported(keys.of(Fact::Scores), format!("is {other}"))),
+    };
+    let tolerance = keys.number(Fact::RouterJitter)?.map_or(own.tolerance, |jitter| 2.0 * jitter as f32);
+    Ok(Router { scores, tolerance, ..own })
+}
+
+/// The number of layers after the last one, which predict further tokens.
+pub(crate) fn further_layers(metadata: &Metadata) -> Result<usize, FormatError> {
+    let Some(architecture) = metadata.str(ARCHITECTURE)? else { return Ok(0) };
+    let Some(card) = Card::find(architecture) else { return Ok(0) };
+    let keys = Keys { metadata, architecture, card };
+    Ok(if card.rule(Fact::FurtherLayers).is_some() {
+        keys.count(Fact::FurtherLayers)?.unwrap_or(0)
+    } else {
+        0
+    })
 }
 
 fn encoder(keys: &Keys<'_>) -> Result<Option<EncoderFacts>, FormatError> {
@@ -361,6 +416,7 @@ fn rope_scaling(
                 beta_fast: keys.f64("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
                 beta_slow: keys.f64("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
                 attention_factor: yarn_attention_factor(keys, factor, extra)?,
+                exact_ramp: keys.flag(Fact::YarnExactRamp)?,
             });
         }
         other => return Err(keys.unsupported(TYPE, format!("is {}", printable(other)))),

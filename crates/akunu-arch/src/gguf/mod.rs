@@ -45,7 +45,12 @@ impl GgufModel {
             });
         }
         let config = config::model_config(gguf.metadata(), gguf.tensors(), rope_factors(&gguf)?)?;
-        gguf.retain(|tensor| !names::is_ignorable(&tensor.name))?;
+        let further = config::further_layers(gguf.metadata())?;
+        let is_further = |name: &str| names::is_layer_of(name, config.layer_count, further);
+        let has_further = gguf.tensors().iter().any(|tensor| is_further(&tensor.name));
+        gguf.retain(|tensor| !names::is_ignorable(&tensor.name) && !is_further(&tensor.name))?;
+        let left_out = has_further.then(|| names::FURTHER_LAYERS.to_string());
+        let config = ModelConfig { left_out, ..config };
         let mut tensors = names::split_fused(gguf.tensors(), &config)?;
         tensors.retain(|tensor| !ROPE_FACTORS.contains(&tensor.name.as_str()));
         let by_name = index_names(&tensors)?;

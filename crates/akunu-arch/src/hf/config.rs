@@ -1,6 +1,7 @@
 //! `config.json` → [`ModelConfig`], with transformers' defaults for what it leaves out.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use akunu_format::hf::{CONFIG, Json, Quantisation, wrong};
 use akunu_format::{FormatError, TensorInfo, printable};
@@ -8,8 +9,8 @@ use akunu_format::{FormatError, TensorInfo, printable};
 use super::rope;
 use crate::facts::Fact;
 use crate::{
-    Activation, Card, EncoderFacts, HfKind, ModelConfig, Sliding, Source, SuggestedSampling, Window,
-    WindowPattern,
+    Activation, Card, EncoderFacts, ExpertFacts, HfKind, ModelConfig, Router, Sliding, Source,
+    SuggestedSampling, Window, WindowPattern,
 };
 
 /// The language model's part of a configuration, read by the rules of its card.
@@ -71,9 +72,35 @@ impl<'a> Fields<'a> {
         Ok(self.text.bool(self.key(fact))?.unwrap_or(default))
     }
 
-    fn count(&self, fact: Fact) -> Result<Option<usize>, FormatError> {
+    pub(super) fn count(&self, fact: Fact) -> Result<Option<usize>, FormatError> {
         let default = self.kind.default(fact).map(|number| number as usize);
-        Ok(self.text.usize(self.key(fact))?.or(default))
+        Ok(self.per_layer(self.key(fact))?.or(default))
+    }
+
+    /// A number, or a list with the same number for every layer.
+    fn per_layer(&self, key: &str) -> Result<Option<usize>, FormatError> {
+        if !self.text.get(key).is_some_and(serde_json::Value::is_array) {
+            return self.text.usize(key);
+        }
+        let all = self.text.f64s(key)?.unwrap_or_default();
+        let Some(&first) = all.first() else { return Ok(None) };
+        if all.iter().any(|&number| number != first) {
+            return Err(self.text.unsupported(key, "differs from layer to layer"));
+        }
+        if first < 0.0 || first.fract() != 0.0 {
+            return Err(wrong(&self.text.full(key), format!("{first} is not a count")));
+        }
+        Ok(Some(first as usize))
+    }
+
+    /// The layers after the last one, which predict further tokens.
+    pub(super) fn further_layers(&self) -> Result<Range<usize>, FormatError> {
+        let first = self.required(Fact::LayerCount)?;
+        let count = match self.card.rule(Fact::FurtherLayers) {
+            Some(_) => self.count(Fact::FurtherLayers)?.unwrap_or(0),
+            None => 0,
+        };
+        Ok(first..first.saturating_add(count))
     }
 
     fn count_unless_null(&self, fact: Fact) -> Result<Option<usize>, FormatError> {
@@ -119,14 +146,21 @@ fn unknown_kind(root: &Json<'_>, model_type: &str) -> FormatError {
 
 /// Rejects models that need another computation or another way to read weights, from the configuration alone.
 pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
-    Quantisation::of(root)?;
+    if let Some(Quantisation::Mxfp4) = Quantisation::of(root)?
+        && Fields::of(root)?.card.stacked_experts.is_empty()
+    {
+        let asks =
+            "asks for MXFP4 in a family whose files do not have it (take the original, or a GGUF file)";
+        return Err(root.unsupported("quantization_config", asks));
+    }
     if root.get("compression_config").is_some() {
         let asks = "shows that this is a quantised checkpoint (take the original, or a GGUF file)";
         return Err(root.unsupported("compression_config", asks));
     }
     let text = Fields::of(root)?.text;
+    let reads_experts = Fields::of(root)?.kind.default(Fact::ExpertCount).is_some();
     for key in ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"] {
-        if let Some(count) = text.usize(key)?.filter(|&count| count > 0) {
+        if let Some(count) = text.usize(key)?.filter(|&count| count > 0 && !reads_experts) {
             return Err(text.unsupported(key, format!("asks for a mixture of {count} experts")));
         }
     }
@@ -136,6 +170,11 @@ pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
     for (key, expected) in Fields::of(root)?.kind.expected {
         if let Some(other) = text.str(key)?.filter(|value| value != expected) {
             return Err(text.unsupported(key, format!("is {} (and not {expected})", printable(other))));
+        }
+    }
+    for (key, expected) in Fields::of(root)?.kind.expected_numbers {
+        if let Some(other) = text.f64(key)?.filter(|value| value != expected) {
+            return Err(text.unsupported(key, format!("is {other} (and not {expected})")));
         }
     }
     for (key, refused) in Fields::of(root)?.kind.refused {
@@ -173,6 +212,7 @@ pub(super) fn model_config(
         let problem = format!("{layer_count} layers, but the file has only {} tensors", tensors.len());
         return Err(wrong(fields.key(Fact::LayerCount), problem));
     }
+    let ffn_size = ffn_size(&fields, hidden_size)?;
     let context_length = fields.required(Fact::ContextLength)?.saturating_sub(padding_positions(&fields)?);
     let head_dim = head_dim(&fields, hidden_size, head_count)?;
     let mut rope = rope::rope(&fields, head_dim, context_length)?;
@@ -187,7 +227,7 @@ pub(super) fn model_config(
         context_length,
         hidden_size,
         layer_count,
-        ffn_size: ffn_size(&fields, hidden_size)?,
+        ffn_size,
         head_count,
         kv_head_count: kv_head_count(&fields, head_count)?,
         head_dim,
@@ -206,10 +246,12 @@ pub(super) fn model_config(
         activation: Some(activation(&fields)?),
         bidirectional: fields.card.bidirectional || text.bool(BIDIRECTIONAL)? == Some(true),
         embedding: super::classifier::classifier_facts(&fields, tensors)?,
+        experts: experts(&fields, ffn_size)?,
         encoder: encoder(&fields, generation)?,
         alignment_heads: generation
             .map_or(Ok(Vec::new()), |generation| alignment_heads(&fields, generation))?,
         left_out: None,
+        packed_as: Quantisation::of(root)?.map(|quantisation| quantisation.name()),
         sampling: generation.map_or(Ok(SuggestedSampling::default()), sampling)?,
         eos_ids: eos_ids(&[Some(text), Some(root), generation])?,
         bos_id: text.ids("bos_token_id")?.first().or(root.ids("bos_token_id")?.first()).copied(),
@@ -230,6 +272,31 @@ pub(super) fn model_config(
         rows(tensors, "blk.0.attn_k.weight"),
     )?;
     Ok(config)
+}
+
+fn experts(fields: &Fields<'_>, ffn_size: usize) -> Result<Option<ExpertFacts>, FormatError> {
+    // Dense variants of a family have no default.
+    if fields.kind.default(Fact::ExpertCount).is_none() {
+        return Ok(None);
+    }
+    let Some(count) = fields.count(Fact::ExpertCount)?.filter(|&count| count > 0) else { return Ok(None) };
+    let ffn_size = fields.count(Fact::ExpertFfnSize)?.unwrap_or(ffn_size);
+    let (shared, shared_size) = (fields.count(Fact::SharedExperts)?, fields.count(Fact::SharedFfnSize)?);
+    let own = fields.card.router;
+    let tolerance = fields.number(Fact::RouterJitter)?.map_or(own.tolerance, |jitter| 2.0 * jitter as f32);
+    Ok(Some(ExpertFacts {
+        count,
+        used: fields.required(Fact::ExpertsUsed)?,
+        ffn_size,
+        shared_ffn_size: ExpertFacts::shared_size(shared_size, shared, ffn_size),
+        normalised: fields.flag(Fact::NormalisedShares)?,
+        scale: fields.number(Fact::ShareScale)?.unwrap_or(1.0) as f32,
+        groups: [
+            fields.count(Fact::ExpertGroups)?.unwrap_or(1),
+            fields.count(Fact::ExpertGroupsUsed)?.unwrap_or(1),
+        ],
+        router: Router { tolerance, ..own },
+    }))
 }
 
 fn encoder(fields: &Fields<'_>, generation: Option<&Json<'_>>) -> Result<Option<EncoderFacts>, FormatError> {

@@ -2,6 +2,7 @@
 
 mod classifier;
 mod config;
+mod experts;
 mod gather;
 mod rope;
 mod sentence;
@@ -64,9 +65,16 @@ impl SafeTensorsModel {
     ) -> Result<SafeTensorsModel, FormatError> {
         let card = config::Fields::of(root)?.card;
         let reads_images = weights.names().any(names::is_vision);
-        weights.retain(|name| !names::is_ignored(name, card) && !names::is_vision(name));
-        let (mut joined, mut regions) = weights.join(Quantisation::of(root)?.as_ref())?;
+        let further = config::Fields::of(root)?.further_layers()?;
+        let is_further =
+            |name: &str| names::hf_layer(name, card).is_some_and(|layer| further.contains(&layer));
+        let has_further = weights.names().any(is_further);
+        weights.retain(|name| !names::is_ignored(name, card) && !names::is_vision(name) && !is_further(name));
+        let quantisation = Quantisation::of(root)?;
+        let (mut joined, mut regions) = weights.join(quantisation.as_ref())?;
         gather::gather_heads(&mut joined, &mut regions, card)?;
+        gather::gather_experts(&mut joined, &mut regions, card)?;
+        experts::take_apart(&mut joined, &mut regions, card)?;
         let mut stored = names::rename(joined, card, root.str("model_type")?.unwrap_or_default())?;
         let generation = generation.map(Document::root);
         let padding = config::padding_positions(&config::Fields::of(root)?)?;
@@ -76,9 +84,20 @@ impl SafeTensorsModel {
         let tensors = names::split_fused(&stored, &config)?;
         let by_name = index_names(&tensors)?;
         names::refuse_unknown(&tensors, &config)?;
-        let config = ModelConfig { left_out: reads_images.then_some("image input"), ..config };
+        let scales = quantisation.as_ref().is_some_and(Quantisation::has_cache_scheme);
+        let left_out = left_out([
+            (reads_images, "image input"),
+            (has_further, names::FURTHER_LAYERS),
+            (scales, "scales of a quantised cache"),
+        ]);
+        let config = ModelConfig { left_out, ..config };
         Ok(SafeTensorsModel { config, stored, tensors, by_name, regions })
     }
+}
+
+fn left_out(parts: [(bool, &str); 3]) -> Option<String> {
+    let names: Vec<&str> = parts.into_iter().filter_map(|(there, name)| there.then_some(name)).collect();
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 /// Removes the rows for padding from the table of learned positions: texts do not use them.
@@ -93,7 +112,7 @@ fn cut_padding(tensors: &mut [TensorInfo], padding: usize) -> Result<(), FormatE
     let part = |place: Place| place.rows(padding, rows - padding, rows);
     let first = part(tensor.place());
     (tensor.offset, tensor.bytes) = (first.offset, first.bytes);
-    tensor.scales_offsets = tensor.scales_offsets.map(|planes| planes.map(part));
+    tensor.scales_offsets = tensor.scales_offsets.map(|plane| plane.map(part));
     tensor.shape[0] = rows - padding;
     Ok(())
 }

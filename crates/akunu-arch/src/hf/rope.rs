@@ -22,14 +22,18 @@ pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Resu
     let flat = if is_nested { full } else { parameters };
 
     let base = theta(flat.as_ref())?.or(fields.number(Fact::RopeBase)?).unwrap_or(ROPE_BASE);
-    let scaling = flat.as_ref().map_or(Ok(RopeScaling::None), |one| scaling(one, text, context))?;
+    let base = base * raised(flat.as_ref(), head_dim)?;
+    let default = fields.kind.rope_scaling;
+    let scaling = flat.as_ref().map_or(Ok(default), |one| scaling(one, text, context))?;
     let local_base = match &sliding {
         Some(sliding) => local_base(sliding, fields, base, scaling, two_bases, context)?,
         None if two_bases => fields.number(Fact::LocalRopeBase)?,
         None => None,
     };
     let part_key = fields.key(Fact::PartialRotaryFactor);
-    let part = match flat.as_ref().map_or(Ok(None), |one| one.f64("partial_rotary_factor"))? {
+    let stated = flat.as_ref().map_or(Ok(None), |one| one.f64("partial_rotary_factor"))?;
+    let part_stated = stated.is_some();
+    let part = match stated {
         None => fields.number(Fact::PartialRotaryFactor)?.unwrap_or(1.0),
         Some(part) => part,
     };
@@ -46,7 +50,10 @@ pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Resu
         (Some(rate), Some(one)) => Some(QueryScaling { rate, step: original_context(one, text, context)? }),
         _ => None,
     };
-    let dims = (head_dim as f64 * part) as usize;
+    let dims = match fields.count(Fact::RopeDims)? {
+        Some(stated) if !part_stated => stated,
+        _ => (head_dim as f64 * part) as usize,
+    };
     if dims == 0 && fields.card.rotary {
         let problem = format!("{part} of heads of {head_dim} are 0 dimensions, which cannot be rotated");
         return Err(wrong(part_key, problem));
@@ -59,6 +66,17 @@ const ROPE_BASE: f64 = 10_000.0;
 
 fn theta(parameters: Option<&Json<'_>>) -> Result<Option<f64>, FormatError> {
     parameters.map_or(Ok(None), |one| one.f64("rope_theta"))
+}
+
+/// What the base is multiplied by where "dynamic" scaling has an `alpha`, which applies to contexts of any length.
+fn raised(parameters: Option<&Json<'_>>, head_dim: usize) -> Result<f64, FormatError> {
+    let Some(one) = parameters.filter(|one| one.str(kind_key(one)).is_ok_and(|kind| kind == Some("dynamic")))
+    else {
+        return Ok(1.0);
+    };
+    let alpha = one.f64("alpha")?.filter(|&alpha| alpha != 0.0);
+    let dim = head_dim as f64;
+    Ok(alpha.map_or(1.0, |alpha| alpha.powf(dim / (dim - 2.0))))
 }
 
 /// The RoPE base of sliding-window layers; `None` if it is the same as in the others.
@@ -83,8 +101,12 @@ fn local_base(
     }
 }
 
+fn kind_key(one: &Json<'_>) -> &'static str {
+    if one.get("rope_type").is_some() { "rope_type" } else { "type" }
+}
+
 fn scaling(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScaling, FormatError> {
-    let key = if one.get("rope_type").is_some() { "rope_type" } else { "type" };
+    let key = kind_key(one);
     let factor = || one.f64("factor")?.ok_or_else(|| missing(one, "factor"));
     match one.str(key)?.unwrap_or("default") {
         // "dynamic" has no effect within the trained context length.
@@ -121,7 +143,11 @@ fn longrope(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScali
     let original_context = original_context(one, text, context)?;
     let factor = one.f64("factor")?.unwrap_or(context as f64 / original_context as f64);
     let grown = || (1.0 + factor.ln() / (original_context as f64).ln()).sqrt();
-    let attention_factor = match one.f64("attention_factor")? {
+    let of_both = [one.f64("short_mscale")?, one.f64("long_mscale")?];
+    if of_both[0] != of_both[1] {
+        return Err(one.unsupported("long_mscale", "differs from `short_mscale`"));
+    }
+    let attention_factor = match one.f64("attention_factor")?.or(of_both[0]) {
         Some(stated) => stated,
         None if factor <= 1.0 => 1.0,
         None => grown(),
@@ -130,9 +156,6 @@ fn longrope(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScali
 }
 
 fn yarn(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScaling, FormatError> {
-    if one.bool("truncate")? == Some(false) {
-        return Err(one.unsupported("truncate", "is false"));
-    }
     let original_context = original_context(one, text, context)?;
     let factor = one.f64("factor")?.unwrap_or(context as f64 / original_context as f64);
     // Zero means "not set", as in transformers.
@@ -151,5 +174,6 @@ fn yarn(one: &Json<'_>, text: &Json<'_>, context: usize) -> Result<RopeScaling, 
         beta_fast: set("beta_fast")?.unwrap_or(32.0),
         beta_slow: set("beta_slow")?.unwrap_or(1.0),
         attention_factor,
+        exact_ramp: one.bool("truncate")? == Some(false),
     })
 }

@@ -1,10 +1,14 @@
 //! Which configuration is read from GGUF metadata, and what is rejected.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
+use std::sync::atomic::AtomicBool;
+
+use akunu_arch::convert::{Conversion, ConvertOptions};
 use akunu_arch::{
-    EmbeddingFacts, GgufModel, ModelConfig, Pooling, RopeScaling, SuggestedSampling, WeightProvider, Window,
-    WindowPattern,
+    EmbeddingFacts, ExpertFacts, GgufModel, ModelConfig, Pooling, RopeScaling, Router, Scores,
+    SuggestedSampling, WeightProvider, Window, WindowPattern,
 };
+use akunu_format::quantise::Mix;
 use akunu_format::{Array, DType, FormatError, Gguf, GgufWriter, Metadata, Region, TensorSpec, Value};
 
 const LAYERS: u32 = 4;
@@ -73,6 +77,12 @@ impl File {
     #[track_caller]
     fn refused(self, expected: &str) {
         assert_eq!(self.open().unwrap_err().to_string(), expected);
+    }
+
+    #[track_caller]
+    fn refused_with(self, part: &str) {
+        let error = self.open().unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
     }
 }
 
@@ -144,7 +154,8 @@ fn rope_scaling() {
             original_context: 128,
             beta_fast: 32.0,
             beta_slow: 1.0,
-            attention_factor: None
+            attention_factor: None,
+            exact_ramp: false,
         }
     );
     let RopeScaling::Yarn { original_context, beta_fast, attention_factor, .. } = scaled("yarn")
@@ -223,10 +234,95 @@ fn the_largest_gemmas_scale_by_hidden_size() {
 }
 
 #[test]
+fn a_mixture_states_how_many_experts_it_has_and_uses() {
+    let mixture = |count: u32, used: u32| {
+        file("llama").with("expert_count", Value::U32(count)).with("expert_used_count", Value::U32(used))
+    };
+    let experts = mixture(8, 2).config().experts.unwrap();
+    // The experts of Mixtral are as large as its dense parts would be, and their shares are normalised.
+    let ffn_size = mixture(8, 2).config().ffn_size;
+    assert_eq!(
+        experts,
+        ExpertFacts {
+            count: 8,
+            used: 2,
+            ffn_size,
+            shared_ffn_size: None,
+            normalised: true,
+            scale: 1.0,
+            groups: [1, 1],
+            router: Router::SOFTMAX,
+        }
+    );
+    assert_eq!(mixture(0, 0).config().experts, None);
+    assert_eq!(file("llama").config().experts, None);
+    let other = mixture(8, 2).with("expert_weights_norm", Value::Bool(false));
+    assert!(!other.config().experts.unwrap().normalised);
+    mixture(8, 9).refused_with("each token is routed to 9 of 8");
+    mixture(8, 0).refused_with("each token is routed to 0 of 8");
+    mixture(2000, 2).refused_with("at most 1024 experts are supported");
+    file("llama").with("expert_count", Value::U32(8)).refused_with("`llama.expert_used_count` is missing");
+}
+
+#[test]
+fn routers_in_metadata() {
+    let mixture = || {
+        let of = [("expert_count", 12), ("expert_used_count", 3), ("expert_feed_forward_length", 24)];
+        of.into_iter().fold(file("glm4moe"), |file, (key, number)| file.with(key, Value::U32(number)))
+    };
+    let experts = |file: File| file.config().experts.unwrap();
+    let plain = experts(mixture());
+    assert_eq!((plain.router.scores, plain.scale, plain.groups), (Scores::Sigmoid, 1.0, [1, 1]));
+    assert_eq!((plain.shared_ffn_size, plain.normalised), (None, false));
+    let number = |key: &str, number: u32| mixture().with(key, Value::U32(number));
+    assert_eq!(experts(number("expert_gating_func", 1)).router.scores, Scores::Softmax);
+    assert_eq!(experts(number("expert_gating_func", 0)).router.scores, Scores::Sigmoid);
+    number("expert_gating_func", 3).refused("`glm4moe.expert_gating_func` is 3, which is not supported");
+    assert_eq!(experts(number("expert_shared_count", 2)).shared_ffn_size, Some(48));
+    // 0 means "none", as other engines write it.
+    assert_eq!(experts(mixture().with("expert_weights_scale", Value::F32(0.0))).scale, 1.0);
+    assert_eq!(experts(mixture().with("expert_weights_scale", Value::F32(2.5))).scale, 2.5);
+    mixture().with("expert_weights_scale", Value::F32(f32::NAN)).refused_with("NaN is out of range");
+    let groups = |count: u32, used: u32| {
+        number("expert_group_count", count).with("expert_group_used_count", Value::U32(used))
+    };
+    assert_eq!(experts(groups(4, 2)).groups, [4, 2]);
+    assert_eq!(experts(groups(0, 0)).groups, [1, 1]);
+    groups(5, 1).refused_with("12 experts in 5 groups, of which 1 are used");
+    groups(3, 4).refused_with("12 experts in 3 groups, of which 4 are used");
+    groups(6, 1).refused_with("each token is routed to 3 experts of 1 groups, which have 2 each");
+    groups(12, 3).refused_with("groups of 1 expert cannot be ranked by their two best ones");
+}
+
+#[test]
+fn layers_that_predict_further_tokens_are_not_counted() {
+    let with = |further: u32| {
+        let last = LAYERS - 1;
+        let file = file("glm4moe").with("nextn_predict_layers", Value::U32(further));
+        file.tensor(&format!("blk.{last}.nextn.eh_proj.weight"))
+    };
+    let model = with(1).open().unwrap();
+    assert_eq!(model.config().layer_count, LAYERS as usize - 1);
+    assert_eq!(model.config().left_out.as_deref(), Some("layers that predict further tokens"));
+    assert!(model.tensor("blk.3.nextn.eh_proj.weight").is_none());
+    let recipe =
+        ConvertOptions { mix: Mix::find("F32").unwrap(), pure: false, vocabulary: None, imatrix: None };
+    let conversion = Conversion::new(&model, &recipe).unwrap();
+    let bytes = conversion.write(Vec::new(), 1, &AtomicBool::new(false), &mut |_| {}).unwrap();
+    let gguf = Gguf::from_region(Region::from_vec(bytes)).unwrap();
+    assert_eq!(gguf.metadata().u32("glm4moe.block_count").unwrap(), Some(LAYERS - 1));
+    assert_eq!(gguf.metadata().u32("glm4moe.nextn_predict_layers").unwrap(), Some(0));
+    assert_eq!(GgufModel::from_gguf(gguf).unwrap().config().left_out, None);
+    with(0).refused_with("tensor blk.3.nextn.eh_proj.weight is not part of the glm4moe architecture");
+    with(LAYERS).refused_with("layer count");
+    with(u32::MAX).refused_with("4294967295 of 4 layers");
+}
+
+#[test]
 fn other_kinds_of_model_are_refused_by_key() {
-    file("llama")
+    file("gemma2")
         .with("expert_count", Value::U32(8))
-        .refused("`llama.expert_count` asks for a mixture of 8 experts, which is not supported");
+        .refused("`gemma2.expert_count` asks for a mixture of 8 experts, which is not supported");
     assert!(file("llama").with("attention.causal", Value::Bool(false)).config().bidirectional);
     file("llama")
         .with("residual_scale", Value::F32(0.22))

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use akunu_arch::{
-    Activation, EmbeddingFacts, ModelConfig, Pooling, RopeScaling, SafeTensorsModel, WeightProvider, Window,
-    WindowPattern,
+    Activation, EmbeddingFacts, GroupRank, ModelConfig, Pooling, RopeScaling, SafeTensorsModel, Scores,
+    WeightProvider, Window, WindowPattern,
 };
 use akunu_format::{FormatError, Region};
 use serde_json::{Value, json};
@@ -170,17 +170,14 @@ fn yarn() {
         beta_fast: 32.0,
         beta_slow: 1.0,
         attention_factor,
+        exact_ramp: false,
     };
     assert_eq!(yarn(json!({})), expected(None));
     assert_eq!(yarn(json!({"attention_factor": 1.5})), expected(Some(1.5)));
     let by_mscale = (0.1 * 0.5 * 4f64.ln() + 1.0) / (0.1 * 4f64.ln() + 1.0);
     assert_eq!(yarn(json!({"mscale": 0.5, "mscale_all_dim": 1.0})), expected(Some(by_mscale)));
-    let scaling = json!({"type": "yarn", "factor": 4.0, "truncate": false});
-    refused(
-        "qwen2",
-        json!({"rope_scaling": scaling}),
-        "`rope_scaling.truncate` is false, which is not supported",
-    );
+    let RopeScaling::Yarn { exact_ramp, .. } = yarn(json!({"truncate": false})) else { panic!("not YaRN") };
+    assert!(exact_ramp);
 }
 
 #[test]
@@ -229,7 +226,7 @@ fn multimodal_gemma_3_opens_as_its_language_model() {
     with_images.push(("vision_tower.vision_model.embeddings.patch_embedding.weight", &[2]));
     let region = Region::from_vec(safetensors(&with_images));
     let model = SafeTensorsModel::from_region(region, &nested.to_string()).unwrap();
-    assert_eq!(model.config().left_out, Some("image input"));
+    assert_eq!(model.config().left_out.as_deref(), Some("image input"));
     assert_eq!(model.tensors().len(), LAYERS.len());
 }
 
@@ -322,6 +319,101 @@ fn unsupported_settings_are_rejected_by_key() {
         json!({"num_hidden_layers": 3}),
         "tensor blk.3.attn_norm.weight is not part of the llama architecture: this variant is not supported yet",
     );
+}
+
+#[test]
+fn routers_in_configurations() {
+    let glm = |changes: Value| config("glm4_moe", changes).experts.unwrap();
+    let plain = glm(json!({}));
+    assert_eq!((plain.count, plain.used, plain.groups, plain.scale), (128, 8, [1, 1], 1.0));
+    assert_eq!((plain.ffn_size, plain.shared_ffn_size, plain.normalised), (1408, Some(1408), true));
+    assert_eq!((plain.router.scores, plain.router.rank), (Scores::Sigmoid, GroupRank::TwoBest));
+    let grouped =
+        glm(json!({"n_group": 8, "topk_group": 2, "routed_scaling_factor": 2.5, "n_shared_experts": 3}));
+    assert_eq!((grouped.groups, grouped.scale, grouped.shared_ffn_size), ([8, 2], 2.5, Some(4224)));
+    assert_eq!(glm(json!({"n_shared_experts": 0})).shared_ffn_size, None);
+    assert_eq!(config("minimax_m2", json!({"head_dim": 32, "rotary_dim": 12})).rope.dims, 12);
+    let hunyuan = config(
+        "hunyuan_v1_moe",
+        json!({"moe_topk": [2, 2, 2, 2], "num_experts": 6, "head_dim": 4,
+        "rope_scaling": {"type": "dynamic", "alpha": 100.0, "factor": 1.0}}),
+    );
+    assert_eq!(hunyuan.rope.base, 10_000.0 * 100.0 * 100.0);
+    let experts = hunyuan.experts.unwrap();
+    assert_eq!((experts.used, experts.ffn_size, experts.shared_ffn_size), (2, 64, Some(64)));
+    let mixed = config("phimoe", json!({"router_jitter_noise": 0.125})).experts.unwrap();
+    assert_eq!((mixed.router.scores, mixed.router.tolerance), (Scores::SparseMixer, 0.25));
+}
+
+#[test]
+fn contradictory_routers_are_refused() {
+    let glm = |changes: Value, expected: &str| {
+        refused("glm4_moe", changes, &format!("expert count in the config.json: {expected}"));
+    };
+    for changes in [json!({"norm_topk_prob": true}), json!({"n_group": 2, "topk_group": 1})] {
+        refused(
+            "phimoe",
+            changes,
+            "expert count in the config.json: a sparse mixer has neither normalised shares nor groups",
+        );
+    }
+    glm(json!({"n_group": 0}), "128 experts in 0 groups, of which 1 are used");
+    glm(json!({"n_group": 3, "topk_group": 1}), "128 experts in 3 groups, of which 1 are used");
+    glm(json!({"n_group": 4, "topk_group": 5}), "128 experts in 4 groups, of which 5 are used");
+    glm(json!({"n_group": 4, "topk_group": 0}), "128 experts in 4 groups, of which 0 are used");
+    glm(
+        json!({"n_group": 32, "topk_group": 1}),
+        "each token is routed to 8 experts of 1 groups, which have 4 each",
+    );
+    glm(
+        json!({"n_group": 128, "topk_group": 9}),
+        "groups of 1 expert cannot be ranked by their two best ones",
+    );
+    refused(
+        "glm4_moe",
+        json!({"routed_scaling_factor": -1.0}),
+        "scale of experts' shares in the config.json: -1 is out of range",
+    );
+    refused(
+        "glm4_moe",
+        json!({"num_experts_per_tok": [8, 8, 4, 8]}),
+        "`num_experts_per_tok` differs from layer to layer, which is not supported",
+    );
+    refused(
+        "minimax_m2",
+        json!({"scoring_func": "softmax"}),
+        "`scoring_func` is softmax (and not sigmoid), which is not supported",
+    );
+    let longrope = json!({"type": "longrope", "short_mscale": 1.1, "long_mscale": 1.2, "short_factor": [], "long_factor": []});
+    refused(
+        "phimoe",
+        json!({"rope_scaling": longrope}),
+        "`rope_scaling.long_mscale` differs from `short_mscale`, which is not supported",
+    );
+    refused(
+        "phimoe",
+        json!({"router_jitter_noise": -0.5}),
+        "expert count in the config.json: the router's tolerance -1 is out of range",
+    );
+    // Those with recurrent layers are another kind.
+    let error = open(&with("granitemoehybrid", json!({}))).unwrap_err().to_string();
+    assert!(error.starts_with("`model_type` is granitemoehybrid (and not one of "), "{error}");
+}
+
+#[test]
+fn layers_that_predict_further_tokens_are_left_out() {
+    let with = |further: usize| {
+        open(&with("glm4_moe", json!({"num_hidden_layers": 3, "num_nextn_predict_layers": further})))
+    };
+    let model = with(1).unwrap();
+    assert_eq!(model.config().layer_count, 3);
+    assert_eq!(model.config().left_out.as_deref(), Some("layers that predict further tokens"));
+    assert!(
+        model.tensor("blk.2.attn_norm.weight").is_some() && model.tensor("blk.3.attn_norm.weight").is_none()
+    );
+    let error = with(0).unwrap_err().to_string();
+    assert!(error.contains("blk.3.attn_norm.weight is not part of the"), "{error}");
+    assert_eq!(with(usize::MAX / 4096).unwrap().config().layer_count, 3);
 }
 
 #[test]

@@ -219,7 +219,9 @@ fn other_modes_bits_and_groups_are_refused_by_the_tensor() {
     );
     refused(
         |fake| fake.quantization = Value::Null,
-        &format!("{TENSOR}it is packed (U32), but config.json has no `quantization`"),
+        &format!(
+            "{TENSOR}it is packed (U32), but config.json has no `quantization` or `quantization_config`"
+        ),
     );
 }
 
@@ -287,14 +289,14 @@ fn other_quantisation_methods_are_rejected_by_name() {
     let (bytes, config) = Fake::default().file(0);
     let mut config: Value = serde_json::from_str(&config).unwrap();
     config["quantization"].take();
-    config["quantization_config"] = json!({"quant_method": "gptq", "bits": 4, "group_size": 64});
+    config["quantization_config"] = json!({"quant_method": "bitsandbytes", "bits": 4, "group_size": 64});
     let open = |config: &Value| {
         let region = Region::from_vec(bytes.clone());
         SafeTensorsModel::from_region(region, &config.to_string()).map_err(|error| error.to_string())
     };
     assert_eq!(
         open(&config).unwrap_err(),
-        "`quantization_config.quant_method` is gptq (take the original, or a GGUF file), which is not supported"
+        "`quantization_config.quant_method` is bitsandbytes (take the original, or a GGUF file), which is not supported"
     );
     // MLX writes the same twice, also under Hugging Face's name: either is accepted.
     config["quantization_config"] = json!({"bits": 4, "group_size": 64});

@@ -45,15 +45,21 @@ fn narrow_scaling(scaling: RopeScaling) -> RopeScaling {
         // It is stored as a tensor.
         RopeScaling::None | RopeScaling::Llama3 { .. } => RopeScaling::None,
         RopeScaling::Linear { factor } => RopeScaling::Linear { factor: narrow(factor) },
-        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
-            RopeScaling::Yarn {
-                factor: narrow(factor),
-                original_context,
-                beta_fast: narrow(beta_fast),
-                beta_slow: narrow(beta_slow),
-                attention_factor: attention_factor.map(narrow),
-            }
-        }
+        RopeScaling::Yarn {
+            factor,
+            original_context,
+            beta_fast,
+            beta_slow,
+            attention_factor,
+            exact_ramp,
+        } => RopeScaling::Yarn {
+            factor: narrow(factor),
+            original_context,
+            beta_fast: narrow(beta_fast),
+            beta_slow: narrow(beta_slow),
+            attention_factor: attention_factor.map(narrow),
+            exact_ramp,
+        },
         RopeScaling::LongRope { original_context, attention_factor } => {
             RopeScaling::LongRope { original_context, attention_factor: narrow(attention_factor) }
         }
@@ -98,6 +104,7 @@ fn facts(card: &Card, config: &ModelConfig) -> ModelConfig {
         // GGUF files contain the language model only.
         encoder: None,
         left_out: None,
+        packed_as: None,
         ..config.clone()
     }
 }

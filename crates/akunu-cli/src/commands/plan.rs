@@ -1,7 +1,7 @@
 //! `akunu plan`: the memory of a model, before it is loaded.
 
 use akunu::{MemoryPlan, human};
-use akunu_plan::EncodeOptions;
+use akunu_plan::{EncodeOptions, Entries, Row};
 use clap::Args;
 use serde::Serialize;
 
@@ -38,6 +38,9 @@ struct PlanReport<'a> {
     #[serde(flatten)]
     pass: Pass,
     memory: Parts,
+    /// Of a mixture of experts: the bytes of weights that one token reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    active: Option<u64>,
     /// With --no-mmap: the model's files, which include the weights in place.
     #[serde(skip_serializing_if = "Option::is_none")]
     files_read: Option<u64>,
@@ -97,13 +100,15 @@ impl From<MemoryPlan> for Parts {
 pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(args.model.path(), false)?;
     let capabilities = args.planned.capabilities()?;
-    let (pass, memory) = match args.task.task(&model) {
+    let (pass, memory, active) = match args.task.task(&model) {
         None => {
             let options = args.planned.options();
             let plan = akunu::plan(&model, &capabilities, &options)?;
             let (context, prefill_rows) = (plan.options.context, plan.options.prefill_rows);
             let (kv_type, chain) = (options.kv.name(), plan.options.chain);
-            (Pass::Generates { context, kv_type, prefill_rows, chain }, plan.memory)
+            let step = plan.tables.decode().cost(Entries::Rows(&[Row::causal(0, 0, 0)]), 1);
+            let active = plan.config.experts.map(|_| step.weight_bytes);
+            (Pass::Generates { context, kv_type, prefill_rows, chain }, plan.memory, active)
         }
         Some(task) => {
             let options = args.planned.text_options(task);
@@ -113,7 +118,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
             }
             let EncodeOptions { longest, rows, texts, kv, output, .. } = plan.options;
             let (output, kv_type, width) = (super::describe(output), kv.name(), plan.width);
-            (Pass::Encodes { output, width, longest, kv_type, rows, texts }, plan.memory)
+            (Pass::Encodes { output, width, longest, kv_type, rows, texts }, plan.memory, None)
         }
     };
     // The available memory of another chip is unknown; this machine's memory is irrelevant for it.
@@ -131,6 +136,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         detail: &capabilities.detail,
         pass,
         memory: memory.into(),
+        active,
         files_read,
         allocated,
         total: if files_read.is_some() { allocated + memory.tables } else { memory.total() },
@@ -168,6 +174,11 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
             m.weights_copied,
             "norms and biases as f32, or all weights on a device with its own memory",
         ),
+        (
+            "read by a token",
+            report.active.unwrap_or(0),
+            "the weights of one token: it is routed to some of the experts",
+        ),
         ("constants", m.constants, "RoPE frequencies"),
         ("KV cache", m.kv, "keys and values of the context"),
         ("scratch", m.scratch, scratch),
@@ -178,7 +189,12 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
         ("allocated", report.allocated, "everything except the weights in place and the tables"),
         ("total", report.total, ""),
     ];
-    let is_shown = |name: &str| (!encodes || name != "KV cache") && (files_read.is_some() || name != "files");
+    let is_shown = |name: &str| match name {
+        "KV cache" => !encodes,
+        "files" => files_read.is_some(),
+        "read by a token" => report.active.is_some(),
+        _ => true,
+    };
     for (name, bytes, what) in parts.into_iter().filter(|part| is_shown(part.0)) {
         grid.row([name.to_string(), grouped(bytes), human(bytes), what.to_string()]);
     }

@@ -203,10 +203,11 @@ fn check_importance(args: &QuantizeArgs, conversion: &Conversion<'_>) -> Result<
 /// Notes on results that a user may not expect.
 fn notes(args: &QuantizeArgs, conversion: &Conversion<'_>) {
     let sources = || conversion.tensors().iter().filter_map(|planned| conversion.source(planned));
-    let rounded: Vec<DType> = sources().map(|t| t.dtype).filter(|dtype| dtype.is_quantised()).collect();
+    let is_rounded = |dtype: DType| dtype.is_quantised() || matches!(dtype, DType::Fp8(_));
+    let rounded: Vec<DType> = sources().map(|t| t.dtype).filter(|dtype| is_rounded(*dtype)).collect();
     let again = |planned: &&Planned| {
         let source = conversion.source(planned).map(|tensor| tensor.dtype);
-        source.is_some_and(|dtype| dtype.is_quantised() && dtype != planned.spec.dtype)
+        source.is_some_and(|dtype| is_rounded(dtype) && dtype != planned.spec.dtype)
     };
     if conversion.tensors().iter().any(|planned| again(&planned)) {
         output::note(&format!(

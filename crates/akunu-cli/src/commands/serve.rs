@@ -48,13 +48,20 @@ pub struct ServeArgs {
     /// Port to listen on; 0: any free port
     #[arg(long, default_value_t = 8080, value_parser = args::port)]
     port: u16,
-    /// Maximum concurrent requests per model; each has a full context. Whisper models decode this many windows of audio
-    /// together
+    /// Maximum concurrent requests per model. Whisper models decode this many windows of audio together
     #[arg(long, value_name = "N", default_value_t = PARALLEL, value_parser = args::count)]
     parallel: usize,
+    /// Memory of each model's KV cache in MiB, which all requests share; those that may need more than is left wait
+    /// [default: a full context for each of --parallel requests]
+    #[arg(long, value_name = "MIB", value_parser = args::count)]
+    kv_memory: Option<usize>,
     /// Maximum queued requests per model; further ones are rejected
     #[arg(long, value_name = "N", default_value = "256", value_parser = args::count)]
     queue: usize,
+    /// Rejects requests that are expected to wait longer than this for their turn, instead of queueing them [default:
+    /// never]
+    #[arg(long, value_name = "SECONDS", value_parser = args::count)]
+    deadline: Option<usize>,
     /// Unloads a model after this many seconds without requests [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = args::count)]
     idle_unload: Option<usize>,
@@ -159,8 +166,15 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
     let seconds = |seconds: usize| Duration::from_secs(seconds as u64);
     let models = ModelsOptions {
         models: specs(args)?,
-        engine: args.engine.options().batching(args.parallel),
-        scheduler: akunu::schedule::SchedulerOptions { queue: args.queue, ..Default::default() },
+        engine: akunu::EngineOptions {
+            kv_memory: args.kv_memory.map(|mib| (mib as u64) << 20),
+            ..args.engine.options().batching(args.parallel)
+        },
+        scheduler: akunu::schedule::SchedulerOptions {
+            queue: args.queue,
+            deadline: args.deadline.map(seconds),
+            ..Default::default()
+        },
         idle_unload: args.idle_unload.map(seconds),
         memory: args.max_memory.map(|mib| (mib as u64) << 20),
         pooling: args.pooling,

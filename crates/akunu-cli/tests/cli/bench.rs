@@ -44,6 +44,10 @@ fn batches_are_measured_between_prompts_and_single_sequences_and_sampled_too() {
     let names: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["test"].as_str().unwrap()).collect();
     assert_eq!(names, ["pp8", "tg4@b3@sampled", "tg4@sampled"]);
     assert!(rows.as_array().unwrap().iter().all(|row| row["tok_s"].as_f64().unwrap() > 0.0), "{rows}");
+    let limited =
+        json(&["bench", "-p", "0", "-n", "4", "-b", "3", "--sampled=run", "-r", "1", "-t", "1", "--json"]);
+    assert_eq!(limited[0]["test"], "tg4@b3@sampled-run");
+    assert_eq!(run(&["bench", "--sampled=greedy"]).code, 2);
 }
 
 /// `testdata/whisper`: small models with random weights.
@@ -81,7 +85,10 @@ fn options_of_other_models_are_refused_for_models_that_transcribe() {
     refuses(&["bench", &model, "-n", "4000"], 2, &["the decoder has"]);
     refuses(&["bench", "--windows", "2"], 2, &["--windows is for models that transcribe"]);
     refuses(&["profile", "--windows", "2"], 2, &["--windows is for models that transcribe"]);
-    refuses(&["profile", &model, "-p", "8"], 2, &["are not for models that transcribe"]);
+    refuses(&["profile", &model, "-p", "8"], 2, &["--prompt is not for models that transcribe"]);
+    let both = ["profile", &model, "--windows", "2", "-b", "2"];
+    refuses(&both, 2, &["--batch is for the decoder, and --windows for the encoder"]);
+    refuses(&["profile", "-p", "8", "-b", "2"], 2, &["--prompt is one sequence"]);
 }
 
 #[test]
@@ -92,6 +99,12 @@ fn a_profile_of_a_model_that_transcribes_is_of_its_encoder_or_of_a_step() {
     assert!(encoder.contains("conv2") && encoder.contains("layer.*.across.k"), "{encoder}");
     let step = labels(json(&["profile", &model, "-d", "3", "-r", "1", "-t", "1", "--json"]));
     assert!(step.contains("layer.*.cross_attention") && step.contains("logits"), "{step}");
+    let attended = |batch| {
+        let found = json(&["profile", &model, "-b", batch, "-r", "1", "-t", "1", "--json"]);
+        let of = |line: &&serde_json::Value| line["label"] == "layer.*.attention";
+        found["labels"].as_array().unwrap().iter().find(of).unwrap()["bytes"].as_u64().unwrap()
+    };
+    assert_eq!(attended("3"), 3 * attended("1"));
 }
 
 /// A result whose speeds are changed by a factor.

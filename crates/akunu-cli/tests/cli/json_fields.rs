@@ -128,6 +128,7 @@ fn outputs() -> Vec<(&'static str, Value)> {
     let [encoder, prompts, reranker] = [path(&encoder), path(&prompts), path(&reranker)];
     let hearing = file("testdata/speech/akunu-speech-q8_0.gguf");
     let hearing = path(&hearing);
+    let experts = file("testdata/models/qwen3-moe");
     let mut all = vec![
         ("akunu inspect", json(&["inspect", "--json", "--tensors", "--metadata"])),
         ("akunu inspect", json(&["inspect", small, "--json"])),
@@ -136,6 +137,7 @@ fn outputs() -> Vec<(&'static str, Value)> {
         (OTHER, json(&["inspect", path(&unknown), "--json", "--tensors", "--metadata"])),
         ("akunu plan", json(&["plan", "--json", "--no-mmap"])),
         ("akunu plan", json(&["plan", encoder, "--json"])),
+        ("akunu plan", json(&["plan", path(&experts), "--json"])),
         ("akunu doctor", json(&["doctor", "--json"])),
         ("akunu tokenize", json(&["tokenize", "A fox", "--json"])),
         ("akunu detokenize", json(&["detokenize", "5,6", "--json"])),

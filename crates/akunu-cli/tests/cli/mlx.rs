@@ -1,4 +1,4 @@
-//! MLX folders on the command line, valid and damaged.
+//! MLX folders, and those of other tools, on the command line, valid and damaged.
 #![allow(clippy::unwrap_used)] // in helpers of tests
 
 use std::fs;
@@ -36,6 +36,34 @@ fn a_folder_is_inspected_planned_verified_and_run() {
     let run = ["run", path(&folder), "--prompt-ids", "3,4,5", "-n", "6", "--ids", "--ignore-eos", "-q"];
     let ids = ok(&run);
     assert_eq!(ids.split_whitespace().count(), 6, "{ids}");
+}
+
+#[test]
+fn folders_of_other_tools_are_inspected_planned_verified_and_converted() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, format, dtype) in [
+        ("gptq-asymmetric", "GPTQ", "MLX4_G32_F32"),
+        ("gptq-ordered", "GPTQ", "MLX4_G32_F16"),
+        ("awq", "AWQ", "MLX4_G64_F32"),
+        ("integers-4-bits", "compressed-tensors", "MLX4_G64_BF16"),
+        ("fp8-tensor", "FP8", "FP8_ROW"),
+        ("fp8-qwen3", "FP8", "FP8_G128"),
+    ] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/quantised").join(name);
+        let inspected = json(&["inspect", path(&folder), "--tensors", "--json"]);
+        assert_eq!(inspected["format"].as_str(), Some(format), "{name}");
+        let tensors = inspected["tensors"].as_array().unwrap();
+        let down = tensors.iter().find(|t| t["name"] == "blk.0.ffn_down.weight").unwrap();
+        assert_eq!(down["dtype"].as_str(), Some(dtype), "{name}");
+        let plan = json(&["plan", path(&folder), "--json"]);
+        let matrices = tensors.iter().filter(|t| t["shape"].as_array().unwrap().len() == 2);
+        let packed: u64 = matrices.map(|t| t["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(plan["memory"]["weights_in_place"].as_u64(), Some(packed), "{name}");
+        ok(&["verify", path(&folder), "--device", "cpu"]);
+        let file = dir.path().join(format!("{name}.gguf"));
+        ok(&["quantize", path(&folder), path(&file), "--type", "Q8_0", "--no-vocab"]);
+        assert_eq!(json(&["inspect", path(&file), "--json"])["format"].as_str(), Some("GGUF"));
+    }
 }
 
 #[test]
@@ -103,10 +131,10 @@ fn damaged_folders_are_one_line_errors() {
         (
             |c| {
                 c["quantization"].take();
-                c["quantization_config"] = json!({"quant_method": "awq"});
+                c["quantization_config"] = json!({"quant_method": "bitsandbytes"});
             },
             None,
-            &["quantization_config.quant_method", "awq"],
+            &["quantization_config.quant_method", "bitsandbytes"],
         ),
         (|_| {}, Some(20_000), &["cut short or damaged"]),
     ];

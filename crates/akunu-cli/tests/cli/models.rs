@@ -165,3 +165,25 @@ fn every_preset_can_be_planned() {
         assert!(table["commands"].as_array().unwrap().len() >= 10, "{preset}");
     }
 }
+
+/// A token is routed to 3 of 7 experts, and needs one row of the embedding.
+#[test]
+fn the_plan_of_a_mixture_of_experts_says_what_a_token_reads() {
+    let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models/qwen3-moe");
+    let of = |command: &[&str]| json(&[command, &[path(&model), "--json"]].concat());
+    let tensors = of(&["inspect", "--tensors"]);
+    let read = |tensor: &serde_json::Value| {
+        let (name, bytes) = (tensor["name"].as_str().unwrap(), tensor["bytes"].as_u64().unwrap());
+        let shape = tensor["shape"].as_array().unwrap();
+        match name {
+            _ if shape.len() == 1 => 0,
+            "token_embd.weight" => bytes / shape[0].as_u64().unwrap(),
+            _ if name.contains("_exps") => bytes * 3 / 7,
+            _ => bytes,
+        }
+    };
+    let expected: u64 = tensors["tensors"].as_array().unwrap().iter().map(read).sum();
+    assert_eq!(of(&["plan"])["active"].as_u64(), Some(expected));
+    assert!(ok(&["plan", path(&model)]).contains("read by a token"));
+    assert!(!ok(&["plan"]).contains("read by a token"));
+}

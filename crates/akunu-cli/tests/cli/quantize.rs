@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use akunu_format::Gguf;
 use akunu_format::quantise::MIXES;
+use akunu_format::{DType, Gguf};
 
 use crate::common::{ok, path, refuses, run, write_small_model};
 
@@ -48,7 +48,9 @@ fn every_type_makes_a_file_that_can_be_run() {
         let gguf = Gguf::open(&file).unwrap();
         assert_eq!(gguf.metadata().u32("general.file_type").unwrap(), Some(mix.file_type));
         let made = gguf.tensor("blk.1.ffn_up.weight").unwrap();
-        assert_eq!(made.dtype, mix.base, "{}", mix.name);
+        // The type of this mix is that of experts, which the model has none of.
+        let expected = if mix.name == "MXFP4_MOE" { DType::Q8_0 } else { mix.base };
+        assert_eq!(made.dtype, expected, "{}", mix.name);
         let ids = ok(&["run", path(&file), "--prompt-ids", "1,2,3", "-n", "4", "--ids", "-q"]);
         assert_eq!(ids.split_whitespace().count(), 4, "{}: {ids}", mix.name);
     }

@@ -36,6 +36,22 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// Sixteen bfloat16 can be read at `p`.
     unsafe fn load_bf16(p: *const u8) -> Self;
+    /// With the exponent and mantissa of E4M3 in their places, an f16 is the number divided by 2⁸.
+    /// # Safety
+    /// Sixteen E4M3 codes can be read at `p`.
+    #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> Self {
+        let mut halves = [0_u16; 16];
+        for (i, half) in halves.iter_mut().enumerate() {
+            // SAFETY: `i` is below sixteen.
+            let code = u16::from(unsafe { *p.add(i) });
+            let magnitude = (code & 0x7f) << 7;
+            let nan = if magnitude == 0x3f80 { 0x7c00 } else { 0 };
+            *half = (code & 0x80) << 8 | magnitude | nan;
+        }
+        // SAFETY: there are sixteen halves.
+        unsafe { Self::load_f16(halves.as_ptr().cast()) }.mul(Self::splat(256.0))
+    }
     /// Rounds to nearest, ties to even.
     /// # Safety
     /// Sixteen halves can be written at `p`.

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::command::Run;
 use crate::formats::affine::Affine;
-use crate::formats::floats::{BF16W, F16W, F32W, FloatWeight};
+use crate::formats::floats::{BF16W, F16W, F32W, FloatWeight, Fp8W};
 use crate::formats::iq::{Iq4Nl, Iq4Xs};
 use crate::formats::k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
 use crate::formats::lattices::Lattice;
@@ -102,6 +102,7 @@ fn of_op<V: Target>(kernel: Kernel) -> Option<Run> {
         Kernel::AddPositions(_) => V::run::<ops::AddPositions>,
         Kernel::Pool(_) => V::run::<ops::Pool>,
         Kernel::Unfold(_) => V::run::<ops::Unfold>,
+        Kernel::Reorder(_) => V::run::<ops::Reorder>,
         Kernel::AcrossRows(_) => V::run::<ops::AcrossRows>,
         Kernel::RopeAngles(_) => V::run::<ops::RopeAngles>,
         Kernel::Norm(_) => V::run::<ops::Norm>,
@@ -112,6 +113,11 @@ fn of_op<V: Target>(kernel: Kernel) -> Option<Run> {
         Kernel::Qkv(_) => V::run::<ops::Qkv>,
         Kernel::GluMatmul(_) => V::run::<ops::GluMatmul>,
         Kernel::Glu(_) => V::run::<ops::Glu>,
+        Kernel::Route(_) => V::run::<ops::Route>,
+        Kernel::Gather(_) => V::run::<ops::Gather>,
+        Kernel::ExpertGlu(_) => V::run::<ops::ExpertGlu>,
+        Kernel::ExpertMatmul(_) => V::run::<ops::ExpertMatmul>,
+        Kernel::Combine(_) => V::run::<ops::Combine>,
         Kernel::Activate(_) => V::run::<ops::Activate>,
         Kernel::Round(ops::Round { out }) if out.q8() => V::run::<ops::Round>,
         Kernel::Round(_) | Kernel::Unpack(_) | Kernel::HalfMatmul(_) => return None,
@@ -137,6 +143,7 @@ fn of_weight<K: ByWeight>(weight: DType) -> K::Kernel {
         DType::F32 => K::float::<F32W>(),
         DType::F16 => K::float::<F16W>(),
         DType::BF16 => K::float::<BF16W>(),
+        DType::Fp8(_) => K::float::<Fp8W>(),
         DType::Q4_0 => K::quantised::<Q40>(),
         DType::Q4_1 => K::quantised::<Q41>(),
         DType::Q5_0 => K::quantised::<Q50>(),

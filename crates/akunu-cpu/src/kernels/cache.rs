@@ -24,6 +24,15 @@ pub(crate) struct Cache {
     pub(crate) row: usize,
     /// The number of positions.
     positions: usize,
+    blocks: Option<Blocks>,
+}
+
+/// The table of the blocks of a cache ([`akunu_plan::blocks`]).
+#[derive(Clone, Copy)]
+struct Blocks {
+    table: *const u32,
+    /// The logarithm of the positions of a block.
+    shift: u32,
 }
 
 impl Cache {
@@ -31,7 +40,47 @@ impl Cache {
     pub(crate) fn new(kv: KvType, head_dim: u32, positions: u32) -> Cache {
         let head_dim = head_dim as usize;
         let row = kv.row_bytes(head_dim).unwrap_or(0);
-        Cache { kv, head_dim, row, positions: positions as usize }
+        Cache { kv, head_dim, row, positions: positions as usize, blocks: None }
+    }
+
+    /// The same in blocks of `block` positions, which is a power of two, if there is a table of them.
+    #[inline(always)]
+    pub(crate) fn paged(self, table: Option<ops::Blocks<*mut u8>>, block: u32) -> Cache {
+        let blocks = table.map(|table| Blocks { table: table.0.cast(), shift: block.trailing_zeros() });
+        Cache { blocks, ..self }
+    }
+
+    /// The place in the cache of logical position `at`. A block that the cache does not have is its last one, so the
+    /// place is within the cache whatever the table contains.
+    ///
+    /// # Safety
+    /// The table, if there is one, has the block of this position.
+    #[inline(always)]
+    pub(crate) unsafe fn place(&self, at: usize) -> usize {
+        let Some(Blocks { table, shift }) = self.blocks else { return at };
+        let last = (self.positions >> shift) - 1;
+        // SAFETY: as the caller promises; the table is aligned, as was checked when the command was prepared.
+        let block = unsafe { *table.add(at >> shift) } as usize;
+        (block.min(last) << shift) + (at & ((1 << shift) - 1))
+    }
+
+    /// The places of logical positions `at .. at + count` that are next to each other from the first one on: their
+    /// number, at most `count`.
+    ///
+    /// # Safety
+    /// The table, if there is one, has the blocks of these positions; `count` is at least 1.
+    #[inline(always)]
+    pub(crate) unsafe fn adjacent(&self, at: usize, count: usize) -> usize {
+        let Some(Blocks { shift, .. }) = self.blocks else { return count };
+        let mut end = (at | ((1 << shift) - 1)) + 1;
+        // SAFETY: positions below `at + count`, as the caller promises.
+        unsafe {
+            let apart = self.place(at).wrapping_sub(at);
+            while end < at + count && self.place(end).wrapping_sub(end) == apart {
+                end += 1 << shift;
+            }
+        }
+        count.min(end - at)
     }
 
     /// Elements of a head, padded to a multiple of sixteen.
@@ -40,11 +89,10 @@ impl Cache {
         self.head_dim.next_multiple_of(16)
     }
 
-    /// The offset of the values of position `position` of the sequence that begins at `start`; or of the keys of the
-    /// group of 16 positions that begins there.
+    /// The offset of the values of a place; or of the keys of the group of 16 positions that begins there.
     #[inline(always)]
-    pub(crate) fn offset(&self, start: u32, head: usize, position: usize) -> usize {
-        (head * self.positions + start as usize + position) * self.row
+    pub(crate) fn offset(&self, head: usize, place: usize) -> usize {
+        (head * self.positions + place) * self.row
     }
 
     /// Stores one head.
@@ -134,22 +182,24 @@ impl OpKernel for ops::KvShift {
         let p: KvMoveParams = command.params();
         let Kernel::KvShift(op) = command.kernel else { return };
         let o = command.operands(op);
-        let cache = Cache::new(op.kv, p.head_dim, p.positions);
-        // SAFETY: both ranges of positions were checked against the cache; each head is handled by one worker.
+        let cache = Cache::new(op.kv, p.head_dim, p.positions).paged(o.blocks, p.block);
+        // SAFETY: both ranges of positions were checked against the table, and its places are within the cache; each
+        // head is handled by one worker.
         unsafe {
             for moved in context.moves(o.moves) {
                 let (from, to, len) = (moved.from as usize, moved.to as usize, moved.len as usize);
                 let angles = shift_angles(f32s(o.frequencies), &p, from - to);
                 for head in context.share(p.kv_heads as usize) {
-                    let offset = cache.offset(0, head, 0);
+                    let offset = cache.offset(head, 0);
                     let (keys, v) = (o.k_cache.0.add(offset), o.v_cache.0.add(offset));
                     let (key, held) = (&raw mut (*context.scratch).head, &raw mut (*context.scratch).held);
                     for i in 0..len {
-                        cache.load_key::<V>(keys, from + i, held.cast(), key.cast());
+                        let (source, target) = (cache.place(from + i), cache.place(to + i));
+                        cache.load_key::<V>(keys, source, held.cast(), key.cast());
                         rotate_key::<V>(key.cast(), op.style, p.rope_dims as usize, &angles);
-                        cache.store_key::<V>(key.cast(), held.cast(), keys, to + i);
+                        cache.store_key::<V>(key.cast(), held.cast(), keys, target);
+                        v.add(source * cache.row).copy_to(v.add(target * cache.row), cache.row);
                     }
-                    v.add(from * cache.row).copy_to(v.add(to * cache.row), len * cache.row);
                 }
             }
         }
@@ -192,7 +242,7 @@ impl OpKernel for ops::KvCopy {
             for moved in context.moves(o.moves) {
                 let (from, to, len) = (moved.from as usize, moved.to as usize, moved.len as usize);
                 for head in context.share(p.kv_heads as usize) {
-                    let offset = cache.offset(0, head, 0);
+                    let offset = cache.offset(head, 0);
                     let (keys, v) = (o.k_cache.0.add(offset), o.v_cache.0.add(offset));
                     let held = &raw mut (*context.scratch).held;
                     cache.copy_keys(keys, held.cast(), [from, to], len);

@@ -27,7 +27,7 @@ impl OpKernel for ops::HeadScores {
                 let out = f32s(o.out).add(r * p.out_stride as usize);
                 (seen..count).for_each(|position| *out.add(position) = 0.0);
                 for_lanes!(seen, |at, n| {
-                    let group = cache.offset(start, p.kv_head() as usize, at);
+                    let group = cache.offset(p.kv_head() as usize, start as usize + at);
                     let keys = o.k_cache.0.add(group);
                     let mut sum = V::zero();
                     for e in 0..dim {

@@ -8,7 +8,7 @@ use akunu_plan::{DType, Kernel, RowSet, q8};
 use crate::command::{Command, Context, f32s, row_bytes};
 use crate::groups::{Group, LEAST_ROWS, MOST_ROWS, SIDE};
 use crate::isa::target::Target;
-use crate::kernels::{OpKernel, put_q8};
+use crate::kernels::{OpKernel, experts, put_q8};
 use crate::math;
 use crate::panel::{BF16_OUTPUTS, TILE_ROWS, TILE_SUMS};
 use crate::planes::Planes;
@@ -16,7 +16,7 @@ use crate::read_pattern::{MOST_PLACES, ReadPattern};
 use crate::tile::{PackedKernel, Tile, TileKernel};
 
 /// Outputs per tile.
-const GROUP: usize = 16;
+pub(super) const GROUP: usize = 16;
 /// The prefetch distance, in rows, of what the epilogue reads and writes.
 const ROWS_AHEAD: usize = 8;
 /// Bytes of weights that a worker takes at once for one row: few enough for the streams that it reads alternately to
@@ -25,19 +25,21 @@ const WINDOW_BYTES: usize = 160 << 10;
 /// The most outputs that a worker takes at once for one row.
 const WINDOW: usize = 512;
 /// Outputs that a worker takes at once for several rows; also the row stride of the sums before the epilogue.
-const SUMS: usize = BF16_OUTPUTS;
+pub(super) const SUMS: usize = BF16_OUTPUTS;
 // The outputs of gate and up are quantised in whole blocks.
 const _: () =
     assert!(WINDOW.is_multiple_of(q8::BLOCK) && SUMS.is_multiple_of(q8::BLOCK) && WINDOW <= TILE_SUMS);
 
 /// The input of a product and the destination of its sums before the epilogue.
 #[derive(Clone, Copy)]
-struct Product {
+pub(super) struct Product {
     tile: TileKernel,
     x: *const u8,
     x_stride: usize,
     /// The packed rows and their kernel, if rows are packed.
     packed: Option<(PackedKernel, *const u8)>,
+    /// All packed rows.
+    packed_rows: *const u8,
     inputs: usize,
     weight_stride: usize,
     planes: Planes,
@@ -45,6 +47,7 @@ struct Product {
 }
 
 impl Product {
+    /// Of rows that are packed if there are enough of them.
     #[inline(always)]
     fn new(
         (command, context): (&Command, &Context),
@@ -53,19 +56,39 @@ impl Product {
         inputs: usize,
         rows: usize,
     ) -> Product {
+        let packed = command.packed.filter(|_| rows >= LEAST_ROWS);
+        let product = Product::of((command, context), x, weight, inputs);
+        product.of_rows(0, packed.map(|kernel| (kernel, 0)))
+    }
+
+    /// Of rows that are not packed.
+    #[inline(always)]
+    pub(super) fn of(
+        (command, context): (&Command, &Context),
+        x: Input<*mut u8>,
+        weight: DType,
+        inputs: usize,
+    ) -> Product {
         Product {
             tile: command.tile,
             x: x.get(),
             x_stride: row_bytes(inputs, matches!(x, Input::Q8(_))),
-            packed: command
-                .packed
-                .filter(|_| rows >= LEAST_ROWS)
-                .map(|kernel| (kernel, context.packed.cast_const())),
+            packed: None,
+            packed_rows: context.packed,
             inputs,
             weight_stride: weight.plane_bytes(inputs).map_or(0, |planes| planes[0]),
             planes: Planes::of(weight, inputs),
             read_pattern: context.read_pattern,
         }
+    }
+
+    /// Of the rows from `first` on; with a kernel, of packed ones from that group on.
+    #[inline(always)]
+    pub(super) fn of_rows(&self, first: usize, packed: Option<(PackedKernel, usize)>) -> Product {
+        let at = |(kernel, group): (PackedKernel, usize)| {
+            (kernel, self.packed_rows.wrapping_add(group * group_bytes(self.inputs, &kernel)))
+        };
+        Product { x: self.x.wrapping_add(first * self.x_stride), packed: packed.map(at), ..*self }
     }
 
     /// Outputs per tile.
@@ -76,7 +99,7 @@ impl Product {
 
     /// `rows` in tiles: (first, count). Tiles of packed rows are whole groups.
     #[inline(always)]
-    fn row_tiles(&self, rows: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+    pub(super) fn row_tiles(&self, rows: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let most = if self.packed.is_some() { MOST_ROWS } else { TILE_ROWS };
         (0..rows).step_by(most).map(move |first| (first, most.min(rows - first)))
     }
@@ -95,8 +118,8 @@ impl Product {
         let packed = self.packed.map_or(std::ptr::null(), |(kernel, start)| {
             start.wrapping_add(row / SIDE * group_bytes(self.inputs, &kernel))
         });
-        // Kernels of types without planes use neither.
-        let [scales, offsets] = weight.scales_offsets.unwrap_or([std::ptr::null_mut(); 2]);
+        // Kernels use the planes that their type has.
+        let [scales, offsets] = weight.scales_offsets.map(|plane| plane.unwrap_or(std::ptr::null_mut()));
         Tile {
             weights: weight.quants.wrapping_add(first * self.weight_stride),
             stride: self.weight_stride,
@@ -117,7 +140,7 @@ impl Product {
 
     /// Outputs that a worker takes at once, in whole blocks.
     #[inline(always)]
-    fn at_once(&self, rows: usize) -> usize {
+    pub(super) fn at_once(&self, rows: usize) -> usize {
         match rows {
             1 => (WINDOW_BYTES / self.weight_stride.max(1) / q8::BLOCK * q8::BLOCK).clamp(SUMS, WINDOW),
             _ => SUMS,
@@ -131,7 +154,7 @@ impl Product {
     /// Outputs and rows are within the command's buffers; there are at most [`Product::at_once`] outputs, and `out`
     /// has room for all sums.
     #[inline(always)]
-    unsafe fn sums<const W: usize>(
+    pub(super) unsafe fn sums<const W: usize>(
         &self,
         context: &Context,
         weights: [Weight<*mut u8>; W],
@@ -187,20 +210,20 @@ impl Product {
 
 /// The outputs of a range of units of `unit` outputs: (first, count).
 #[inline(always)]
-fn outputs_of(units: &Range<usize>, unit: usize, outputs: usize) -> (usize, usize) {
+pub(super) fn outputs_of(units: &Range<usize>, unit: usize, outputs: usize) -> (usize, usize) {
     let first = units.start * unit;
     (first, (units.end * unit).min(outputs).saturating_sub(first))
 }
 
 /// Bytes of a group of sixteen packed rows.
 #[inline(always)]
-fn group_bytes(inputs: usize, kernel: &PackedKernel) -> usize {
+pub(crate) fn group_bytes(inputs: usize, kernel: &PackedKernel) -> usize {
     inputs / q8::BLOCK * kernel.block_bytes
 }
 
 /// The sums of all rows, sixteen outputs at a time: (row, first, count).
 #[inline(always)]
-fn pieces(rows: usize, outputs: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+pub(super) fn pieces(rows: usize, outputs: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     (0..rows).flat_map(move |r| {
         (0..outputs).step_by(GROUP).map(move |first| (r, first, GROUP.min(outputs - first)))
     })
@@ -212,8 +235,10 @@ fn pieces(rows: usize, outputs: usize) -> impl Iterator<Item = (usize, usize, us
 /// As for [`Run`](crate::command::Run).
 #[inline(always)]
 pub(crate) unsafe fn pack(command: &Command, context: &Context) {
-    let (Some(kernel), Some((x, inputs, x_stride, rows))) = (command.packed, command.matrix_input()) else {
-        return;
+    let Some(kernel) = command.packed else { return };
+    let Some((x, inputs, x_stride, rows)) = command.matrix_input() else {
+        // SAFETY: as the caller promises.
+        return unsafe { experts::pack(command, context, &kernel) };
     };
     let rows = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
     if rows < LEAST_ROWS {

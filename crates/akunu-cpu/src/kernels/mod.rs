@@ -2,6 +2,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod cache;
+pub(crate) mod experts;
 mod head_scores;
 mod keys;
 pub(crate) mod matrix;

@@ -118,6 +118,23 @@ impl OpKernel for ops::RopeKv {
     }
 }
 
+/// # Safety
+/// The elements of a head can be read at `x` and `weight`, and written at `to`, which may be `x`.
+#[inline(always)]
+unsafe fn norm_head<V: Lanes>(x: *const f32, weight: *const f32, p: &RopeKvParams, to: *mut f32) {
+    let dim = p.head_dim as usize;
+    // SAFETY: as the caller promises; elements are read before they are written.
+    unsafe {
+        let scale = inverse_rms::<V>(x, dim, p.epsilon);
+        let mut at = 0;
+        while at < dim {
+            let n = 16.min(dim - at);
+            normed::<V>(x.add(at), weight.add(at), scale, n).store_n(to.add(at), n);
+            at += 16;
+        }
+    }
+}
+
 /// The heads of a row are those of Q, K and V in this order.
 #[inline(always)]
 unsafe fn one_head<V: Lanes>(
@@ -129,15 +146,16 @@ unsafe fn one_head<V: Lanes>(
 ) {
     let (heads, kv_heads, dim) = (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
     let dims = p.rope_dims as usize;
-    let cache = Cache::new(op.kv, p.head_dim, p.positions);
-    // SAFETY: the row and its position were checked at submission; this worker handles this head alone.
+    let cache = Cache::new(op.kv, p.head_dim, p.positions).paged(o.blocks, p.block);
+    // SAFETY: the row and its position were checked at submission, so the table has its block; this worker handles this
+    // head alone.
     unsafe {
         // `limits` has refused f16.
         let Some(qkv) = o.qkv else { return };
         let x = f32s(qkv).add((r * (heads + 2 * kv_heads) + head) * dim);
-        let position = row.position as usize;
+        let at = (row.start + row.position) as usize;
         if head >= heads + kv_heads {
-            let place = cache.offset(row.start, head - heads - kv_heads, position);
+            let place = cache.offset(head - heads - kv_heads, cache.place(at));
             cache.store::<V>(x, o.v_cache.0.add(place));
             return;
         }
@@ -146,25 +164,21 @@ unsafe fn one_head<V: Lanes>(
             Some(q) if is_q => f32s(q).add((r * heads + head) * dim),
             _ => (&raw mut (*context.scratch).head).cast::<f32>(),
         };
-        if let Some(weight) = if is_q { o.q_norm } else { o.k_norm } {
-            let scale = inverse_rms::<V>(x, dim, p.epsilon);
-            let weight = f32s(weight);
-            let mut at = 0;
-            while at < dim {
-                let n = 16.min(dim - at);
-                normed::<V>(x.add(at), weight.add(at), scale, n).store_n(to.add(at), n);
-                at += 16;
-            }
-        } else {
-            x.copy_to_nonoverlapping(to, dim);
+        let norm = (if is_q { o.q_norm } else { o.k_norm }).map(f32s);
+        match norm.filter(|_| !op.norm_last) {
+            Some(weight) => norm_head::<V>(x, weight, p, to),
+            None => x.copy_to_nonoverlapping(to, dim),
         }
         if let Some((style, angles)) = op.style.zip(o.angles) {
             rotate::<V>(to, style, dims, f32s(angles).add(r * dims));
         }
+        if let Some(weight) = norm.filter(|_| op.norm_last) {
+            norm_head::<V>(to, weight, p, to);
+        }
         if !is_q {
-            let keys = o.k_cache.0.add(cache.offset(row.start, head - heads, 0));
+            let keys = o.k_cache.0.add(cache.offset(head - heads, 0));
             let held = &raw mut (*context.scratch).held;
-            cache.store_key::<V>(to, held.cast(), keys, position);
+            cache.store_key::<V>(to, held.cast(), keys, cache.place(at));
         }
     }
 }

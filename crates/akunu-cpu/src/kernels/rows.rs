@@ -59,7 +59,11 @@ const COLUMNS: usize = 256;
 
 /// Parts of `rows` rows, those that this worker has: the row and some of its columns.
 #[inline(always)]
-fn parts_of_rows(context: &Context, rows: usize, cols: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+pub(super) fn parts_of_rows(
+    context: &Context,
+    rows: usize,
+    cols: usize,
+) -> impl Iterator<Item = (usize, Range<usize>)> {
     let parts = cols.div_ceil(COLUMNS);
     context.units(rows * parts).map(move |unit| {
         let first = unit % parts * COLUMNS;
@@ -154,6 +158,26 @@ impl OpKernel for ops::Add {
                     let sum = V::splat(p.scale).fma(load(x.add(at), n), load(residual.add(at), n));
                     store(sum, to.add(at), n);
                 });
+            }
+        }
+    }
+}
+
+impl OpKernel for ops::Reorder {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: ElementParams = command.params();
+        let o = command.operands(ops::Reorder);
+        let (x, order, out) = (f32s(o.x), o.order.0.cast::<u32>(), f32s(o.out));
+        // SAFETY: rows and columns are within the table's, and so is every column that `order` names, which is limited
+        // to them.
+        unsafe {
+            for (r, columns) in parts_of_rows(context, context.rows, p.cols as usize) {
+                let first = r * p.cols as usize;
+                for column in columns {
+                    let from = (*order.add(column)).min(p.cols - 1) as usize;
+                    *out.add(first + column) = *x.add(first + from);
+                }
             }
         }
     }

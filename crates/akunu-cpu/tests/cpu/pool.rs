@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::cpu;
@@ -231,4 +231,27 @@ fn allocated_bytes_are_the_workspace_and_the_buffers() {
     device.import(&region, 10, 50).unwrap();
     assert_eq!(device.allocated_bytes(), workspace + 1001);
     assert!(matches!(device.import(&region, 10, 55), Err(DeviceError::OutOfBounds { .. })));
+}
+
+#[test]
+fn work_of_the_host_runs_once_for_each_part() {
+    for threads in [1, 3] {
+        let mut device = cpu(*Isa::available().last().unwrap(), threads);
+        let bytes: Vec<u8> = (0..=255).collect();
+        let id = device.allocate("test", 256).unwrap();
+        device.upload(id, 0, &bytes).unwrap();
+        let found: Vec<AtomicU32> = (0..100).map(|_| AtomicU32::new(0)).collect();
+        let work = |part: usize, all: &[u8]| {
+            assert_eq!(all, bytes);
+            found[part].fetch_add(u32::from(all[part]) + 1, Ordering::Relaxed);
+        };
+        assert!(device.on_threads(id, 100, &work).unwrap());
+        let found = found.iter().map(|found| found.load(Ordering::Relaxed));
+        assert!(found.eq(1..=100), "{threads} threads");
+        assert!(device.on_threads(id, 0, &|_, _| panic!("there is no part")).unwrap());
+        let panicked = device.on_threads(id, 10, &|part, _| assert!(part != 7));
+        assert!(matches!(panicked, Err(DeviceError::Failed { .. })), "{panicked:?}");
+        assert!(device.on_threads(id, 10, &|_, _| {}).unwrap());
+        assert!(device.on_threads(DeviceBuffer(9), 1, &|_, _| {}).is_err());
+    }
 }

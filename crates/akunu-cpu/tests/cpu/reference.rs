@@ -7,7 +7,7 @@ use akunu_cpu::Isa;
 use akunu_device_testing::{Case, Shape, cases, folded, specs, to_f32s};
 use akunu_plan::ops::{self, AttentionParams};
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{Content, Device, DeviceError, Kernel, KvType, OutputForms, Row, q8};
+use akunu_plan::{Access, Content, Device, DeviceError, Kernel, KvType, OutputForms, Row, q8};
 
 /// The largest difference relative to the largest magnitude.
 fn relative(expected: &[f32], found: &[f32]) -> f64 {
@@ -41,10 +41,12 @@ fn check(name: &str, case: &Case, device: &mut akunu_cpu::CpuDevice) {
 
 /// A code may differ by one if the values differ by an ulp.
 fn q8_error(case: &Case, expected: &[u8], found: &[u8]) -> f64 {
-    let rows = if case.asked.is_empty() { case.table.rows } else { case.asked.len() };
-    let row = expected.len() / rows;
-    let cols = row / 40 * 32;
-    assert_eq!(q8::row_bytes(cols), row);
+    let command = &case.table.commands[0];
+    let extents = command.extents(&case.table.counts()).unwrap();
+    let mut slots = case.kernel.bindings().into_iter().zip(extents);
+    let written = slots.find(|(slot, _)| slot.access != Access::Read && slot.content == Content::Q8);
+    let cols = written.unwrap().1.cols as usize;
+    let row = q8::row_bytes(cols);
     let value =
         |bytes: &[u8]| -> Vec<f32> { bytes.chunks(row).flat_map(|r| q8::dequantise_row(r, cols)).collect() };
     relative(&value(expected), &value(found))
@@ -89,6 +91,39 @@ fn caches_and_sequences_that_share_a_group_of_keys_are_refused() {
         let ids = case.load(&mut device);
         let error = device.prepare(&case.table, &ids).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
+    }
+}
+
+/// A tile of 32 positions is in one block, unless a sequence is.
+#[test]
+fn blocks_that_tiles_cross_are_refused() {
+    for (context, alignment, expected) in [
+        (32, 16, Err("blocks of 16 positions; multiples of 32 are supported")),
+        (16, 16, Ok(())),
+        (16, 8, Err("sequences that begin at multiples of 8, in blocks of 16")),
+    ] {
+        let mut device = cpu(Isa::Scalar, 1);
+        let params = AttentionParams {
+            heads: 1,
+            kv_heads: 1,
+            head_dim: 32,
+            positions: 64,
+            block: 16,
+            ..AttentionParams::default()
+        };
+        let shape = Shape::sequences(vec![Row::causal(0, 3, 0)], context, 64, alignment);
+        let op = ops::Attention { paged: true, ..ops::Attention::plain(KvType::F16, OutputForms::F32) };
+        let data = vec![vec![0; 128], vec![0; 64 * 64], vec![0; 64 * 64], vec![0; 128], vec![0; 16]];
+        let case = Case::new(op.into(), params, shape, data);
+        let ids = case.load(&mut device);
+        let prepared = device.prepare(&case.table, &ids).map(|_| ()).map_err(|error| error.to_string());
+        match expected {
+            Ok(()) => prepared.unwrap(),
+            Err(expected) => {
+                let error = prepared.unwrap_err();
+                assert!(error.contains(expected), "{error}");
+            }
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use akunu_device_testing::{
     Case, POISON, Shape, cases, matrices, poison, specs, to_f32s, values, weight_rows,
 };
 use akunu_plan::ops::{self, AttentionParams};
-use akunu_plan::{Activation, Content, DType, Device, KvType, OutputForms, Row};
+use akunu_plan::{Activation, Content, DType, Device, KvType, OutputForms, Row, blocks};
 use akunu_testing::some_of;
 
 fn named_cases() -> Vec<(String, Case)> {
@@ -159,7 +159,7 @@ fn rows_together_give_the_bits_of_rows_alone() {
 /// An infinite value times a weight of 0 would be NaN.
 #[test]
 fn rows_are_not_touched_by_values_that_only_later_ones_see() {
-    let seen = Seen { rows: 12, first: 250, window: 9, soft_cap: 0.0, factor_step: 0 };
+    let seen = Seen { rows: 12, first: 250, window: 9, soft_cap: 0.0, factor_step: 0, paged: false };
     let spec = attend((3, 1, 16), KvType::F32, seen, OutputForms::F32);
     // The second sequence has the rows from the eighth on, the first one those from position 250.
     let infinite = |mut case: Case| {
@@ -178,17 +178,25 @@ fn rows_are_not_touched_by_values_that_only_later_ones_see() {
     }
 }
 
-/// Rows of one sequence of 320 positions, which begins at `start` of a cache of 640.
-fn sequence_at(kv: KvType, start: u32) -> Case {
+/// Rows of one sequence of 320 positions, which begins at `start`, in a cache of 640. `blocks`: the positions of a block,
+/// and the table; without, 0 and no table.
+fn sequence_at(kv: KvType, start: u32, blocks: (u32, &[u32])) -> Case {
     let (heads, kv_heads, head_dim, context, positions) = (4, 2, 32, 320, 640);
     let row = kv.row_bytes(head_dim as usize).unwrap();
+    let (block, table) = blocks;
+    let place = |at: usize| match block as usize {
+        0 => at,
+        block => blocks::place(table, at, [positions, block as u32]),
+    };
     let cache = |seed| {
         let sequence = weight_rows(kv.dtype(), seed, (kv_heads * context) as usize, head_dim as usize);
         let mut all = vec![POISON; (kv_heads * positions) as usize * row];
         for (all, own) in
             all.chunks_mut(positions as usize * row).zip(sequence.chunks(context as usize * row))
         {
-            all[start as usize * row..][..own.len()].copy_from_slice(own);
+            for (position, own) in own.chunks(row).enumerate() {
+                all[place(start as usize + position) * row..][..row].copy_from_slice(own);
+            }
         }
         all
     };
@@ -197,6 +205,7 @@ fn sequence_at(kv: KvType, start: u32) -> Case {
         kv_heads,
         head_dim,
         positions,
+        block,
         scale: 0.3,
         window: 290,
         ..AttentionParams::default()
@@ -204,19 +213,42 @@ fn sequence_at(kv: KvType, start: u32) -> Case {
     let cols = (heads * head_dim) as usize;
     let rows: Vec<Row> = [0, 7, 255, 256, 300].map(|position| Row::causal(0, position, start)).to_vec();
     let queries: Vec<u8> = bytemuck::cast_slice(&values(70, rows.len() * cols)).to_vec();
-    let data = vec![queries, cache(71), cache(72), poison(rows.len() * cols * 4)];
-    let op = ops::Attention::plain(kv, OutputForms::F32);
-    Case::new(op.into(), params, Shape::sequences(rows, context, positions, 16), data)
+    let mut data = vec![queries, cache(71), cache(72), poison(rows.len() * cols * 4)];
+    data.extend((block > 0).then(|| bytemuck::cast_slice(table).to_vec()));
+    let op = ops::Attention { paged: block > 0, ..ops::Attention::plain(kv, OutputForms::F32) };
+    let shape = Shape::sequences(rows, context, positions, block.max(16));
+    Case::new(op.into(), params, shape, data)
 }
 
 #[test]
 fn where_a_sequence_begins_changes_no_bit() {
     for isa in Isa::available() {
         for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
-            let expected = sequence_at(kv, 0).run(&mut cpu(isa, 2));
+            let expected = sequence_at(kv, 0, (0, &[])).run(&mut cpu(isa, 2));
             for start in [16, 208, 320] {
-                let case = sequence_at(kv, start);
+                let case = sequence_at(kv, start, (0, &[]));
                 let name = format!("{} {kv:?} from {start} on", isa.name());
+                assert_same(&name, &case, &expected, &case.run(&mut cpu(isa, 2)));
+            }
+        }
+    }
+}
+
+/// Blocks next to each other, in reverse order, and anywhere; more in a table than the cache has are the last one.
+#[test]
+fn where_the_blocks_of_a_sequence_are_changes_no_bit() {
+    let reversed: Vec<u32> = (0..20).rev().collect();
+    for isa in Isa::available() {
+        for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
+            let expected = sequence_at(kv, 0, (0, &[])).run(&mut cpu(isa, 2));
+            for (start, block, table) in [
+                (0, 64, &[0, 1, 2, 3, 4, 0, 0, 0, 0, 0][..]),
+                (320, 64, &[0, 0, 0, 0, 0, 7, 8, 2, 3, u32::MAX]),
+                (64, 64, &[0, 9, 3, 0, 8, 2, 0, 0, 0, 0]),
+                (0, 32, &reversed),
+            ] {
+                let case = sequence_at(kv, start, (block, table));
+                let name = format!("{} {kv:?} in blocks {table:?}", isa.name());
                 assert_same(&name, &case, &expected, &case.run(&mut cpu(isa, 2)));
             }
         }

@@ -12,7 +12,7 @@
 use std::collections::HashSet;
 
 use akunu_device_testing::attention::{self, Seen};
-use akunu_device_testing::{Case, Spec, asking, cache, folded, halves, matrices, rows};
+use akunu_device_testing::{Case, Spec, asking, cache, experts, folded, halves, matrices, rows};
 use akunu_emulated::{Emulator, skipped};
 use akunu_kernels::{Cover, Function, Work, emulated_text, launches, repack, weights};
 use akunu_plan::ops;
@@ -160,6 +160,50 @@ fn is_worth_compiling(case: &Case) -> bool {
     }
 }
 
+/// Products with experts' matrices differ from others in which rows and matrices they take, not in how they decode
+/// weights, so a few types represent all.
+fn expert_cases() -> impl Iterator<Item = (String, Case)> {
+    let types = [DType::F32, DType::BF16, DType::Q4_0, DType::Q6K, DType::MXFP4];
+    let products = experts::experts().into_iter().filter(move |case| match case.kernel {
+        Kernel::ExpertMatmul(ops::ExpertMatmul { weight, .. })
+        | Kernel::ExpertGlu(ops::ExpertGlu { weight, .. }) => types.contains(&weight),
+        _ => true,
+    });
+    products.map(|case| (format!("{} of {} rows", case.kernel.name(), case.table.rows), case))
+}
+
+#[test]
+fn experts_are_near_the_reference() {
+    check_all(experts::routes());
+    check_cases(expert_cases());
+}
+
+#[test]
+fn experts_are_near_the_reference_on_tensor_cores() {
+    if skipped() {
+        return;
+    }
+    let mut few = Few::new(|| Emulator::default().with_tensor_cores());
+    expert_cases().for_each(|(name, case)| few.check(&name, &case));
+    assert!(few.checked > few_or_many(0, 40), "{}", few.checked);
+}
+
+#[test]
+fn experts_are_near_the_reference_by_tiles() {
+    if skipped() {
+        return;
+    }
+    let mut few = Few::new(|| Emulator::default().with_tiles(true));
+    let tiled = |f: &Function| f.entry == "gemm_tiles";
+    for (name, case) in expert_cases() {
+        let works = launches(&case.table.commands[0], &case.table, (few.emulator)().chip()).unwrap();
+        if works.iter().filter_map(Work::launch).any(|launch| tiled(&launch.function)) {
+            few.check(&name, &case);
+        }
+    }
+    assert!(few.checked > few_or_many(0, 20), "{}", few.checked);
+}
+
 /// Whether there is a special kernel for tensor cores.
 fn is_for_tensor_cores(kernel: Kernel) -> bool {
     match kernel {
@@ -173,7 +217,7 @@ fn is_for_tensor_cores(kernel: Kernel) -> bool {
         Kernel::Matmul(ops::Matmul { weight, form, .. })
         | Kernel::Qkv(ops::Qkv { weight, form, .. })
         | Kernel::GluMatmul(ops::GluMatmul { weight, form, .. }) => {
-            (form == MatmulForm::Gemm && weight != DType::F32)
+            (form == MatmulForm::Gemm && !matches!(weight, DType::F32 | DType::Fp8(_)))
                 || (form == MatmulForm::Small && weight.is_quantised())
         }
         _ => false,
@@ -273,12 +317,14 @@ fn attention_that_rotates_its_heads_is_near_the_reference() {
 #[test]
 fn rope_and_the_cache_are_near_the_reference() {
     check_all(cache::rope());
+    check_all(cache::rope_before_norms());
     check_cases(cache::moves().into_iter().map(|case| (case.kernel.name(), case)));
 }
 
 #[test]
 fn attention_is_near_the_reference() {
     check_all(attention::attention());
+    check_all(attention::attention_with_sinks());
 }
 
 #[test]
@@ -300,10 +346,11 @@ fn attention_of_few_rows_is_near_the_reference_on_tensor_cores() {
     }
     let emulator = || Emulator::default().with_tensor_cores();
     let several = [(0, 0.0), (1500, 0.0), (1500, 5.0)].map(|(first, soft_cap)| {
-        let seen = Seen { rows: 1, first, window: 0, soft_cap, factor_step: 0 };
+        let seen = Seen { rows: 1, first, window: 0, soft_cap, factor_step: 0, paged: true };
         attention::attend((17, 1, 64), KvType::F16, seen, OutputForms::Both)
     });
     let specs = attention::attention().into_iter().chain(folded::attention()).chain(several);
+    let specs = specs.chain(attention::attention_with_sinks());
     let count = check_those(emulator, specs, |_, f| f.entry == "attention_few");
     assert!(count > few_or_many(0, 20), "{count}");
 }
@@ -322,14 +369,54 @@ fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {
         for (rows, first, window, soft_cap) in seen {
             let own = [OutputForms::F32, OutputForms::Q8, OutputForms::Both][(i + rows) % 3];
             for out in [own, OutputForms::F16] {
-                let spec = attention::attend(
-                    shape,
-                    KvType::F16,
-                    Seen { rows, first, window, soft_cap, factor_step: window },
-                    out,
-                );
+                let sinks = (i + rows) % 2 == 1 && window == 0;
+                let attend = if sinks { attention::attend_with_sinks } else { attention::attend };
+                let seen = Seen { rows, first, window, soft_cap, factor_step: window, paged: true };
+                let spec = attend(shape, KvType::F16, seen, out);
                 few.check(&spec.name, &spec.whole());
             }
+        }
+    }
+}
+
+/// Sequences with one row in a pass beside some with many: of each, the number of rows and the first position. Runs
+/// of 1 to 3 rows, of 4 and more, and runs that tiles of 16 and 64 rows cut.
+#[test]
+fn attention_of_rows_alone_and_of_runs_is_near_the_reference_on_tensor_cores() {
+    const SEQUENCES: &[(usize, u32)] = &[
+        (1, 0),
+        (1, 300),
+        (3, 17),
+        (1, 5),
+        (4, 0),
+        (1, 31),
+        (2, 64),
+        (13, 250),
+        (1, 299),
+        (1, 1),
+        (1, 150),
+        (3, 8),
+        (20, 40),
+        (1, 90),
+        (1, 200),
+        (1, 33),
+        (5, 3),
+        (1, 270),
+        (8, 0),
+    ];
+    if skipped() {
+        return;
+    }
+    let mut both = Few::new(|| Emulator::default().with_tensor_cores());
+    for (heads, window, out) in [
+        ((4, 1, 64), 0, OutputForms::Q8),
+        ((3, 3, 64), 0, OutputForms::F32),
+        ((6, 2, 128), 40, OutputForms::F16),
+        ((17, 1, 32), 0, OutputForms::Both),
+    ] {
+        for paged in [false, true] {
+            let spec = attention::attend_each(heads, (window, paged), out, SEQUENCES);
+            both.check(&spec.name, &spec.whole());
         }
     }
 }
@@ -358,14 +445,14 @@ fn attention_of_many_rows_is_near_the_reference_by_tiles() {
                 specs.push(attention::attend(
                     shape,
                     kv,
-                    Seen { rows, first, window, soft_cap, factor_step: window },
+                    Seen { rows, first, window, soft_cap, factor_step: window, paged: true },
                     out,
                 ));
             }
         }
     }
     let emulator = || Emulator::default().with_tiles(false);
-    let all = specs.into_iter().chain(attention::attention());
+    let all = specs.into_iter().chain(attention::attention()).chain(attention::attention_with_sinks());
     let count = check_those(emulator, all, |_, f| f.entry == "attention_tiles");
     assert!(count > few_or_many(0, 60), "{count}");
 }

@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use akunu_arch::convert::{Conversion, ConvertOptions};
 use akunu_arch::{WeightProvider, open_model};
 use akunu_emulated::{EmulatedDevice, Emulator, skipped};
+use akunu_format::quantise::Mix;
 use akunu_metal::{Family, MetalChip};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::sample::{Records, Settings};
@@ -49,6 +51,7 @@ fn options(kv: KvType, context: usize, rows: usize) -> PlanOptions {
         context,
         slots: 1,
         kv,
+        kv_bytes: None,
         prefill_rows: rows,
         prefill_logit_rows: rows,
         chain: 8,
@@ -211,9 +214,9 @@ fn few_rows_and_many_are_near_the_reference_where_many_are_unpacked() {
         return;
     }
     let model = open_model(&root().join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
-    let ids: Vec<u32> = (0..71).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
+    let ids: Vec<u32> = (0..135).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
     let mut device = Emulator::default().with_tensor_cores().with_half_products(64).device().unwrap();
-    let plan = plan(&*model, device.capabilities(), &options(KvType::F16, 72, 70)).unwrap();
+    let plan = plan(&*model, device.capabilities(), &options(KvType::F16, 136, 134)).unwrap();
     let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
     assert!(report.first_bad().is_none(), "{:?}", report.first_bad());
     for table in ["small_prefill", "prefill", "decode"] {
@@ -251,7 +254,8 @@ fn every_command_of_quantised_models_is_near_the_reference() {
     if skipped() {
         return;
     }
-    let paths: Vec<PathBuf> = testdata("gguf").into_iter().chain(testdata("mlx")).collect();
+    let folders = ["gguf", "mlx", "quantised"];
+    let paths: Vec<PathBuf> = folders.into_iter().flat_map(testdata).collect();
     for (i, path) in some_of(paths.iter().enumerate(), 3) {
         let model = open_model(path).unwrap();
         let ids: Vec<u32> = (0..25).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
@@ -280,7 +284,7 @@ fn every_model_verifies_as_the_metal_device_and_chains_are_its_steps() {
     if skipped() {
         return;
     }
-    let paths = ["models", "gguf", "mlx"].into_iter().flat_map(testdata);
+    let paths = ["models", "gguf", "mlx", "quantised"].into_iter().flat_map(testdata);
     let paths: Vec<PathBuf> = paths.chain([root().join("crates/akunu/embedded/akunu-tales.gguf")]).collect();
     for (i, path) in some_of(paths.iter().enumerate(), 7) {
         let model = open_model(path).unwrap();
@@ -317,6 +321,36 @@ fn every_model_verifies_as_the_metal_device_and_chains_are_its_steps() {
     }
 }
 
+/// Experts whose matrices are quantised: routed products of one row, of few rows and of many, on all kinds of chips, and
+/// beside products in halves.
+#[test]
+fn quantised_experts_verify() {
+    if skipped() {
+        return;
+    }
+    let folder = root().join("testdata/models/qwen3-moe-hd64");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("experts.gguf");
+    let weights = open_model(&folder).unwrap();
+    let recipe =
+        ConvertOptions { mix: Mix::find("Q4_0").unwrap(), pure: false, vocabulary: None, imatrix: None };
+    let file = std::fs::File::create(&path).unwrap();
+    let conversion = Conversion::new(&*weights, &recipe).unwrap();
+    conversion.write(file, 1, &AtomicBool::new(false), &mut |_| {}).unwrap();
+    let model = open_model(&path).unwrap();
+    let ids: Vec<u32> = (0..61).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
+    let apple = Emulator::apple(MetalChip { family: Family::Apple7, cores: None });
+    let halves = Emulator::default().with_tensor_cores().with_half_products(16);
+    for (emulator, rows) in [(Emulator::cuda(), 60), (halves, 60), (apple, 24), (Emulator::default(), 60)] {
+        let mut device = emulator.device().unwrap();
+        let plan = plan(&*model, device.capabilities(), &options(KvType::F16, 64, rows)).unwrap();
+        let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
+        assert!(report.first_bad().is_none(), "{:?}", report.first_bad());
+        let routed = report.differences.iter().filter(|difference| difference.label.contains("experts_glu"));
+        assert!(routed.count() >= 4);
+    }
+}
+
 /// The host side of the CUDA device on the emulator: what it repacks, records, submits and fetches gives the
 /// reference's results.
 #[test]
@@ -324,8 +358,14 @@ fn models_verify_as_the_cuda_device_and_chains_are_its_steps() {
     if skipped() {
         return;
     }
-    let paths =
-        ["models/llama-hd64-gqa2", "models/gemma2-hd64-softcap", "gguf/mixed-k.gguf", "mlx/llama-mixed"];
+    let paths = [
+        "models/llama-hd64-gqa2",
+        "models/gemma2-hd64-softcap",
+        "gguf/mixed-k.gguf",
+        "mlx/llama-mixed",
+        "models/mixtral",
+        "models/qwen3-moe-hd64",
+    ];
     for (i, path) in some_of(paths.into_iter().enumerate(), 3) {
         let model = open_model(&root().join("testdata").join(path)).unwrap();
         let kv = [KvType::F16, KvType::Q8_0][i % 2];
@@ -359,16 +399,16 @@ fn device_of_cuda() -> EmulatedDevice {
     Emulator::cuda().device().unwrap()
 }
 
-/// f16 products as a library computes them, in a table of more than 64 rows, and the same rows in tables of fewer.
+/// f16 products as a library computes them, in a table of more than 128 rows, and the same rows in tables of fewer.
 #[test]
 fn a_long_prompt_verifies_as_the_cuda_device() {
     if skipped() {
         return;
     }
     let model = open_model(&root().join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
-    let ids: Vec<u32> = (0..71).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
+    let ids: Vec<u32> = (0..135).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
     let mut device = device_of_cuda();
-    let plan = plan(&*model, device.capabilities(), &options(KvType::F16, 72, 70)).unwrap();
+    let plan = plan(&*model, device.capabilities(), &options(KvType::F16, 136, 134)).unwrap();
     let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
     assert!(report.first_bad().is_none(), "{:?}", report.first_bad());
     for table in ["small_prefill", "prefill", "decode"] {

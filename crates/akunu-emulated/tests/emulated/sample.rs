@@ -36,3 +36,13 @@ fn tokens_that_are_all_stairs_are_walked() {
 fn sums_of_top_p_are_exact() {
     emulated(sampled::sums_of_top_p_are_exact);
 }
+
+#[test]
+fn many_rows_have_settings_of_their_own() {
+    emulated(sampled::many_rows_have_settings_of_their_own);
+}
+
+#[test]
+fn rows_without_a_token_do_not_touch_others() {
+    emulated(sampled::rows_without_a_token_do_not_touch_others);
+}

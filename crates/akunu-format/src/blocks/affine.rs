@@ -19,7 +19,7 @@ pub fn dequantize_planes(affine: Affine, planes: [&[u8]; 3], out: &mut [f32]) ->
 }
 
 /// Quant `i` of a row: `bits` bits starting at bit `i · bits`, lowest first.
-fn quant(bits: usize, row: &[u8], i: usize) -> u8 {
+pub(crate) fn quant(bits: usize, row: &[u8], i: usize) -> u8 {
     let (byte, shift) = (i * bits / 8, i * bits % 8);
     // A quant that ends in its first byte may be the last of the row.
     let next = if shift + bits > 8 { row[byte + 1] } else { 0 };
@@ -37,7 +37,8 @@ pub(super) fn put_quant(bits: usize, row: &mut [u8], i: usize, quant: u8) {
     }
 }
 
-fn scale(kind: ScaleType, plane: &[u8], i: usize) -> f32 {
+/// Scale or offset `i` of a plane.
+pub(crate) fn scale(kind: ScaleType, plane: &[u8], i: usize) -> f32 {
     let at = i * kind.bytes();
     match kind {
         ScaleType::F16 => f16::from_le_bytes([plane[at], plane[at + 1]]).to_f32(),

@@ -26,12 +26,13 @@
 //! | IQ4_XS | 256 | `d` 2, upper 2 bits of the scales 2, their lower 4 bits 4, nibbles 128 |
 //! | MXFP4 | 32 | exponent 1, nibbles 16 |
 //!
-//! MLX's affine types have no blocks: a row's quants, scales and offsets lie in planes of their own (`affine.rs`). Where
-//! such a row is handed over in one piece, the planes follow each other.
+//! MLX's affine types have no blocks: a row's quants, scales and offsets lie in planes of their own (`affine.rs`), and so
+//! do the codes and scales of FP8 (`fp8.rs`). Where such a row is handed over in one piece, the planes follow each other.
 //!
 //! In the 32-element types, byte i of the nibbles holds element i (low) and element i + 16 (high).
 
 mod affine;
+mod fp8;
 mod k;
 pub mod lattices;
 mod random;
@@ -39,6 +40,8 @@ mod simple;
 mod tables;
 
 pub use affine::dequantize_planes;
+pub(crate) use affine::{quant, scale};
+pub use fp8::dequantize_fp8;
 pub use k::{unpack_scales_offsets, unpack_scales_q3};
 pub(crate) use random::pack_scales_offsets;
 pub use random::{Rng, random_row};
@@ -117,22 +120,29 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(),
         DType::IQ4XS => each_block(bytes, out, tables::iq4_xs),
         DType::MXFP4 => each_block(bytes, out, tables::mxfp4),
         DType::Affine(affine) => dequantize_planes(affine, affine::split(affine, bytes), out)?,
+        DType::Fp8(fp8) => dequantize_fp8(fp8, fp8::split(bytes, out.len()), out)?,
     }
     Ok(())
 }
 
-/// Dequantises row `row` of a tensor, from its planes.
-pub fn dequantize_nth(dtype: DType, planes: [&[u8]; 3], row: usize, out: &mut [f32]) -> Result<(), RowError> {
-    let wrong =
-        || RowError::Length { dtype, elements: out.len(), bytes: planes.iter().map(|p| p.len()).sum() };
-    let sizes = dtype.plane_bytes(out.len()).ok_or_else(wrong)?;
+/// The planes of row `row` of a tensor, which has rows of `cols`.
+pub fn nth_row(dtype: DType, planes: [&[u8]; 3], row: usize, cols: usize) -> Result<[&[u8]; 3], RowError> {
+    let wrong = || RowError::Length { dtype, elements: cols, bytes: planes.iter().map(|p| p.len()).sum() };
+    let sizes = dtype.plane_bytes(cols).ok_or_else(wrong)?;
     let mut rows: [&[u8]; 3] = [&[]; 3];
     for i in 0..dtype.planes() {
         let from = row.checked_mul(sizes[i]).ok_or_else(wrong)?;
         rows[i] = planes[i].get(from..).and_then(|rest| rest.get(..sizes[i])).ok_or_else(wrong)?;
     }
+    Ok(rows)
+}
+
+/// Dequantises row `row` of a tensor, from its planes.
+pub fn dequantize_nth(dtype: DType, planes: [&[u8]; 3], row: usize, out: &mut [f32]) -> Result<(), RowError> {
+    let rows = nth_row(dtype, planes, row, out.len())?;
     match dtype {
         DType::Affine(affine) => dequantize_planes(affine, rows, out),
+        DType::Fp8(fp8) => dequantize_fp8(fp8, [rows[0], rows[1]], out),
         _ => dequantize_row(dtype, rows[0], out),
     }
 }
@@ -195,6 +205,7 @@ pub fn quantize_row(
         DType::IQ4XS => each_row(values, importance, out, to_tables::to_iq4_xs),
         DType::MXFP4 => each_row(values, importance, out, to_tables::to_mxfp4),
         DType::Affine(affine) => affine::quantize(affine, values, out),
+        DType::Fp8(fp8) => fp8::quantize(fp8, values, out),
     }
     Ok(())
 }

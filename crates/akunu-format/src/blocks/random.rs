@@ -48,13 +48,21 @@ impl Rng {
 /// Fills a row with random blocks whose values have mean 0 and standard deviation about `std`. All codes occur, and no
 /// value is infinite or NaN (unless `std` is).
 pub fn random_row(dtype: DType, rng: &mut Rng, std: f32, out: &mut [u8]) -> Result<(), RowError> {
-    let elements = out.len() / dtype.block_bytes() * dtype.block_len();
+    let elements = match dtype {
+        DType::Fp8(fp8) => super::fp8::elements(fp8, out.len()),
+        _ => out.len() / dtype.block_bytes() * dtype.block_len(),
+    };
     check(dtype, elements, out.len())?;
+    // Scales vary from block to block, as in real weights; 1.0104 is the root mean square of this factor.
+    let varied = |rng: &mut Rng| std * (0.75 + 0.5 * rng.uniform()) / 1.0104;
+    if matches!(dtype, DType::Fp8(_)) {
+        rng.fill(out);
+        super::fp8::set_scales(elements, &mut || varied(rng), out);
+        return Ok(());
+    }
     if !dtype.is_quantised() {
         return random_floats(dtype, rng, std, out);
     }
-    // Scales vary from block to block, as in real weights; 1.0104 is the root mean square of this factor.
-    let varied = |rng: &mut Rng| std * (0.75 + 0.5 * rng.uniform()) / 1.0104;
     if let DType::Affine(affine) = dtype {
         rng.fill(out);
         super::affine::set_scales(affine, &mut || varied(rng), out);
@@ -138,7 +146,7 @@ fn set_scales(dtype: DType, rng: &mut Rng, std: f32, block: &mut [u8]) {
         DType::IQ4NL => put_scale(block, 0, sign * std / 67.44),
         DType::IQ4XS => put_scale(block, 0, sign * std / 1246.3),
         DType::MXFP4 => block[0] = random_exponent(rng, std / 5.852),
-        DType::F32 | DType::F16 | DType::BF16 | DType::Affine(_) => {}
+        DType::F32 | DType::F16 | DType::BF16 | DType::Affine(_) | DType::Fp8(_) => {}
     }
 }
 

@@ -389,7 +389,8 @@ fn place_tensors(
             // Cannot overflow: the end of the tensor lies within the file.
             offset: data_start + entry.offset as usize,
             bytes: entry.bytes,
-            scales_offsets: None,
+            scales_offsets: [None; 2],
+            order: None,
         });
     }
     crate::tensor::refuse_overlaps(tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.place())))?;

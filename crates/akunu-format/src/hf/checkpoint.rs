@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use super::json::{Document, Json};
-use super::mlx::{self, Quantisation};
+use super::quantisation::{self, QUANTIZATION, QUANTIZATION_CONFIG, Quantisation};
 use super::tensors::{self, Stored};
-use super::{CONFIG, INDEX, WEIGHTS};
+use super::{CONFIG, GPTQ_CONFIG, INDEX, WEIGHTS};
 use crate::error::printable;
 use crate::{FormatError, Loading, Region, TensorInfo};
 
@@ -34,7 +34,12 @@ impl Checkpoint {
             }
             (config, Some(path.to_path_buf()))
         };
-        let config = Document::read(&config_path)?;
+        let mut config = Document::read(&config_path)?;
+        let gptq = config_path.with_file_name(GPTQ_CONFIG);
+        let has_own = [QUANTIZATION, QUANTIZATION_CONFIG].iter().any(|key| config.root().get(key).is_some());
+        if !has_own && is_shared(&config_path) && gptq.is_file() {
+            config.add_gptq(Document::read(&gptq)?);
+        }
         Ok(Checkpoint { path: path.to_path_buf(), config_path, config, file })
     }
 
@@ -60,8 +65,11 @@ impl Checkpoint {
     /// `generation_config.json`: end-of-text ids, often more than in `config.json`, and sampling settings.
     pub fn generation(&self) -> Result<Option<Document>, FormatError> {
         let path = self.config_path.with_file_name("generation_config.json");
-        let own_config = self.config_path.file_name().is_some_and(|name| name == CONFIG);
-        if own_config && path.is_file() { Document::read(&path).map(Some) } else { Ok(None) }
+        if is_shared(&self.config_path) && path.is_file() {
+            Document::read(&path).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     /// Maps or reads the files. `is_ignorable` tells which tensors an index may list although the file does not contain
@@ -116,12 +124,13 @@ impl Weights {
         self.stored.retain(|tensor| wanted(&tensor.name));
     }
 
-    /// The tensors, with the three planes of MLX types combined, and the mapped regions that contain them.
+    /// The tensors, with the parts of quantised weights combined, and the regions that contain them: those of the
+    /// files, and derived ones.
     pub fn join(
         self,
         quantisation: Option<&Quantisation<'_>>,
     ) -> Result<(Vec<TensorInfo>, Vec<Region>), FormatError> {
-        Ok((mlx::join(self.stored, quantisation)?, self.regions))
+        quantisation::join(self.stored, self.regions, quantisation)
     }
 }
 
@@ -143,6 +152,11 @@ pub(crate) fn config_beside(file: &Path) -> Result<PathBuf, FormatError> {
         }
         .in_file(file)
     })
+}
+
+/// Whether a configuration is that of its folder, and not of one file in it.
+fn is_shared(config: &Path) -> bool {
+    config.file_name().is_some_and(|name| name == CONFIG)
 }
 
 /// Weight files, and the tensors that an index lists for each; the lists are empty without an index.
@@ -167,8 +181,7 @@ fn folder_of_shard<'p>(file: &'p Path, config: &Path) -> Result<Option<&'p Path>
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
     };
-    let own_config = config.file_name().is_none_or(|name| name != CONFIG);
-    if own_config || folder.join(WEIGHTS).is_file() || !folder.join(INDEX).is_file() {
+    if !is_shared(config) || folder.join(WEIGHTS).is_file() || !folder.join(INDEX).is_file() {
         return Ok(None);
     }
     let document = Document::read(&folder.join(INDEX))?;

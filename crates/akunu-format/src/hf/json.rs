@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::CONFIG;
+use super::quantisation::QUANTIZATION_CONFIG;
 use crate::FormatError;
 use crate::error::printable;
 
@@ -44,6 +45,13 @@ impl Document {
             Ok(_) => Err(wrong("the text", "it is not a JSON object".to_string())),
             Err(error) => Err(wrong("the text", format!("it is not JSON: {error}"))),
         }
+    }
+
+    /// Adds the settings of GPTQ from a file of their own.
+    pub(super) fn add_gptq(&mut self, settings: Document) {
+        let Document(mut settings) = settings;
+        settings.entry("quant_method").or_insert_with(|| "gptq".into());
+        self.0.insert(QUANTIZATION_CONFIG.to_string(), Value::Object(settings));
     }
 
     pub fn root(&self) -> Json<'_> {

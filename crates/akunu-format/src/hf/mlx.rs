@@ -2,22 +2,21 @@
 //! scales and offsets. `quantization` in `config.json` states bits and group size, for all modules or for single ones
 //! by their paths.
 
-use std::collections::HashMap;
-
 use safetensors::tensor::Dtype;
 use serde_json::Value;
 
 use super::json::Json;
-use super::tensors::{Stored, float_dtype, unsupported_type};
+use super::quantisation::{Files, info, plain, scale_type};
+use super::tensors::Stored;
 use crate::error::printable;
-use crate::{Affine, DType, FormatError, Place, ScaleType, TensorInfo};
+use crate::{Affine, DType, FormatError, TensorInfo};
 
 /// The only supported mode.
 const AFFINE: &str = "affine";
 
 /// The quantisation settings in `config.json`.
 #[derive(Debug)]
-pub struct Quantisation<'a> {
+pub struct Settings<'a> {
     json: Json<'a>,
     all: Scheme,
 }
@@ -29,27 +28,15 @@ struct Scheme {
     group: usize,
 }
 
-impl<'a> Quantisation<'a> {
-    /// `None` if the configuration has no such settings. Quantisation by tools other than MLX is rejected.
-    pub fn of(root: &Json<'a>) -> Result<Option<Quantisation<'a>>, FormatError> {
-        let json = match root.object("quantization")? {
-            Some(json) => json,
-            None => {
-                let Some(json) = root.object("quantization_config")? else { return Ok(None) };
-                if let Some(method) = json.str("quant_method")? {
-                    let asks = format!("is {} (take the original, or a GGUF file)", printable(method));
-                    return Err(json.unsupported("quant_method", asks));
-                }
-                json
-            }
-        };
+impl<'a> Settings<'a> {
+    pub(super) fn of(json: Json<'a>) -> Result<Settings<'a>, FormatError> {
         let missing = |key: &str| FormatError::MissingKey { key: json.full(key), place: super::CONFIG };
         let all = Scheme {
             mode: json.str("mode")?.unwrap_or(AFFINE).to_string(),
             bits: json.usize("bits")?.ok_or_else(|| missing("bits"))?,
             group: json.usize("group_size")?.ok_or_else(|| missing("group_size"))?,
         };
-        Ok(Some(Quantisation { json, all }))
+        Ok(Settings { json, all })
     }
 
     /// The settings of one module; `None` if it is not quantised.
@@ -77,44 +64,25 @@ impl<'a> Quantisation<'a> {
 }
 
 /// Combines weights with their scales and offsets. Names are still those of the file.
-pub(super) fn join(
-    stored: Vec<Stored>,
-    quantisation: Option<&Quantisation<'_>>,
-) -> Result<Vec<TensorInfo>, FormatError> {
-    let mut by_name = HashMap::with_capacity(stored.len());
-    for (i, tensor) in stored.iter().enumerate() {
-        if by_name.insert(tensor.name.as_str(), i).is_some() {
-            return Err(FormatError::tensor(&tensor.name, "it occurs twice"));
-        }
-    }
-    let find = |name: String| by_name.get(name.as_str()).map(|&i| &stored[i]);
-    let mut tensors = Vec::with_capacity(stored.len());
-    for tensor in &stored {
-        let Some(quantisation) = quantisation else {
-            if tensor.dtype == Dtype::U32 {
-                let problem = "it is packed (U32), but config.json has no `quantization`";
-                return Err(FormatError::tensor(&tensor.name, problem));
-            }
-            tensors.push(plain(tensor)?);
-            continue;
-        };
+pub(super) fn join(files: &Files, settings: &Settings<'_>) -> Result<Vec<TensorInfo>, FormatError> {
+    let mut tensors = Vec::with_capacity(files.stored.len());
+    for tensor in &files.stored {
         let plane = tensor.name.strip_suffix(".scales").or(tensor.name.strip_suffix(".biases"));
         if let Some(path) = plane {
             // Handled together with the weight that it belongs to.
-            find(format!("{path}.weight"))
-                .ok_or_else(|| FormatError::MissingTensor { name: format!("{}.weight", printable(path)) })?;
+            files.required(path, "weight")?;
             continue;
         }
         let Some(path) = tensor.name.strip_suffix(".weight") else {
             tensors.push(plain(tensor)?);
             continue;
         };
-        let [scales, biases] = ["scales", "biases"].map(|plane| find(format!("{path}.{plane}")));
-        if tensor.dtype != Dtype::U32 && scales.or(biases).is_none() && !quantisation.states_quantised(path) {
+        let [scales, biases] = ["scales", "biases"].map(|plane| files.find(path, plane));
+        if tensor.dtype != Dtype::U32 && scales.or(biases).is_none() && !settings.states_quantised(path) {
             tensors.push(plain(tensor)?);
             continue;
         }
-        let scheme = quantisation.module(path)?.ok_or_else(|| {
+        let scheme = settings.module(path)?.ok_or_else(|| {
             let problem = "it is stored as quantised, but config.json says that it is not";
             FormatError::tensor(&tensor.name, problem)
         })?;
@@ -122,16 +90,6 @@ pub(super) fn join(
         tensors.push(joined.map_err(|problem| FormatError::tensor(&tensor.name, problem))?);
     }
     Ok(tensors)
-}
-
-fn plain(stored: &Stored) -> Result<TensorInfo, FormatError> {
-    let dtype = float_dtype(stored.dtype).ok_or_else(|| unsupported_type(stored))?;
-    Ok(info(stored, dtype, stored.shape.clone(), None))
-}
-
-fn info(stored: &Stored, dtype: DType, shape: Vec<usize>, scales_offsets: Option<[Place; 2]>) -> TensorInfo {
-    let Place { region, offset, bytes } = stored.place;
-    TensorInfo { name: stored.name.clone(), dtype, shape, region, offset, bytes, scales_offsets }
 }
 
 /// Combines three tensors into one weight, or returns the reason why they are invalid.
@@ -154,12 +112,7 @@ fn affine(
     if quants.dtype != Dtype::U32 {
         return Err(format!("it has scales and biases, but is {:?}: packed weights are U32", quants.dtype));
     }
-    let kind = match scales.dtype {
-        Dtype::F16 => ScaleType::F16,
-        Dtype::BF16 => ScaleType::BF16,
-        Dtype::F32 => ScaleType::F32,
-        other => return Err(format!("its scales are {other:?}: only F16, BF16 and F32 are supported")),
-    };
+    let kind = scale_type(scales)?;
     if biases.dtype != scales.dtype {
         return Err(format!("its scales are {:?} and its biases {:?}", scales.dtype, biases.dtype));
     }
@@ -184,5 +137,5 @@ fn affine(
             ));
         }
     }
-    Ok(info(quants, DType::Affine(affine), vec![rows, cols], Some([scales.place, biases.place])))
+    Ok(info(quants, DType::Affine(affine), vec![rows, cols], [Some(scales.place), Some(biases.place)]))
 }

@@ -6,6 +6,7 @@
 //! - Quantised: tensors listed in [`MORE_BITS`] or [`LATTICES`] get the type given there. Of the others, the output
 //!   matrix (or the embedding, if it is also the output) is Q6_K, or Q8_0 if that is the base type, and all others have
 //!   the base type.
+//! - `MXFP4_MOE`: MXFP4 for the matrices of experts, as gpt-oss is published, and Q8_0 for all others.
 //! - Rows that are not a multiple of 256 get a type with blocks of 32 of about the same size or the next larger one;
 //!   rows that are not a multiple of 32 either get F16.
 //! - `pure` uses the base type wherever the row size allows it.
@@ -70,7 +71,11 @@ pub const MIXES: &[Mix] = &[
     mix("IQ4_NL", DType::IQ4NL, Size::One, 25),
     mix("IQ4_XS", DType::IQ4XS, Size::One, 30),
     mix("MXFP4", DType::MXFP4, Size::One, 38),
+    mix("MXFP4_MOE", DType::MXFP4, Size::One, 38),
 ];
+
+/// The mix whose type is that of experts alone: all other matrices are Q8_0.
+const EXPERTS_ALONE: &str = "MXFP4_MOE";
 
 /// Matrices that stay F32: those that are added to hidden states or scores, and those that produce only a few scores.
 const ALWAYS_F32: &[&str] =
@@ -211,7 +216,8 @@ impl Mix {
     /// The type of a tensor, by its canonical name. `pure`: the base type wherever the row size allows it.
     pub fn dtype(&self, tensor: &str, shape: &[usize], model: &Proportions, pure: bool) -> DType {
         let Some(part) = tensor.strip_suffix(".weight") else { return DType::F32 };
-        if shape.len() < 2 || part.ends_with("_norm") || ALWAYS_F32.contains(&part) {
+        let is_router = part.ends_with(".ffn_gate_inp");
+        if shape.len() < 2 || part.ends_with("_norm") || is_router || ALWAYS_F32.contains(&part) {
             return DType::F32;
         }
         let cols = shape.last().copied().unwrap_or(1);
@@ -221,9 +227,13 @@ impl Mix {
     }
 
     fn wanted(&self, part: &str, cols: usize, model: &Proportions) -> DType {
+        if self.name == EXPERTS_ALONE && !part.ends_with("_exps") {
+            return DType::Q8_0;
+        }
         let in_layer = part.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
         let (layer, part) = match in_layer.map(|(layer, part)| (layer.parse::<usize>(), part)) {
-            Some((Ok(layer), part)) => (layer, part),
+            // Experts as the dense matrices that they replace.
+            Some((Ok(layer), part)) => (layer, part.strip_suffix("_exps").unwrap_or(part)),
             _ if part == "token_embd" && model.tied => (0, "output"),
             _ => (0, part),
         };

@@ -67,16 +67,24 @@ INLINE Query load_query(Bindings in, Params params, Task task, const THREADGROUP
     return q;
 }
 
-// The own position's are not read, as nothing is beyond the end.
-INLINE bool is_there(u32 position, Span span) { return position < span.end && !(ROPE && position == span.own); }
+// The own position's are not read, as nothing is beyond the end or before what is visible.
+INLINE bool is_there(u32 position, Span span) {
+    return position >= span.seen && position < span.end && !(ROPE && position == span.own);
+}
 
-INLINE Keys load_keys(const DEVICE u8* k, u32 base, Span span, Place at) {
+// The first row of a run of positions, which is in one block.
+INLINE const DEVICE u8* run_at(Bindings in, const DEVICE u8* rows, Task task, u32 base) {
+    return base < task.span.end ? rows + kv_place(in, task.place.start + base) * KV_ROW_BYTES : rows;
+}
+
+INLINE Keys load_keys(Bindings in, Task task, u32 base, Place at) {
     Keys keys = {};
+    const DEVICE u8* run = run_at(in, task.k, task, base);
     UNROLL for (u32 n = 0; n < 2; n++) {
-        const u32 position = base + 8 * n + LANE / 4;
-        if (!is_there(position, span)) continue;
+        const u32 within = 8 * n + LANE / 4;
+        if (!is_there(base + within, task.span)) continue;
         UNROLL for (u32 i = 0; i < KEY_LOADS; i++) {
-            const u32x4 a = read16(k + position * KV_ROW_BYTES + i * 64 + LANE % 4 * 16);
+            const u32x4 a = read16(run + within * KV_ROW_BYTES + i * 64 + LANE % 4 * 16);
             const Quad words = {{a.x, a.y, a.z, a.w}};
             keys.v[n][i] = words;
         }
@@ -84,13 +92,14 @@ INLINE Keys load_keys(const DEVICE u8* k, u32 base, Span span, Place at) {
     return keys;
 }
 
-INLINE Values load_values(const DEVICE u8* v, u32 base, Span span, Place at) {
+INLINE Values load_values(Bindings in, Task task, u32 base, Place at) {
     Values values = {};
+    const DEVICE u8* run = run_at(in, task.v, task, base);
     UNROLL for (u32 r = 0; r < 4; r++) {
-        const u32 position = base + LANE % 4 * 2 + r % 2 + r / 2 * 8;
-        if (!is_there(position, span)) continue;
+        const u32 within = LANE % 4 * 2 + r % 2 + r / 2 * 8;
+        if (!is_there(base + within, task.span)) continue;
         UNROLL for (u32 i = 0; i < VALUE_LOADS; i++) {
-            const DEVICE u8* from = v + position * KV_ROW_BYTES + (i * 8 + LANE / 4) * (VALUE_PIECE * 2);
+            const DEVICE u8* from = run + within * KV_ROW_BYTES + (i * 8 + LANE / 4) * (VALUE_PIECE * 2);
 #if HEAD_DIM % 64 == 0
             const u32x4 a = read16(from);
             values.v[i][r][0] = a.x; values.v[i][r][1] = a.y; values.v[i][r][2] = a.z; values.v[i][r][3] = a.w;
@@ -141,7 +150,8 @@ INLINE Floats online_softmax(THREAD_PTR Part* part, Floats scores, u32 base, Spa
     f32 most = part->most;
     UNROLL for (u32 e = 0; e < 4; e++) {
         if (CAPPED) scores.v[e] = cap * TANH(scores.v[e] / cap);
-        if (base + LANE % 4 * 2 + e % 2 + e / 2 * 8 >= span.end) scores.v[e] = 2 * LOWEST;
+        const u32 position = base + LANE % 4 * 2 + e % 2 + e / 2 * 8;
+        if (position < span.seen || position >= span.end) scores.v[e] = 2 * LOWEST;
         most = MAX_F32(most, scores.v[e]);
     }
     most = MAX_F32(most, SIMD_XOR(most, 1));
@@ -184,8 +194,8 @@ BODY(attention_few) {
         return;
     }
 #if ROPE
-    Keys keys = load_keys(task.k, base, span, at);
-    Values values = load_values(task.v, base, span, at);
+    Keys keys = load_keys(in, task, base, at);
+    Values values = load_values(in, task, base, at);
 #endif
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
@@ -193,8 +203,8 @@ BODY(attention_few) {
     rotate_heads(in, params, task, rotated, at);
     BARRIER();
 #else
-    Keys keys = load_keys(task.k, base, span, at);
-    Values values = load_values(task.v, base, span, at);
+    Keys keys = load_keys(in, task, base, at);
+    Values values = load_values(in, task, base, at);
 #endif
     const Query q = load_query(in, params, task, rotated, at);
     Part part = {};
@@ -204,9 +214,9 @@ BODY(attention_few) {
         if (base <= span.own && span.own < base + RUN) put_own(&keys, &values, rotated + HEAD_TILE * HEAD_DIM, base, span, at);
 #endif
         const Floats scores = scores_of(&q, &keys);
-        keys = load_keys(task.k, base + SIMDS * RUN, span, at);
+        keys = load_keys(in, task, base + SIMDS * RUN, at);
         add_values(&part, online_softmax(&part, scores, base, span, params.attention.soft_cap, at), &values);
-        values = load_values(task.v, base + SIMDS * RUN, span, at);
+        values = load_values(in, task, base + SIMDS * RUN, at);
     }
     part.total += SIMD_XOR(part.total, 1);
     part.total += SIMD_XOR(part.total, 2);

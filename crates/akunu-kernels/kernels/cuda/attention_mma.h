@@ -43,11 +43,14 @@ INLINE u32 left_of(f32 a, f32 b, u32 high) {
     return two_halves(a - f16_to_f32((u16)high), b - f16_to_f32((u16)(high >> 16)));
 }
 
-INLINE void copy_span(const DEVICE u8* k, const DEVICE u8* v, u32 base, u32 end, THREADGROUP u8* stage, Place at) {
+// The positions from `base` on, a multiple of SPAN, of the sequence that begins at `sequence`. They are in one block.
+INLINE void copy_span(Bindings in, u32 kv_head, u32 sequence, u32 base, u32 end, THREADGROUP u8* stage, Place at) {
+    const u32 place = kv_place(in, sequence + base);
+    const DEVICE u8 *k = kv_row(in.k_cache, kv_head, place), *v = kv_row(in.v_cache, kv_head, place);
     UNROLL for (u32 i = at.in_group; i < SPAN * (HEAD_DIM / 8); i += WORKERS) {
         const u32 position = i / (HEAD_DIM / 8), chunk = i % (HEAD_DIM / 8);
         const bool there = base + position < end;
-        const u64 from = (there ? base + position : base) * KV_ROW_BYTES + chunk * 16;
+        const u64 from = (there ? position : 0) * KV_ROW_BYTES + chunk * 16;
         THREADGROUP u8* to = stage + position * POSITION + chunk * 16;
         copy16(to, k + from, there);
         copy16(to + SPAN * POSITION, v + from, there);
@@ -162,7 +165,7 @@ INLINE void store_lines_f16(Bindings in, THREAD_PTR Line* lines, const THREAD_PT
         f32 total = lines[r].total;
         total += SIMD_XOR(total, 1);
         total += SIMD_XOR(total, 2);
-        const f32 inverse = 1.0f / total;
+        const f32 inverse = inverse_total(in, lines[r].head < HEADS ? lines[r].head : 0, lines[r].most, total);
         UNROLL for (u32 d = 0; d < HEAD_DIM / 8; d++) {
             const f32 a = out->sums[d].v[r * 2] * inverse, b = out->sums[d].v[r * 2 + 1] * inverse;
             mine[(r * 8 + LANE / 4) * words + d * 4 + LANE % 4] = two_halves(a, b);
@@ -186,7 +189,7 @@ INLINE void store_lines(Bindings in, THREAD_PTR Line* lines, const THREAD_PTR Ou
         f32 total = lines[r].total;
         total += SIMD_XOR(total, 1);
         total += SIMD_XOR(total, 2);
-        const f32 inverse = 1.0f / total;
+        const f32 inverse = inverse_total(in, lines[r].head < HEADS ? lines[r].head : 0, lines[r].most, total);
         UNROLL for (u32 d = 0; d < HEAD_DIM / 8; d++) {
             UNROLL for (u32 e = 0; e < 2; e++) {
                 mine[(r * 8 + LANE / 4) * HEAD_DIM + d * 8 + LANE % 4 * 2 + e] = out->sums[d].v[r * 2 + e] * inverse;
@@ -229,7 +232,8 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
         }
     }
     const VisibleRange range = visible_to_any(rows, start, end, window, ahead, at);
-    const u32 from = range.from, until = range.until;
+    // Before what is visible, for whole spans.
+    const u32 from = range.from / SPAN * SPAN, until = range.until;
     // The range of positions visible to any line of this SIMD group (mine_*), and that visible to all of them (all_*).
     const u32 mine_until = SIMD_MAX_U32(lines[0].end > lines[1].end ? lines[0].end : lines[1].end);
     const u32 all_until = ~SIMD_MAX_U32(~(lines[0].end < lines[1].end ? lines[0].end : lines[1].end));
@@ -238,16 +242,14 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     const u32 mine_from = ~SIMD_MAX_U32(~(first < second ? first : second));
 
     const Query q = load_query(in, params, lines, at);
-    const DEVICE u8* k = kv_row(in.k_cache, sequence, kv_head, 0);
-    const DEVICE u8* v = kv_row(in.v_cache, sequence, kv_head, 0);
     Output out = {};
     THREADGROUP u8* stage = at.shared;
     THREADGROUP u8* other = at.shared + STAGE_BYTES;
-    copy_span(k, v, from, until, stage, at);
+    copy_span(in, kv_head, sequence, from, until, stage, at);
     COPIES_DONE();
     BARRIER();
     for (u32 base = from; base < until; base += SPAN) {
-        if (base + SPAN < until) copy_span(k, v, base + SPAN, until, other, at);
+        if (base + SPAN < until) copy_span(in, kv_head, sequence, base + SPAN, until, other, at);
         if (base < mine_until && base + SPAN > mine_from) {
             Scores scores = score(&q, stage, at);
             online_softmax(&scores, lines, &out, base, base >= all_from && base + SPAN <= all_until, params.attention.soft_cap, at);

@@ -1,4 +1,4 @@
-// Product of a few q8 rows on tensor cores, all rows in one tile: weights are the rows ("lines") of the matrix
+// Product of a few q8 rows on tensor cores, all rows (with ROUTED those of a tile) at once: weights are the rows ("lines") of the matrix
 // product, q8 rows its columns. Codes are staged in threadgroup memory as stored, and decoded by the lane that
 // multiplies them, so each code is decoded once; scales, and the points of lattices, are decoded before staging.
 //
@@ -52,10 +52,11 @@ struct Sources {
     u32 block[OWN];
 };
 
-INLINE Sources first_sources(Bindings in, Place at, u32 first_out) {
+INLINE Sources first_sources(Bindings in, Place at, u32 first_row, u32 first_out) {
     Sources from;
-    from.chunk = in.x + at.in_group / (DEEP * 2) * INPUT_ROW_BYTES + at.in_group % (DEEP * 2) * 16;
-    from.row_scale = in.x + at.in_group / DEEP * INPUT_ROW_BYTES + INPUTS + at.in_group % DEEP * 4;
+    const DEVICE u8* const x = in.x + first_row * INPUT_ROW_BYTES;
+    from.chunk = x + at.in_group / (DEEP * 2) * INPUT_ROW_BYTES + at.in_group % (DEEP * 2) * 16;
+    from.row_scale = x + at.in_group / DEEP * INPUT_ROW_BYTES + INPUTS + at.in_group % DEEP * 4;
     UNROLL for (u32 i = 0; i < OWN; i++) {
         const u32 line = (at.in_group + i * WORKERS) / DEEP, o = first_out + (STREAMS == 2 ? line / 32 * 16 + line % 16 : line);
         // Past the last output, use the last one again.
@@ -262,27 +263,30 @@ INLINE f32 sum_of(const THREADGROUP f32* slices) {
 }
 
 // Adds the slices up; a SIMD group stores 32 consecutive outputs of a row at a time.
-INLINE void store_sums(Bindings in, Params params, Place at, const THREADGROUP f32* areas, u32 first_out, u32 live) {
+INLINE void store_sums(Bindings in, Params params, Place at, const THREADGROUP f32* areas, u32 first_row, u32 first_out, u32 live) {
     for (u32 i = SIMD; i < live * (OUTS / 32); i += SIMDS) {
-        const u32 row = i / (OUTS / 32), beside = i % (OUTS / 32) * 32 + LANE, o = first_out + beside;
+        const u32 line = i / (OUTS / 32), row = first_row + line, beside = i % (OUTS / 32) * 32 + LANE, o = first_out + beside;
         if (o - LANE >= OUTPUTS) continue;
-        const f32 added = o < OUTPUTS ? addend(in, row, o) : 0.0f;
-        const THREADGROUP f32* const line = areas + row * SUM_STRIDE + (STREAMS == 2 ? beside / 16 * 32 + beside % 16 : beside);
-        const f32 value = finished(params, sum_of(line), STREAMS == 2 ? sum_of(line + 16) : 0.0f, added);
+        Addend added = {};
+        if (o < OUTPUTS) added = addend(in, row, o);
+        const THREADGROUP f32* const sums = areas + line * SUM_STRIDE + (STREAMS == 2 ? beside / 16 * 32 + beside % 16 : beside);
+        const f32 value = finished(params, sum_of(sums), STREAMS == 2 ? sum_of(sums + 16) : 0.0f, added);
         if (OUT_F32 && o < OUTPUTS) ((DEVICE f32*)in.out)[(u64)row * OUT_STRIDE + o] = value;
         if (OUT_Q8) store_q8(in.out_q8 + row * Q8_ROW_BYTES(OUTPUTS), OUTPUTS, o / 32, value, LANE);
     }
 }
 
 BODY(gemm_few) {
-    const u32 first_out = at.group_x * OUTS;
-    Sources from = first_sources(in, at, first_out);
+    const Span span = rows_of(&in, pass, at.group_y, ROWS, LANE);
+    const u32 first_row = span.first, first_out = at.group_x * OUTS;
+    if (ROUTED && span.first >= span.end) return;
+    Sources from = first_sources(in, at, first_row, first_out);
     Raw raw[OWN];
     load_weights(&from, at, 0, raw);
-    const u32 live = live_rows(pass, LOGITS);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    if (live == 0) return;
+    if (span.first >= span.end) return;
+    const u32 live = span.end - span.first;
     Sums sums = {};
     THREADGROUP u8* stage = at.shared;
     THREADGROUP u8* other = at.shared + STAGE_BYTES;
@@ -310,5 +314,5 @@ BODY(gemm_few) {
     TG_ARRAY(f32, areas, 0);
     put_sums(at, &sums, areas + SLICE * SUM_AREA);
     BARRIER();
-    store_sums(in, params, at, areas, first_out, live);
+    store_sums(in, params, at, areas, first_row, first_out, live);
 }

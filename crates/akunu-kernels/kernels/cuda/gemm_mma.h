@@ -131,10 +131,11 @@ INLINE void multiply_stage(THREAD_PTR Sums* sums, Place at, const THREADGROUP u8
 
 // Threadgroups with the same outputs are adjacent in launch order, so weights are read from device memory once.
 BODY(gemm_mma) {
-    const u32 first_row = at.group_x * ROWS, first_out = at.group_y * OUTS;
+    const Span span = rows_of(&in, pass, at.group_x, ROWS, LANE);
+    const u32 first_row = span.first, live = span.end, first_out = at.group_y * OUTS;
+    if (ROUTED && first_row >= live) return;
     Raw raw[OWN];
     load_weights(in, at, first_out, 0, raw);
-    const u32 live = live_rows(pass, LOGITS);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (first_row >= live) return;

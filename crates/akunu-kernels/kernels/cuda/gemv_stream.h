@@ -131,7 +131,9 @@ BODY(gemv_stream) {
         // SIMD groups store units in round-robin order, one output per lane.
         const u32 o = first + LANE;
         const bool mine = unit % SIMDS == SIMD, holds = mine && LANE < UNIT && o < OUTPUTS;
-        const f32 added = holds ? addend(in, 0, o) : 0.0f, weight = holds ? norm_weight(in, o) : 0.0f;
+        Addend added = {};
+        if (holds) added = addend(in, 0, o);
+        const f32 weight = holds ? norm_weight(in, o) : 0.0f;
         Sums sums = {};
         if (first_output(unit, at) < OUTPUTS) {
             ROLLED for (u32 chunk = 0; chunk < CHUNKS; chunk++) {

@@ -48,11 +48,11 @@ INLINE void put_sums(Place at, const THREAD_PTR Sums* sums, u32 m, THREADGROUP f
 
 INLINE void store_parts(Bindings in, Params params, Place at, u32 first_row, u32 first_out, u32 live, const THREADGROUP f32* together) {
     for (u32 i = SIMD; i < PARTS; i += BATCH * SIMDS) {
-        f32 added[BATCH];
+        Addend added[BATCH] = {};
         UNROLL for (u32 k = 0; k < BATCH; k++) {
             const u32 part = i + k * SIMDS, line = part / (OUTS / 32), o = first_out + part % (OUTS / 32) * 32 + LANE;
             const u32 row = first_row + line / 16 * (16 * ROW_TILES) + line % 16;
-            added[k] = part < PARTS && row < live && o < OUTPUTS ? addend(in, row, o) : 0.0f;
+            if (part < PARTS && row < live && o < OUTPUTS) added[k] = addend(in, row, o);
         }
         UNROLL for (u32 k = 0; k < BATCH; k++) {
             const u32 part = i + k * SIMDS, line = part / (OUTS / 32), beside = part % (OUTS / 32) * 32 + LANE;

@@ -99,13 +99,13 @@ INLINE Eight load_eight(const DEVICE u8* row, u32 first) {
     return eight;
 }
 
-// Stages SPAN positions from `base` on. Positions past the end become zeros: their weight is 0, and 0 · garbage may be
-// NaN.
-INLINE void stage_span(const DEVICE u8* cache, u32 base, u32 end, THREADGROUP Number* span, Place at) {
+// Stages SPAN positions, the first of which is row `cache`; they are in one block. Those after the first `count` become
+// zeros: their weight is 0, and 0 · garbage may be NaN.
+INLINE void stage_span(const DEVICE u8* cache, u32 count, THREADGROUP Number* span, Place at) {
     UNROLL for (u32 i = at.in_group; i < SPAN * DIM_TILES; i += WORKERS) {
         const u32 position = i / DIM_TILES, first = i % DIM_TILES * 8;
         Eight eight = {};
-        if (base + position < end) eight = load_eight(cache + (base + position) * KV_ROW_BYTES, first);
+        if (position < count) eight = load_eight(cache + position * KV_ROW_BYTES, first);
         THREADGROUP Number* to = span + position * CACHE_STRIDE + first;
         UNROLL for (u32 k = 0; k < 8; k++) to[k] = eight.v[k];
     }
@@ -183,7 +183,8 @@ INLINE void store_lines(Bindings in, Line line, THREAD_PTR Output* out, THREADGR
     f32 total = line.total;
     total += SIMD_XOR(total, 1);
     total += SIMD_XOR(total, 2);
-    if (LANE % 4 == 0) diagonal[LANE / 4 * 9] = line.end == 0 ? 0.0f : 1.0f / total;
+    const u32 head = first_head + (SIMD * 8 + LANE / 4) % HEADS_HERE;
+    if (LANE % 4 == 0) diagonal[LANE / 4 * 9] = line.end == 0 ? 0.0f : inverse_total(in, head, line.most, total);
     SIMD_SYNC();
     scale_lines(out, diagonal);
     UNROLL for (u32 d = 0; d < DIM_TILES; d++) store_tile(&out->sums[d], lines + SIMD * 8 * LINE_STRIDE + d * 8, LINE_STRIDE);
@@ -230,13 +231,13 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     THREADGROUP f32* const diagonal = scores + 8 * SCORE_STRIDE;
     diagonal[LANE] = diagonal[32 + LANE] = 0;
     stage_queries(in, params, first_head, start, end, lines, at);
-    const DEVICE u8* k = kv_row(in.k_cache, sequence, kv_head, 0);
-    const DEVICE u8* v = kv_row(in.v_cache, sequence, kv_head, 0);
     Output out;
     UNROLL for (u32 d = 0; d < DIM_TILES; d++) out.sums[d] = filled_tile(0);
-    for (u32 base = range.from; base < range.until; base += SPAN) {
-        stage_span(k, base, range.until, keys, at);
-        stage_span(v, base, range.until, values, at);
+    // The first span may begin before what is visible.
+    for (u32 base = range.from / SPAN * SPAN; base < range.until; base += SPAN) {
+        const u32 place = kv_place(in, sequence + base), count = range.until - base;
+        stage_span(kv_row(in.k_cache, kv_head, place), count, keys, at);
+        stage_span(kv_row(in.v_cache, kv_head, place), count, values, at);
         BARRIER();
         if (base < mine_until && base + SPAN > mine_from) {
             score(lines + SIMD * 8 * LINE_STRIDE, keys, scores);

@@ -152,7 +152,8 @@ INLINE void store_sums(Bindings in, Params params, Place at, THREAD_PTR Sums* su
         const u32 line = i / (OUTS / 32), beside = i % (OUTS / 32) * 32 + LANE, row = first_row + line, o = first_out + beside;
         if (row >= live || o - LANE >= OUTPUTS) continue;
         const THREADGROUP f32* sum = together + line * SUM_STRIDE + beside;
-        const f32 added = o < OUTPUTS ? addend(in, row, o) : 0.0f;
+        Addend added = {};
+        if (o < OUTPUTS) added = addend(in, row, o);
         f32 scale = 1;
 #if SQUARES
         scale = row_scale(load_squares(in, row, LANE));
@@ -165,8 +166,8 @@ INLINE void store_sums(Bindings in, Params params, Place at, THREAD_PTR Sums* su
 
 // Threadgroups with the same outputs are adjacent in launch order, so weights are read from device memory once.
 BODY(gemm_tiles) {
-    const u32 first_row = at.group_x * ROWS, first_out = at.group_y * OUTS;
-    const u32 live = live_rows(pass, LOGITS);
+    const Span span = rows_of(&in, pass, at.group_x, ROWS, LANE);
+    const u32 first_row = span.first, live = span.end, first_out = at.group_y * OUTS;
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (first_row >= live) return;

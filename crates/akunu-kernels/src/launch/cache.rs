@@ -3,7 +3,7 @@
 use akunu_plan::ops::{
     ArgmaxParams, Attention, AttentionParams, HeadScoresParams, KvMoveParams, RopeKv, RopeKvParams,
 };
-use akunu_plan::{KvType, OutputForms, Rope, RopeStyle};
+use akunu_plan::{KvType, OutputForms, Rope, RopeStyle, RowSet};
 
 use crate::function::source;
 use crate::{Launch, MissingKernel, Source};
@@ -13,6 +13,8 @@ use super::{COUNTER_BYTES, LaunchBuilder, SCRATCH_BYTES, Shape};
 mod few;
 mod tensor;
 mod tiles;
+
+use tensor::FEW_ROWS;
 
 static KV: Source = source!("kv.h");
 static ROPE: Source = source!("rope.h");
@@ -76,9 +78,10 @@ struct AttentionShape {
     /// Query heads per threadgroup, and threadgroups per KV head.
     head_tile: u32,
     tiles: u32,
-    /// Splits of the positions, and the fewest positions worth a split.
+    /// The most splits of the positions, the fewest positions worth a split, and the threadgroups to split for.
     splits: u32,
     span: u32,
+    wanted: u32,
     shared_bytes: u32,
 }
 
@@ -105,51 +108,92 @@ impl AttentionShape {
         let lanes = (dim / piece).next_power_of_two();
         // Two iterations of every lane group; with fewer, additional threadgroups only add waiting.
         let span = THREADS / lanes * 8;
-        let splits = of.stretches(p, [tiles, head_tile], span, 2 * of.chip.units);
-        Ok(AttentionShape { piece, lanes, head_tile, tiles, splits, span, shared_bytes: shared(head_tile) })
+        let wanted = 2 * of.chip.units;
+        let splits = of.stretches(p, [tiles, head_tile], span, wanted);
+        Ok(AttentionShape {
+            piece,
+            lanes,
+            head_tile,
+            tiles,
+            splits,
+            span,
+            wanted,
+            shared_bytes: shared(head_tile),
+        })
     }
 }
 
 impl Shape<'_> {
-    /// The number of splits, of at least `span` positions each, that gives about `wanted` threadgroups in all.
+    /// The most splits, of at least `span` positions each, that give about `wanted` threadgroups in all with the fewest
+    /// rows that this number of rows is chosen for. With more rows the kernel splits less.
     fn stretches(&self, p: &AttentionParams, [tiles, head_tile]: [u32; 2], span: u32, wanted: u32) -> u32 {
-        let groups = u64::from(p.kv_heads * tiles) * u64::from(self.rows);
+        let heads = u64::from(p.kv_heads * tiles);
+        let groups = heads * u64::from(self.rows);
         if groups > COUNTER_BYTES / 4 {
             return 1;
         }
         let room = (SCRATCH_BYTES - COUNTER_BYTES) / (groups * u64::from(head_tile * (p.head_dim + 2) * 4));
-        let most = MOST_PARTS.min(self.context.div_ceil(span));
-        (u64::from(wanted) / groups).min(room).min(u64::from(most)).max(1) as u32
+        let longest = if p.across > 0 { p.across } else { self.context };
+        let most = MOST_PARTS.min(longest.div_ceil(span));
+        let fewest_rows = if self.rows > 16 { self.rows / 2 } else { self.rows.min(2) };
+        let each = u64::from(wanted) / (heads * u64::from(fewest_rows)).max(1);
+        each.min(room).min(u64::from(most)).max(1) as u32
     }
 
-    pub(super) fn attention(&self, op: Attention) -> Result<Launch, MissingKernel> {
+    /// The threadgroups that are enough for any number of live rows, which determines the splits: `most_splits` in
+    /// `heads.h`.
+    fn groups(&self, heads: u32, [splits, wanted]: [u32; 2]) -> u32 {
+        let groups = heads * self.rows;
+        groups.max(wanted.min(groups.saturating_mul(splits)))
+    }
+
+    /// One launch, or one for rows alone and one for runs of rows of the same sequence.
+    pub(super) fn attention(&self, op: Attention) -> Result<Vec<Launch>, MissingKernel> {
         let Attention { kv, out, rope, position_bias, .. } = op;
         let p: AttentionParams = self.command.params();
         if rope.is_some() && self.rows > 1 {
             return Err(self.missing("of several rows, one might see another's key too early".into()));
         }
-        let special = || {
-            self.attention_mma(&p, op)
-                .or_else(|| self.attention_tiles(&p, op))
-                .or_else(|| self.attention_few(&p, op))
-        };
         // Only the generic kernel supports position biases.
-        let special = if position_bias { None } else { special() };
-        if let Some(launch) = special {
-            return Ok(launch);
+        if !position_bias {
+            let special = self.attention_special(&p, op);
+            if !special.is_empty() {
+                return Ok(special);
+            }
         }
         let shape = AttentionShape::new(&p, (kv, out, rope.is_some()), self);
         let shape = shape.map_err(|why| self.missing(why))?;
         let launch = self
-            .heads("attention", &[&ATTENTION], &p, shape.splits, op)
-            .variant([("BIASED", u32::from(position_bias))])
+            .heads("attention", &[&ATTENTION], &p, [shape.splits, shape.wanted], op)
+            .variant([("BIASED", u32::from(position_bias)), ("LONG_RUN", 0)])
             .variant([("KV_TYPE", kv_number(kv)), ("PIECE", shape.piece), ("LANES", shape.lanes)])
             .variant([("HEAD_TILE", shape.head_tile)])
-            .constants([("HEAD_DIM", p.head_dim), ("TILES", shape.tiles), ("SPLITS", shape.splits)])
+            .constants([("HEAD_DIM", p.head_dim), ("TILES", shape.tiles)])
             .constants([("SPAN", shape.span)])
+            .variant([("ALIGN", 1)])
             .out(out)
             .shared(shape.shared_bytes);
-        Ok(launch.over([p.kv_heads * shape.tiles * shape.splits, self.rows, 1], THREADS))
+        let groups = self.groups(p.kv_heads * shape.tiles, [shape.splits, shape.wanted]);
+        Ok(vec![launch.over([groups, 1, 1], THREADS)])
+    }
+
+    /// Empty: the generic kernel is used.
+    fn attention_special(&self, p: &AttentionParams, op: Attention) -> Vec<Launch> {
+        // From this number of rows on, runs of rows read their keys and values together.
+        const LONG_RUN: u32 = 4;
+        // With more rows, most are of prompts.
+        const MOST_MIXED: u32 = 64;
+        let alone = |long_run| self.attention_few(p, op, long_run);
+        if self.rows <= FEW_ROWS {
+            return alone(None).into_iter().collect();
+        }
+        let of_runs = |long_run| self.attention_mma(p, op, long_run);
+        let mixed = || {
+            let tile_rows = self.tile_rows(p)?;
+            Some(vec![alone(Some([LONG_RUN, tile_rows]))?, of_runs(LONG_RUN)?])
+        };
+        let mixed = if self.rows <= MOST_MIXED { mixed() } else { None };
+        mixed.unwrap_or_else(|| of_runs(1).or_else(|| self.attention_tiles(p, op)).into_iter().collect())
     }
 
     /// The constants of `heads.h` and the kernels that use it.
@@ -158,7 +202,7 @@ impl Shape<'_> {
         entry: &'static str,
         bodies: &[&'static Source],
         p: &AttentionParams,
-        splits: u32,
+        [splits, wanted]: [u32; 2],
         op: Attention,
     ) -> LaunchBuilder {
         let rope = op.rope;
@@ -171,9 +215,15 @@ impl Shape<'_> {
         }
         builder
             .variant([("ROPE", u32::from(rope.is_some())), ("CAPPED", u32::from(p.soft_cap != 0.0))])
-            .variant([("FACTORS", u32::from(op.query_factors))])
+            .variant([("FACTORS", u32::from(op.query_factors)), ("SINKS", u32::from(op.sinks))])
             .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("GROUP", p.heads / p.kv_heads)])
-            .constants([("POSITIONS", p.positions)])
+            .constants([("POSITIONS", p.positions), ("SPLITS", splits), ("GROUPS_WANTED", wanted)])
+            .variant([("BLOCK", p.block)])
+    }
+
+    /// Whether `span` positions from a multiple of `span` on are in one block.
+    fn in_one_block(&self, span: u32, block: u32) -> bool {
+        block == 0 || block.is_multiple_of(span) || self.context <= block
     }
 
     pub(super) fn head_scores(&self, kv: KvType) -> Launch {
@@ -181,15 +231,15 @@ impl Shape<'_> {
         self.launch("head_scores", vec![&KV, &HEAD_SCORES], &format!("_{}x{}", p.kv_heads, p.head_dim))
             .variant([("KV_TYPE", kv_number(kv))])
             .constants([("HEAD_DIM", p.head_dim), ("POSITIONS", p.positions)])
+            .variant([("BLOCK", 0)])
             .over([p.count.div_ceil(THREADS), self.rows, 1], THREADS)
     }
 
     pub(super) fn rope_kv(&self, op: RopeKv) -> Result<Launch, MissingKernel> {
         const SIMDS: u32 = 4;
         let p: RopeKvParams = self.command.params();
-        let (rope, kv) = (Rope { style: op.style, qk_norm: op.qk_norm }, op.kv);
-        let as_is =
-            rope.style.is_none() && !rope.qk_norm && kv != KvType::Q8_0 && p.head_dim.is_multiple_of(4);
+        let (rope, kv) = (Rope { style: op.style, qk_norm: op.qk_norm && !op.norm_last }, op.kv);
+        let as_is = rope.style.is_none() && !op.qk_norm && kv != KvType::Q8_0 && p.head_dim.is_multiple_of(4);
         if as_is {
             return Ok(self.kv_write(&p, op));
         }
@@ -204,7 +254,8 @@ impl Shape<'_> {
             )
             .variant([("KV_TYPE", kv_number(kv))])
             .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("HEAD_DIM", p.head_dim)])
-            .constants([("POSITIONS", p.positions)])
+            .constants([("POSITIONS", p.positions), ("NORM_LAST", u32::from(op.norm_last))])
+            .variant([("BLOCK", p.block)])
             .rope(rope, p.rope_dims)
             .shared(SIMDS * p.head_dim * 4)
             .over([(p.heads + 2 * p.kv_heads).div_ceil(SIMDS), self.rows, 1], SIMDS * 32))
@@ -219,6 +270,7 @@ impl Shape<'_> {
             .variant([("X_F16", u32::from(input.f16())), ("BIAS", u32::from(input.bias()))])
             .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("HEAD_DIM", p.head_dim)])
             .constants([("POSITIONS", p.positions)])
+            .variant([("BLOCK", p.block)])
             .over([fours.div_ceil(THREADS), self.rows.div_ceil(ROWS_EACH), 1], THREADS)
     }
 
@@ -227,6 +279,7 @@ impl Shape<'_> {
         self.launch(entry, sources, &format!("_{}x{}", p.kv_heads, p.head_dim))
             .variant([("KV_TYPE", kv_number(kv))])
             .constants([("HEAD_DIM", p.head_dim), ("POSITIONS", p.positions), ("ROPE_DIMS", p.rope_dims)])
+            .variant([("BLOCK", p.block)])
     }
 
     pub(super) fn kv_shift(&self, style: RopeStyle, kv: KvType) -> Launch {
@@ -252,6 +305,6 @@ impl Shape<'_> {
         self.launch("argmax", vec![&CHAIN, &ARGMAX], &format!("_{}_{}", p.vocab, self.logit_rows))
             .constants([("VOCAB", p.vocab), ("PARTS", parts), ("LOGIT_CAPACITY", self.logit_rows)])
             .shared(16 + 8 * 8)
-            .over([parts, self.logit_rows, 1], 256)
+            .over([parts, self.count(RowSet::Logits), 1], 256)
     }
 }

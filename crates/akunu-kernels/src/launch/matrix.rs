@@ -1,13 +1,15 @@
 //! Matrix products with weights, and the embedding.
 
-use akunu_plan::ops::{EmbedParams, GluMatmulParams, MatmulParams, QkvParams};
+use akunu_plan::ops::{
+    EmbedParams, ExpertGlu, ExpertMatmul, ExpertParams, GluMatmulParams, MatmulParams, QkvParams,
+};
 use akunu_plan::{Activation, DType, MatmulForm, OutputForms, RowSet};
 
 use crate::function::source;
 use crate::types::{TypeSources, type_sources};
 use crate::{Launch, MissingKernel, Source};
 
-use super::rows::activation_number;
+use super::rows::{activation_number, glu_number};
 use super::{LaunchBuilder, Shape};
 
 mod few;
@@ -29,6 +31,8 @@ const WIDE_WORDS: u32 = 10;
 /// synchronises to store its outputs anyway, and otherwise.
 const SHARED_ITERATIONS: [u32; 2] = [2, 4];
 
+/// Rows and outputs of a tile of `gemm.h`.
+const SIDE: u32 = 64;
 /// SIMD groups of a matrix-vector product's threadgroup if outputs are stored one by one.
 const GEMV_SIMDS: u32 = 8;
 
@@ -56,9 +60,55 @@ struct Product {
     constants: Vec<(&'static str, u32)>,
     /// Outputs of each matrix.
     splits: Vec<u32>,
+    routed: Option<Routed>,
+}
+
+/// Rows are sorted by expert, and each has the matrices of its expert.
+#[derive(Clone, Copy, Debug)]
+struct Routed {
+    experts: u32,
+    /// Experts of a row.
+    top: u32,
+}
+
+impl Routed {
+    /// Tiles of `size` rows of one expert each, at most, that `rows` rows have.
+    fn tiles(self, rows: u32, size: u32) -> u32 {
+        let picked = rows * self.top;
+        let reached = picked.min(self.experts);
+        reached + (picked - reached) / size
+    }
+
+    /// The rows of an expert, if all have as many.
+    fn rows_each(self, rows: u32) -> u32 {
+        (rows * self.top).div_ceil(self.experts).min(rows)
+    }
 }
 
 impl Product {
+    /// A product of all rows with one set of matrices, whose output is f32.
+    fn new(
+        kind: Kind,
+        (weight, form): (DType, MatmulForm),
+        [inputs, outputs]: [u32; 2],
+        constants: Vec<(&'static str, u32)>,
+    ) -> Product {
+        Product {
+            kind,
+            weight,
+            form,
+            inputs,
+            outputs,
+            rows: RowSet::All,
+            out: OutputForms::F32,
+            scaled: false,
+            norm: None,
+            constants,
+            splits: vec![outputs],
+            routed: None,
+        }
+    }
+
     /// Whether it takes part in a deferred norm.
     fn in_norms(&self) -> bool {
         self.scaled || self.norm.is_some()
@@ -72,6 +122,25 @@ impl Product {
     /// Bytes of an input row.
     fn input_bytes(&self) -> u32 {
         if self.weight.is_quantised() { self.inputs / 4 * 5 } else { self.inputs * 4 }
+    }
+
+    /// Tiles of up to `size` rows.
+    fn tiles(&self, rows: u32, size: u32) -> u32 {
+        self.routed.map_or(rows.div_ceil(size), |routed| routed.tiles(rows, size))
+    }
+
+    /// The rows for which a kernel is chosen: those that have the same matrices. With experts some have more rows than the
+    /// average.
+    fn rows_together(&self, rows: u32) -> u32 {
+        self.routed.map_or(rows, |routed| match routed.rows_each(rows) {
+            1 => 1,
+            each => (2 * each).min(rows),
+        })
+    }
+
+    /// The number of rows in all matrices of a kind together.
+    fn matrix_rows(&self) -> Option<u32> {
+        self.outputs.checked_mul(self.routed.map_or(1, |routed| routed.experts))
     }
 
     /// Sums per output.
@@ -123,12 +192,8 @@ impl Shape<'_> {
         self.not_f16(norm.unwrap_or(OutputForms::F32))?;
         let constants =
             vec![("OUT_STRIDE", p.out_stride), ("BIAS", u32::from(bias)), ("RESIDUAL", u32::from(residual))];
-        let (kind, out, inputs, outputs) = (Kind::Alone, OutputForms::F32, p.inputs, p.outputs);
-        let splits = vec![outputs];
-        self.product(
-            q8,
-            Product { kind, weight, form, inputs, outputs, rows, out, scaled, norm, constants, splits },
-        )
+        let product = Product::new(Kind::Alone, (weight, form), [p.inputs, p.outputs], constants);
+        self.product(q8, Product { rows, scaled, norm, ..product })
     }
 
     pub(super) fn qkv(
@@ -146,12 +211,8 @@ impl Shape<'_> {
             ("K_OUTPUTS", p.k),
             ("V_OUTPUTS", p.v),
         ];
-        let (kind, out, rows, inputs, norm) = (Kind::Qkv, OutputForms::F32, RowSet::All, p.inputs, None);
-        let splits = vec![p.q, p.k, p.v];
-        self.product(
-            q8,
-            Product { kind, weight, form, inputs, outputs, rows, out, scaled, norm, constants, splits },
-        )
+        let product = Product::new(Kind::Qkv, (weight, form), [p.inputs, outputs], constants);
+        self.product(q8, Product { scaled, splits: vec![p.q, p.k, p.v], ..product })
     }
 
     pub(super) fn glu_matmul(
@@ -164,12 +225,40 @@ impl Shape<'_> {
         let p: GluMatmulParams = self.command.params();
         self.not_f16(out)?;
         let constants = vec![("OUT_STRIDE", p.outputs), ("ACTIVATION", activation_number(activation))];
-        let (kind, rows, inputs, outputs, norm) = (Kind::Glu, RowSet::All, p.inputs, p.outputs, None);
-        let splits = vec![outputs];
-        self.product(
-            q8,
-            Product { kind, weight, form, inputs, outputs, rows, out, scaled, norm, constants, splits },
-        )
+        let product = Product::new(Kind::Glu, (weight, form), [p.inputs, p.outputs], constants);
+        self.product(q8, Product { out, scaled, ..product })
+    }
+
+    pub(super) fn expert_matmul(&self, op: ExpertMatmul) -> Result<Launch, MissingKernel> {
+        let p: ExpertParams = self.command.params();
+        let constants = vec![("BIAS", u32::from(op.bias)), ("RESIDUAL", 0)];
+        self.routed(op.q8, (Kind::Alone, op.weight), &p, OutputForms::F32, constants)
+    }
+
+    pub(super) fn expert_glu(&self, op: ExpertGlu) -> Result<Launch, MissingKernel> {
+        self.not_f16(op.out)?;
+        let p: ExpertParams = self.command.params();
+        let constants = vec![("BIAS", u32::from(op.bias)), ("ACTIVATION", glu_number(op.glu))];
+        self.routed(op.q8, (Kind::Glu, op.weight), &p, op.out, constants)
+    }
+
+    fn routed(
+        &self,
+        q8: bool,
+        (kind, weight): (Kind, DType),
+        p: &ExpertParams,
+        out: OutputForms,
+        mut constants: Vec<(&'static str, u32)>,
+    ) -> Result<Launch, MissingKernel> {
+        constants.extend([("OUT_STRIDE", p.outputs), ("EXPERTS", p.experts), ("CHOSEN", p.top)]);
+        let routed = Routed { experts: p.experts, top: p.top };
+        // What is best for the rows that an expert has on average.
+        let form = match routed.rows_each(self.rows) {
+            ..=16 => MatmulForm::Small,
+            _ => MatmulForm::Gemm,
+        };
+        let product = Product::new(kind, (weight, form), [p.inputs, p.outputs], constants);
+        self.product(q8, Product { out, routed: Some(routed), ..product })
     }
 
     fn product(&self, q8: bool, product: Product) -> Result<Launch, MissingKernel> {
@@ -182,15 +271,18 @@ impl Shape<'_> {
         // The table may have more rows than request logits, and vice versa.
         let rows = self.count(product.rows);
         let special = match rows {
+            1 if product.routed.is_some() => None,
             1 => self.gemv_stream(&product),
             _ => self
                 .gemm_few(&product, rows)
                 .or_else(|| self.gemm_tensor(&product, rows))
                 .or_else(|| self.gemm_tiles(&product, rows)),
         };
+        // A few large tiles would leave most of the GPU idle, as for the router of a mixture of experts.
+        let fills = product.outputs.div_ceil(SIDE) * product.tiles(rows, SIDE) >= self.chip.units;
         Ok(special.unwrap_or_else(|| match product.form {
-            MatmulForm::Gemm => self.gemm(&product, rows),
-            MatmulForm::Gemv | MatmulForm::Small => self.gemv(&product, rows),
+            MatmulForm::Gemm if fills => self.gemm(&product, rows),
+            _ => self.gemv(&product, rows),
         }))
     }
 
@@ -210,7 +302,7 @@ impl Shape<'_> {
         let mut builder = self
             .launch(entry, sources, &format!("_{}x{}", product.inputs, product.outputs))
             .of_type(of)
-            .variant([("KIND", product.kind as u32)])
+            .variant([("KIND", product.kind as u32), ("ROUTED", u32::from(product.routed.is_some()))])
             .constants([("INPUTS", product.inputs), ("OUTPUTS", product.outputs)])
             .constants([("LOGITS", u32::from(product.rows == RowSet::Logits))])
             .norm(product)
@@ -238,7 +330,7 @@ impl Shape<'_> {
     }
 
     fn gemv(&self, product: &Product, rows: u32) -> Launch {
-        let tile = rows.next_power_of_two().min(16);
+        let tile = product.rows_together(rows).next_power_of_two().min(16);
         let streams = product.streams();
         let of = type_sources(product.weight, product.inputs, true);
         // Several outputs share the loads of the input.
@@ -269,11 +361,10 @@ impl Shape<'_> {
             .variant([("TILE", tile), ("OUTS", outs), ("DEPTH", 1 << depth.ilog2())])
             .variant([("INPUT_PIECES", (input / 16).div_ceil(simds * 32))])
             .shared(sums + input)
-            .over([product.outputs.div_ceil(width), rows.div_ceil(tile), 1], simds * 32)
+            .over([product.outputs.div_ceil(width), product.tiles(rows, tile), 1], simds * 32)
     }
 
     fn gemm(&self, product: &Product, rows: u32) -> Launch {
-        const SIDE: u32 = 64;
         let of = type_sources(product.weight, product.inputs, true);
         let deep = if of.block == 1 { 16 } else { 4 };
         let words = of.input_words + product.streams() * of.block_words;
@@ -281,6 +372,6 @@ impl Shape<'_> {
         self.product_launch("gemm", &[&GEMM], product, of)
             .variant([("DEEP", deep)])
             .shared((deep * words * SIDE * 4).max(together))
-            .over([product.outputs.div_ceil(SIDE), rows.div_ceil(SIDE), 1], 256)
+            .over([product.outputs.div_ceil(SIDE), product.tiles(rows, SIDE), 1], 256)
     }
 }

@@ -1,7 +1,8 @@
 //! Norms, activations, quantisation, RoPE angles.
 
 use akunu_plan::ops::{
-    Activate, AddParams, AnglesParams, ElementParams, Glu, HeadNorm, HeadNormParams, Norm, NormParams,
+    Activate, AddParams, AnglesParams, ElementParams, Glu, GluKind, HeadNorm, HeadNormParams, Norm,
+    NormParams,
 };
 use akunu_plan::{Activation, NormKind, OutputForms, RowSet};
 
@@ -28,6 +29,14 @@ pub(super) fn activation_number(activation: Activation) -> u32 {
         Activation::GeluErf => 2,
         Activation::Tanh => 3,
         Activation::Relu => 4,
+    }
+}
+
+/// The kinds of gated activations, after the activations.
+pub(super) fn glu_number(glu: GluKind) -> u32 {
+    match glu {
+        GluKind::Plain(activation) => activation_number(activation),
+        GluKind::Clamped => 5,
     }
 }
 
@@ -61,7 +70,7 @@ impl LaunchBuilder {
 
 impl Shape<'_> {
     pub(super) fn count(&self, set: RowSet) -> u32 {
-        if set == RowSet::All { self.rows } else { self.logit_rows }
+        if set == RowSet::All { self.rows } else { self.logit_rows.min(self.rows) }
     }
 
     pub(super) fn rope_angles(&self) -> Launch {
@@ -142,8 +151,15 @@ impl Shape<'_> {
         self.elementwise("add_rows", &[&ROWS], [self.rows, cols], |builder| builder.out(OutputForms::F32))
     }
 
+    pub(super) fn reorder(&self) -> Launch {
+        let cols = self.command.params::<ElementParams>().cols;
+        self.elementwise("reorder", &[&ROWS], [self.rows, cols], |builder| {
+            builder.out(OutputForms::F32).constants([("REORDER", 1)])
+        })
+    }
+
     /// One thread per element of `rows`.
-    fn elementwise(
+    pub(super) fn elementwise(
         &self,
         entry: &'static str,
         sources: &[&'static Source],

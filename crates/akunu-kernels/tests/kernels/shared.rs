@@ -77,17 +77,18 @@ fn params() -> Vec<Layout> {
         AcrossRowsParams { own: u32, slot: u32, count: u32, positions: u32 }
         AddParams { cols: u32, scale: f32 }
         UnpackParams { inputs: u32, outputs: u32 }
-        RopeKvParams { heads: u32, kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32, epsilon: f32 }
+        RouteParams { experts: u32, top: u32, groups: u32, groups_used: u32, scale: f32, epsilon: f32, tolerance: f32 }
+        RopeKvParams { heads: u32, kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32, block: u32, epsilon: f32 }
         AttentionParams {
-            heads: u32, kv_heads: u32, head_dim: u32, positions: u32, scale: f32, soft_cap: f32, window: u32, ahead: u32,
-            rope_dims: u32, epsilon: f32, reach: u32, factor_step: u32, factors: u32, across: u32,
+            heads: u32, kv_heads: u32, head_dim: u32, positions: u32, block: u32, scale: f32, soft_cap: f32, window: u32,
+            ahead: u32, rope_dims: u32, epsilon: f32, reach: u32, factor_step: u32, factors: u32, across: u32,
         }
         HeadScoresParams {
             heads: u32, kv_heads: u32, head_dim: u32, positions: u32, scale: f32, head: u32, count: u32, out_stride: u32,
         }
         ArgmaxParams { vocab: u32, advance: u32 }
         SampleParams { vocab: u32, advance: u32 }
-        KvMoveParams { kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32 }
+        KvMoveParams { kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32, block: u32 }
     }
 }
 

@@ -5,11 +5,11 @@ use akunu_arch::tower::{Attention, Block, BlockKind, FeedForwardKind, QkNorm, Ro
 use akunu_arch::{Activation, ModelConfig, RopeStyle};
 
 use super::graph::{
-    Action, Attend, Columns, Graph, HeadRotation, Heads, Part, PositionBias, Product, QueryFactors,
-    TokenTypes, Value,
+    Action, Attend, Columns, Graph, HeadRotation, Heads, InputOrder, Part, PositionBias, Product,
+    QueryFactors, RowCount, Sorted, TokenTypes, Value,
 };
 use super::weights::{Matrix, RopeTable, Tensors, position_bias, query_factors};
-use crate::ops::RowSet;
+use crate::ops::{GluKind, RowSet};
 use crate::plan::PlanError;
 use crate::{BufferId, Card};
 
@@ -45,6 +45,8 @@ pub(super) struct Blocks<'a, 'w> {
     states: Vec<Value>,
     /// cos and sin of each set of RoPE frequencies.
     angles: Vec<Value>,
+    /// Values whose columns were put into the order of a matrix, and what became of them.
+    reordered: Vec<(Value, InputOrder, Value)>,
 }
 
 impl<'a, 'w> Blocks<'a, 'w> {
@@ -70,6 +72,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             graph,
             states,
             angles,
+            reordered: Vec::new(),
         })
     }
 
@@ -110,6 +113,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
                     self.attend(block.layer.unwrap_or(0), self.state(*x), *attention)?
                 }
                 BlockKind::Feed { x, kind } => self.feed(block.layer.unwrap_or(0), self.state(*x), *kind)?,
+                BlockKind::Experts { x } => self.experts(block.layer.unwrap_or(0), self.state(*x))?,
                 BlockKind::Add { residual, x, scale } => {
                     let (residual, x) = (self.state(*residual), self.state(*x));
                     let out = self.graph.value("hidden", self.config.hidden_size, RowSet::All);
@@ -202,8 +206,24 @@ impl<'a, 'w> Blocks<'a, 'w> {
     /// The product with one matrix, written to columns of a value.
     fn product(&mut self, x: Value, part: Part, out: Columns) {
         let label = part.label.clone();
+        let x = match &part.order {
+            Some(order) => self.reordered(x, order, &label),
+            None => x,
+        };
         let product = Product { out, ..Product::plain(x, part, out.of) };
         self.graph.push(label, Action::Product(product));
+    }
+
+    /// The value with its columns in another order. Products of the same value in the same order share it.
+    fn reordered(&mut self, x: Value, order: &InputOrder, label: &str) -> Value {
+        if let Some((_, _, out)) = self.reordered.iter().find(|(of, by, _)| *of == x && by == order) {
+            return *out;
+        }
+        let buffer = self.tensors.buffers.constant(&format!("{label}.order"), order);
+        let out = self.graph.value("reordered", self.graph.cols(x), RowSet::All);
+        self.graph.push(format!("{label}.order"), Action::Reorder { x, order: buffer, out });
+        self.reordered.push((x, order.clone(), out));
+        out
     }
 
     fn attend(&mut self, layer: usize, x: Value, attention: Attention) -> Result<Value, PlanError> {
@@ -225,23 +245,32 @@ impl<'a, 'w> Blocks<'a, 'w> {
                     self.normed_product(layer, name, (x, part, to), [count, heads.dim])?
                 }
                 Some(QkNorm::Row) => self.normed_product(layer, name, (x, part, to), [1, outputs])?,
-                Some(QkNorm::Head) | None => self.product(x, part, to),
+                Some(QkNorm::Head | QkNorm::HeadAfterRope) | None => self.product(x, part, to),
             }
         }
         let part = self.part(layer, "attn_v", "v", [kv_size, inputs])?;
         self.product(x, part, Columns { of: qkv, first: q_size + kv_size });
         let norms = match attention.qk_norm {
-            Some(QkNorm::Head) => Some(self.head_norms(layer, heads)?),
+            Some(QkNorm::Head | QkNorm::HeadAfterRope) => Some(self.head_norms(layer, heads)?),
             _ => None,
         };
         let angles = attention.rotation.map(|rotation| self.angles[self.rope_index(rotation)]);
-        let rotation = HeadRotation { rope: angles.map(|angles| (self.rope_style(), angles)), norms };
+        let norm_last = attention.qk_norm == Some(QkNorm::HeadAfterRope);
+        let rotation =
+            HeadRotation { rope: angles.map(|angles| (self.rope_style(), angles)), norms, norm_last };
         let q = self.graph.value("q", q_size, RowSet::All);
         self.graph.push(
             label("rope_kv"),
             Action::RopeKv { layer: cached, heads, rotation, qkv, unfinished: None, q: Some(q) },
         );
         let attended = self.graph.value("attn", q_size, RowSet::All);
+        let sinks = match attention.sinks {
+            true => {
+                let name = format!("{}blk.{layer}.attn_sinks.weight", self.prefix);
+                Some(self.tensors.vector(&name, &[heads.count], 0.0, 1.0)?)
+            }
+            false => None,
+        };
         let attend = Attend {
             layer: cached,
             heads,
@@ -250,6 +279,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             rotation: None,
             position_bias: self.position_bias,
             query_factors: self.query_factors,
+            sinks,
             across: false,
             out: attended,
         };
@@ -273,6 +303,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             rotation: None,
             position_bias: None,
             query_factors: None,
+            sinks: None,
             across: true,
             out: attended,
         };
@@ -332,11 +363,23 @@ impl<'a, 'w> Blocks<'a, 'w> {
     }
 
     fn feed(&mut self, layer: usize, x: Value, kind: FeedForwardKind) -> Result<Value, PlanError> {
+        self.feed_of(layer, x, kind, ("", self.config.ffn_size))
+    }
+
+    /// A feed-forward part whose tensors and labels end with `suffix`.
+    fn feed_of(
+        &mut self,
+        layer: usize,
+        x: Value,
+        kind: FeedForwardKind,
+        (suffix, ffn): (&str, usize),
+    ) -> Result<Value, PlanError> {
         let config = self.config;
         let activation = self.activation();
-        let (inputs, ffn) = (self.graph.cols(x), config.ffn_size);
+        let inputs = self.graph.cols(x);
         let mut half = |name: &str| {
-            let part = self.part(layer, &format!("ffn_{name}"), &format!("ffn_{name}"), [ffn, inputs])?;
+            let full = format!("ffn_{name}{suffix}");
+            let part = self.part(layer, &full, &full, [ffn, inputs])?;
             let out = self.graph.value(name, ffn, RowSet::All);
             self.product(x, part, Columns { of: out, first: 0 });
             Ok::<_, PlanError>(out)
@@ -346,18 +389,108 @@ impl<'a, 'w> Blocks<'a, 'w> {
                 let (gate, up) = (half("gate")?, half("up")?);
                 let out = self.graph.value("act", ffn, RowSet::All);
                 let glu = Action::Glu { activation, gate, up, out };
-                self.graph.push(format!("layer.{layer}.ffn_act"), glu);
+                self.graph.push(format!("layer.{layer}.ffn_act{suffix}"), glu);
                 out
+            }
+            // Only experts of these families are of this kind.
+            FeedForwardKind::Clamped => {
+                return Err(PlanError::MissingTensor(format!("blk.{layer}.ffn_gate_inp.weight")));
             }
             FeedForwardKind::Plain => {
                 let up = half("up")?;
                 let out = self.graph.value("act", ffn, RowSet::All);
                 let activate =
                     Action::Activate { activation, x: up, unfinished: None, rows: RowSet::All, out };
-                self.graph.push(format!("layer.{layer}.ffn_act"), activate);
+                self.graph.push(format!("layer.{layer}.ffn_act{suffix}"), activate);
                 out
             }
         };
-        self.project(layer, out, ["ffn_down", "ffn_down"], config.hidden_size)
+        let down = format!("ffn_down{suffix}");
+        self.project(layer, out, [&down, &down], config.hidden_size)
+    }
+
+    /// A router, and the experts that it chooses: rows are sorted by expert, multiplied, and added up where they were.
+    fn experts(&mut self, layer: usize, x: Value) -> Result<Value, PlanError> {
+        let config = self.config;
+        let experts = config.experts.ok_or_else(|| {
+            let router = format!("blk.{layer}.ffn_gate_inp.weight");
+            PlanError::Unsupported(format!(
+                "{router} is a router, but the file does not say how many experts there are"
+            ))
+        })?;
+        let (count, top, ffn) = (experts.count, experts.used, experts.ffn_size);
+        let inputs = self.graph.cols(x);
+        let label = |part: &str| format!("layer.{layer}.{part}");
+
+        let router = self.part(layer, "ffn_gate_inp", "router", [count, inputs])?.in_order()?;
+        let logits = self.graph.value("router", count, RowSet::All);
+        self.product(x, router, Columns { of: logits, first: 0 });
+        let correction = format!("{}blk.{layer}.exp_probs_b.bias", self.prefix);
+        let bias = match self.tensors.has(&correction) {
+            true => Some(self.tensors.vector(&correction, &[count], 0.0, 1.0)?),
+            false => None,
+        };
+        let picks = self.graph.value("picks", top, RowSet::All);
+        let shares = self.graph.value("shares", top, RowSet::All);
+        self.graph.push(label("route"), Action::Route { experts, logits, bias, picks, shares });
+
+        let gate = self.expert_part(layer, "gate", [count, ffn, inputs])?;
+        let up = self.expert_part(layer, "up", [count, ffn, inputs])?;
+        let down = self.expert_part(layer, "down", [count, config.hidden_size, ffn])?;
+        if gate.bias.is_some() != up.bias.is_some() {
+            let problem =
+                format!("layer {layer}: only one of the gate and up matrices of experts has a bias");
+            return Err(PlanError::Unsupported(problem));
+        }
+        if gate.matrix.dtype != up.matrix.dtype {
+            let types = format!("{} and {}", gate.matrix.dtype, up.matrix.dtype);
+            let problem = format!(
+                "layer {layer}: the gate and up matrices of experts are {types}; they have to be alike"
+            );
+            return Err(PlanError::Unsupported(problem));
+        }
+        let sorted_x = self.graph.counted("sorted", inputs, RowCount::Times(top));
+        let sorted = Sorted { experts, starts: self.graph.counted("starts", count + 1, RowCount::One) };
+        let places = self.graph.value("places", top, RowSet::All);
+        let readers = vec![gate.matrix.dtype];
+        self.graph.push(label("gather"), Action::Gather { picks, x, readers, out: sorted_x, sorted, places });
+        let glu = match self.card.feed {
+            FeedForwardKind::Clamped => GluKind::Clamped,
+            FeedForwardKind::Gated | FeedForwardKind::Plain => GluKind::Plain(self.activation()),
+        };
+        let act = self.graph.counted("experts_act", ffn, RowCount::Times(top));
+        let glu = Action::ExpertGlu { glu, x: sorted_x, sorted, gate, up, out: act };
+        self.graph.push(label("experts_glu"), glu);
+        let y = self.graph.counted("experts_out", config.hidden_size, RowCount::Times(top));
+        self.graph.push(label("experts_down"), Action::ExpertProduct { x: act, sorted, part: down, out: y });
+
+        let shared = self.shared_expert(layer, x)?;
+        let out = self.graph.value("projected", config.hidden_size, RowSet::All);
+        self.graph.push(label("combine"), Action::Combine { y, places, shares, shared, residual: None, out });
+        Ok(out)
+    }
+
+    /// The matrices of a layer's experts, one after the other.
+    fn expert_part(&mut self, layer: usize, name: &str, shape: [usize; 3]) -> Result<Part, PlanError> {
+        let label = format!("layer.{layer}.experts_{name}");
+        self.tensors.stacked(&format!("{}blk.{layer}.ffn_{name}_exps", self.prefix), label, shape)
+    }
+
+    /// The expert that all rows share and the logits of its gate, as far as the layer has them.
+    fn shared_expert(&mut self, layer: usize, x: Value) -> Result<Option<(Value, Option<Value>)>, PlanError> {
+        let name = |part: &str| format!("{}blk.{layer}.{part}.weight", self.prefix);
+        let Some(ffn) = self.tensors.rows(&name("ffn_up_shexp")) else { return Ok(None) };
+        let gate_name = name("ffn_gate_inp_shexp");
+        let shared = self.feed_of(layer, x, FeedForwardKind::Gated, ("_shexp", ffn))?;
+        if !self.tensors.has(&gate_name) {
+            return Ok(Some((shared, None)));
+        }
+        let inputs = self.graph.cols(x);
+        let label = format!("layer.{layer}.shared_gate");
+        let matrix = self.tensors.row(&gate_name, inputs)?;
+        let gate = self.graph.value("shared_gate", 1, RowSet::All);
+        let part = Part { label, matrix, bias: None, order: None };
+        self.product(x, part, Columns { of: gate, first: 0 });
+        Ok(Some((shared, Some(gate))))
     }
 }

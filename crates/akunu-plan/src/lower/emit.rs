@@ -1,11 +1,13 @@
 //! Emits the operations of a graph as commands: one each, or several if the device lacks a kernel for it.
 
+use akunu_arch::ExpertFacts;
 use akunu_arch::tower::Rotation;
 
 use super::KvLayout;
-use super::forms::{Shape, ValueForms};
+use super::forms::{Shape, ValueForms, unhalved};
 use super::graph::{
-    Action, Attend, Columns, Form, Graph, HeadRotation, Heads, Part, Product, TokenTypes, Unfinished, Value,
+    Action, Attend, Columns, Form, Graph, HeadRotation, Heads, Part, Product, RowCount, Sorted, TokenTypes,
+    Unfinished, Value,
 };
 use super::pass::needs_unpacking;
 use super::place::{Placed, Places};
@@ -13,13 +15,16 @@ use super::weights::{Matrix, Norm, RopeTable};
 use crate::ops::{
     self, AcrossRows, AcrossRowsOperands, AcrossRowsParams, Activate, ActivateOperands, Add, AddOperands,
     AddParams, AddPositions, AddPositionsOperands, AddPositionsParams, AnglesOperands, AnglesParams, Argmax,
-    ArgmaxOperands, ArgmaxParams, Attention, AttentionOperands, AttentionParams, ElementParams, Embed,
-    EmbedOperands, EmbedParams, F16, F32, Forms, Glu, GluMatmul, GluMatmulOperands, GluMatmulParams,
-    GluOperands, HalfMatmul, HalfMatmulOperands, HeadNorm, HeadNormOperands, HeadNormParams, HeadScores,
-    HeadScoresOperands, HeadScoresParams, Input, InputForm, Matmul, MatmulOperands, MatmulParams, NormAdd,
-    NormAddOperands, NormOperands, NormParams, Op, Pool, PoolKind, PoolOperands, Q8, Qkv, QkvOperands,
-    QkvParams, Queries, RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands, RowSet, Rows,
-    U32, Unfold, UnfoldOperands, UnfoldParams, Unpack, UnpackOperands, UnpackParams, Weight,
+    ArgmaxOperands, ArgmaxParams, Attention, AttentionOperands, AttentionParams, Combine, CombineOperands,
+    CombineParams, ElementParams, Embed, EmbedOperands, EmbedParams, ExpertGlu, ExpertGluOperands,
+    ExpertMatmul, ExpertMatmulOperands, ExpertParams, F16, F32, Forms, Gather, GatherOperands, GatherParams,
+    Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands, HalfMatmul, HalfMatmulOperands,
+    HeadNorm, HeadNormOperands, HeadNormParams, HeadScores, HeadScoresOperands, HeadScoresParams, Indices,
+    Input, InputForm, Matmul, MatmulOperands, MatmulParams, NormAdd, NormAddOperands, NormOperands,
+    NormParams, Op, Order, Pool, PoolKind, PoolOperands, Q8, Qkv, QkvOperands, QkvParams, Queries, Reorder,
+    ReorderOperands, RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands, Route,
+    RouteOperands, RouteParams, RowSet, Rows, U32, Unfold, UnfoldOperands, UnfoldParams, Unpack,
+    UnpackOperands, UnpackParams, Weight,
 };
 use crate::table::Binding;
 use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, TableIo};
@@ -43,7 +48,7 @@ impl From<&Matrix> for Weight<Binding> {
     fn from(matrix: &Matrix) -> Weight<Binding> {
         Weight {
             quants: matrix.buffer.into(),
-            scales_offsets: matrix.scales_offsets.map(|planes| planes.map(Binding::from)),
+            scales_offsets: matrix.scales_offsets.map(|plane| plane.map(Binding::from)),
         }
     }
 }
@@ -122,6 +127,11 @@ impl Emitter<'_> {
                 };
                 self.push(label, Unfold.command(operands, params));
             }
+            Action::Reorder { x, order, out } => {
+                let order = Order((*order).into());
+                let operands = ReorderOperands { x: self.f32s(*x), order, out: self.f32s(*out) };
+                self.push(label, Reorder.command(operands, self.elements(*out)));
+            }
             Action::AddPositions { x, positions, types, out } => {
                 self.add_positions(label, *x, (*positions, *types), *out);
             }
@@ -164,6 +174,82 @@ impl Emitter<'_> {
                     out: self.f32s(*out),
                 };
                 self.push(label, Pool { kind: *kind }.command(operands, self.elements(*out)));
+            }
+            Action::Route { experts, logits, bias, picks, shares } => {
+                let operands = RouteOperands {
+                    logits: self.f32s(*logits),
+                    bias: bias.map(|bias| F32(bias.into())),
+                    picks: self.indices(*picks),
+                    shares: self.f32s(*shares),
+                };
+                let (op, params) = route(experts, bias.is_some());
+                self.push(label, op.command(operands, params));
+            }
+            Action::Gather { picks, x, readers: _, out, sorted, places } => {
+                let form = self.forms.written(*out);
+                let operands = GatherOperands {
+                    picks: self.indices(*picks),
+                    x: self.bind_forms(form, *x),
+                    out: self.bind_forms(form, *out),
+                    starts: self.indices(sorted.starts),
+                    places: self.indices(*places),
+                };
+                let params = GatherParams {
+                    cols: self.cols(*x),
+                    experts: sorted.experts.count as u32,
+                    top: sorted.experts.used as u32,
+                };
+                self.push(label, Gather { form }.command(operands, params));
+            }
+            Action::ExpertGlu { glu, x, sorted, gate, up, out } => {
+                let forms = self.forms.written(*out);
+                let (input, q8) = self.input(*x, &gate.matrix);
+                let bias = |part: &Part| part.bias.map(|bias| F32(bias.into()));
+                let operands = ExpertGluOperands {
+                    x: input,
+                    starts: self.indices(sorted.starts),
+                    gate_weight: (&gate.matrix).into(),
+                    up_weight: (&up.matrix).into(),
+                    out: self.bind_forms(forms, *out),
+                    gate_bias: bias(gate),
+                    up_bias: bias(up),
+                };
+                let op = ExpertGlu {
+                    weight: gate.matrix.dtype,
+                    q8,
+                    bias: gate.bias.is_some(),
+                    glu: *glu,
+                    out: forms,
+                };
+                self.push(label, op.command(operands, self.expert_params(*x, sorted, *out)));
+            }
+            Action::ExpertProduct { x, sorted, part, out } => {
+                let (input, q8) = self.input(*x, &part.matrix);
+                let operands = ExpertMatmulOperands {
+                    x: input,
+                    starts: self.indices(sorted.starts),
+                    weight: (&part.matrix).into(),
+                    out: self.f32s(*out),
+                    bias: part.bias.map(|bias| F32(bias.into())),
+                };
+                let op = ExpertMatmul { weight: part.matrix.dtype, q8, bias: part.bias.is_some() };
+                self.push(label, op.command(operands, self.expert_params(*x, sorted, *out)));
+            }
+            Action::Combine { y, places, shares, shared, residual, out } => {
+                let gate = shared.and_then(|(_, gate)| gate);
+                let operands = CombineOperands {
+                    y: self.f32s(*y),
+                    places: self.indices(*places),
+                    shares: self.f32s(*shares),
+                    out: self.f32s(*out),
+                    shared: shared.map(|(shared, _)| self.f32s(shared)),
+                    gate: gate.map(|gate| self.f32s(gate)),
+                    residual: residual.map(|residual| self.f32s(residual)),
+                };
+                let op =
+                    Combine { shared: shared.is_some(), gated: gate.is_some(), residual: residual.is_some() };
+                let params = CombineParams { cols: self.cols(*out), top: self.cols(*places) };
+                self.push(label, op.command(operands, params));
             }
             Action::Add { residual, x, scale, out } => {
                 let operands =
@@ -267,7 +353,7 @@ impl Emitter<'_> {
 
     fn norm(&mut self, label: &str, norm: &Norm, x: Value, rows: RowSet, out: Value) {
         let forms = self.forms.written(out);
-        let pick = rows == RowSet::Logits && self.graph.values[x.0].rows == RowSet::All;
+        let pick = rows == RowSet::Logits && self.graph.values[x.0].rows == RowCount::Of(RowSet::All);
         let operands = NormOperands {
             x: self.f32s(x),
             weight: F32(norm.weight.into()),
@@ -280,7 +366,7 @@ impl Emitter<'_> {
     }
 
     fn product(&mut self, label: &str, product: &Product) {
-        let forms = product.parts.iter().map(|part| self.shape.form_of(part.matrix.dtype, product.rows));
+        let forms = product.parts.iter().map(|part| self.shape.form_of(product.reads(part.matrix.dtype)));
         let in_halves = forms.clone().all(|form| form == Form::F16);
         match &product.parts[..] {
             _ if in_halves => self.half_product(label, product),
@@ -410,7 +496,7 @@ impl Emitter<'_> {
         (qkv, unfinished, q): (Value, Option<&Unfinished>, Option<Value>),
     ) {
         let context = self.shape.context;
-        let (k_cache, v_cache) = context.kv.layer(layer);
+        let (kv, k_cache, v_cache) = context.cache(layer);
         let norm = |part: usize| rotation.norms.map(|norms| F32(norms[part].into()));
         let bias =
             |part: usize| unfinished.and_then(|left| left.biases.get(part)).map(|bias| F32((*bias).into()));
@@ -427,21 +513,25 @@ impl Emitter<'_> {
             v_cache,
             q_norm: norm(0),
             k_norm: norm(1),
+            blocks: kv.table(),
         };
         let params = RopeKvParams {
             heads: if q.is_some() { heads.count as u32 } else { 0 },
             kv_heads: heads.kv as u32,
             head_dim: heads.dim as u32,
             rope_dims: self.rope_dims(rotation),
-            positions: context.kv.positions,
+            positions: kv.positions,
+            block: kv.block,
             epsilon: context.config.norm_epsilon,
         };
         let op = RopeKv {
             style: rotation.rope.map(|(style, _)| style),
             qk_norm: rotation.norms.is_some(),
+            norm_last: rotation.norm_last,
             kv: context.options.kv,
             input: unfinished.map_or(InputForm::F32, Unfinished::form),
             queries: q.is_some(),
+            paged: kv.blocks.is_some(),
         };
         self.push(label, op.command(operands, params));
     }
@@ -451,11 +541,14 @@ impl Emitter<'_> {
         let config = context.config;
         let forms = self.forms.written(attend.out);
         let rotation = attend.rotation.as_ref();
-        let (kv, rows) = match attend.across {
-            true => (self.across(), self.across_rows()),
-            false => (context.kv, self.rows()),
+        let ((kv, k_cache, v_cache), rows) = match attend.across {
+            true => {
+                let kv = self.across();
+                let (k_cache, v_cache) = kv.layer(attend.layer);
+                ((kv, k_cache, v_cache), self.across_rows())
+            }
+            false => (context.cache(attend.layer), self.rows()),
         };
-        let (k_cache, v_cache) = kv.layer(attend.layer);
         let norm = |part: usize| rotation.and_then(|r| r.norms).map(|norms| F32(norms[part].into()));
         let operands = AttentionOperands {
             q: Queries(self.f32s(attend.q)),
@@ -468,6 +561,8 @@ impl Emitter<'_> {
             k_norm: norm(1),
             position_bias: attend.position_bias.map(|bias| F32(bias.buffer.into())),
             query_factors: attend.query_factors.map(|factors| F32(factors.buffer.into())),
+            sinks: attend.sinks.map(|sinks| F32(sinks.into())),
+            blocks: kv.table(),
         };
         let heads = attend.heads;
         let params = AttentionParams {
@@ -475,6 +570,7 @@ impl Emitter<'_> {
             kv_heads: heads.kv as u32,
             head_dim: heads.dim as u32,
             positions: kv.positions,
+            block: kv.block,
             scale: context.attention_scale(),
             soft_cap: config.attention_soft_cap.unwrap_or(0.0),
             window: attend.window.map_or(0, |window| window.behind as u32),
@@ -494,6 +590,8 @@ impl Emitter<'_> {
             rope,
             position_bias: attend.position_bias.is_some(),
             query_factors: attend.query_factors.is_some(),
+            sinks: attend.sinks.is_some(),
+            paged: kv.blocks.is_some(),
         };
         self.push(label, op.command(operands, params));
     }
@@ -512,6 +610,15 @@ impl Emitter<'_> {
                 let command = Round { out: form }.command(operands, self.elements(value));
                 self.push(format!("{prefix}{role}_{name}"), command);
             }
+        }
+    }
+
+    fn expert_params(&self, x: Value, sorted: &Sorted, out: Value) -> ExpertParams {
+        ExpertParams {
+            inputs: self.cols(x),
+            outputs: self.cols(out),
+            experts: sorted.experts.count as u32,
+            top: sorted.experts.used as u32,
         }
     }
 
@@ -557,6 +664,11 @@ impl Emitter<'_> {
         F32(need(self.places[&value].f32, "f32", value).into())
     }
 
+    fn indices(&self, value: Value) -> Indices<Binding> {
+        let F32(binding) = self.f32s(value);
+        Indices(binding)
+    }
+
     fn columns(&self, columns: Columns) -> F32<Binding> {
         let F32(Binding { buffer, .. }) = self.f32s(columns.of);
         F32(Binding { buffer, offset: columns.first as u64 * 4 })
@@ -568,16 +680,17 @@ impl Emitter<'_> {
     }
 
     fn product_input(&self, product: &Product, matrix: &Matrix) -> (Input<Binding>, bool) {
-        match self.shape.form_of(matrix.dtype, product.rows) {
+        match self.shape.form_of(product.reads(matrix.dtype)) {
             Form::Q8 => (Input::Q8(self.q8s(product.x)), true),
             Form::F32 | Form::F16 => (Input::F32(self.f32s(product.x)), false),
         }
     }
 
+    /// The input of a product that does not multiply in half precision.
     fn input(&self, x: Value, matrix: &Matrix) -> (Input<Binding>, bool) {
-        match self.shape.form_of(matrix.dtype, RowSet::All) {
+        match unhalved(matrix.dtype) {
             Form::Q8 => (Input::Q8(self.q8s(x)), true),
-            Form::F32 | Form::F16 => (Input::F32(self.f32s(x)), false),
+            _ => (Input::F32(self.f32s(x)), false),
         }
     }
 
@@ -608,4 +721,24 @@ impl Emitter<'_> {
 /// `place` has allocated every value in the forms that are written and read.
 fn need<T>(buffer: Option<T>, form: &str, value: Value) -> T {
     buffer.unwrap_or_else(|| panic!("{value:?} has no buffer for its {form} form"))
+}
+
+fn route(experts: &ExpertFacts, corrected: bool) -> (Route, RouteParams) {
+    let (router, [groups, used]) = (experts.router, experts.groups);
+    let op = Route {
+        scores: router.scores,
+        normalised: experts.normalised,
+        corrected,
+        groups: (groups > 1).then_some(router.rank),
+    };
+    let params = RouteParams {
+        experts: experts.count as u32,
+        top: experts.used as u32,
+        groups: groups as u32,
+        groups_used: used as u32,
+        scale: experts.scale,
+        epsilon: if experts.normalised { router.epsilon } else { 0.0 },
+        tolerance: router.tolerance,
+    };
+    (op, params)
 }

@@ -27,6 +27,7 @@ pub(crate) fn plan_encoder(
         context: options.longest,
         slots: 1,
         kv: options.kv,
+        kv_bytes: None,
         prefill_rows: options.rows,
         prefill_logit_rows: options.texts,
         chain: 1,
@@ -67,6 +68,7 @@ pub(crate) fn plan_encoder(
         folds: false,
         half_products: capabilities.half_products,
         kv,
+        windows: None,
         across: None,
     };
     let spec = Spec { name: "encode", rows: options.rows, logit_rows: options.texts, steps: 1, io: None };
@@ -100,8 +102,11 @@ fn shared_cache(
         k: buffers.add("encode.k", bytes, BufferKind::Scratch),
         v: buffers.add("encode.v", bytes, BufferKind::Scratch),
         positions,
+        logical: positions,
         slot_positions: positions,
         alignment: alignment as u32,
+        blocks: None,
+        block: 0,
         layer_bytes: 0,
     })
 }
@@ -142,7 +147,7 @@ impl End {
         let part = |tensors: &mut Tensors<'_>, name: &str, inputs: usize| {
             let weight = format!("{name}.weight");
             let Some(outputs) = tensors.rows(&weight) else { return Ok::<_, PlanError>(None) };
-            tensors.part(name, name.into(), [outputs, inputs]).map(Some)
+            tensors.part(name, name.into(), [outputs, inputs])?.in_order().map(Some)
         };
         match output {
             EncodeOutput::Vectors(pooling) => {

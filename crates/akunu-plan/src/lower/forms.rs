@@ -18,13 +18,15 @@ pub(super) struct Shape<'a> {
 }
 
 impl Shape<'_> {
-    /// The form in which a product with these weights reads its input. Only few rows need logits and the output matrix
-    /// is large, so it is not converted to f16.
-    pub fn form_of(&self, dtype: DType, rows: RowSet) -> Form {
-        if self.halves && rows == RowSet::All && dtype != DType::F32 {
-            return Form::F16;
+    /// The form in which an operation reads a value. Only few rows need logits and the output matrix is large, so it is
+    /// not converted to f16.
+    pub fn form_of(&self, how: Read) -> Form {
+        match how {
+            Read::F32 => Form::F32,
+            Read::F16 => Form::F16,
+            Read::Input(dtype, RowSet::All) if self.halves && dtype != DType::F32 => Form::F16,
+            Read::Input(dtype, _) | Read::Unhalved(dtype) => unhalved(dtype),
         }
-        if dtype.is_quantised() { Form::Q8 } else { Form::F32 }
     }
 
     /// The forms that an operation writes, out of those that are wanted.
@@ -33,7 +35,9 @@ impl Shape<'_> {
             Action::Norm { .. }
             | Action::Activate { .. }
             | Action::Glu { .. }
-            | Action::GluProduct { .. } => wanted,
+            | Action::GluProduct { .. }
+            | Action::ExpertGlu { .. } => wanted,
+            Action::Gather { out, .. } if *out == value => wanted,
             Action::Product(product) if product.leaves_f16 => OutputForms::F16,
             Action::Product(product) if product.defers.is_some_and(|defers| defers.normed == value) => wanted,
             Action::Attend(attend) if self.attention_writes(attend.heads, wanted) => wanted,
@@ -49,6 +53,11 @@ impl Shape<'_> {
     }
 }
 
+/// The form in which a product reads its input that does not multiply in half precision.
+pub(super) fn unhalved(dtype: DType) -> Form {
+    if dtype.is_quantised() { Form::Q8 } else { Form::F32 }
+}
+
 /// The forms of a graph's values, by value.
 #[derive(Debug)]
 pub(super) struct ValueForms {
@@ -62,12 +71,8 @@ impl ValueForms {
     pub fn new(graph: &Graph, shape: &Shape<'_>) -> ValueForms {
         let mut read: Vec<Vec<Form>> = vec![vec![]; graph.values.len()];
         for (value, how) in graph.steps.iter().flat_map(|step| step.action.reads()) {
-            read[value.0].push(match how {
-                Read::F32 => Form::F32,
-                Read::F16 => Form::F16,
-                Read::Input(dtype, rows) => shape.form_of(dtype, rows),
-            });
-            if matches!(how, Read::Input(..)) && shape.context.options.keep_inputs {
+            read[value.0].push(shape.form_of(how));
+            if matches!(how, Read::Input(..) | Read::Unhalved(_)) && shape.context.options.keep_inputs {
                 read[value.0].push(Form::F32);
             }
         }

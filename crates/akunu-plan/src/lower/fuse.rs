@@ -24,13 +24,14 @@ pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
         join_gate_and_up(&mut graph);
     }
     norm_then_add(&mut graph);
-    add_in_product(&mut graph);
+    add_at_once(&mut graph);
     if rules.folds {
         defer_norms(&mut graph);
         rotate_in_attention(&mut graph);
     }
     leave_queries(&mut graph);
     if rules.halves {
+        read_with_experts(&mut graph);
         finish_in_activation(&mut graph);
         if rules.kv != KvType::Q8_0 {
             finish_in_cache(&mut graph);
@@ -139,8 +140,8 @@ fn norm_then_add(graph: &mut Graph) {
     }
 }
 
-/// Combines a product with the addition of its output to the residual.
-fn add_in_product(graph: &mut Graph) {
+/// Combines a product, or the sum of experts, with the addition of its output to the residual.
+fn add_at_once(graph: &mut Graph) {
     for at in 0..graph.steps.len().saturating_sub(1) {
         let Some(Action::Add { residual, x, scale, out }) = graph.steps.get(at + 1).map(|step| &step.action)
         else {
@@ -148,10 +149,13 @@ fn add_in_product(graph: &mut Graph) {
         };
         let (residual, x, scale, out) = (*residual, *x, *scale, *out);
         let only = graph.uses(x) == 1;
-        let Some(Step { action: Action::Product(product), .. }) = graph.steps.get_mut(at) else { continue };
-        if product.out.of == x && product.residual.is_none() && scale == 1.0 && only {
-            product.residual = Some(residual);
-            product.out.of = out;
+        let (added, written) = match &mut graph.steps[at].action {
+            Action::Product(product) => (&mut product.residual, &mut product.out.of),
+            Action::Combine { residual, out, .. } => (residual, out),
+            _ => continue,
+        };
+        if *written == x && added.is_none() && scale == 1.0 && only {
+            (*added, *written) = (Some(residual), out);
             graph.steps.remove(at + 1);
         }
     }
@@ -200,7 +204,7 @@ fn may_divide(action: &Action, value: Value) -> bool {
     }
 }
 
-/// Attention over one row applies RoPE itself.
+/// Attention over one row applies RoPE itself, unless norms follow it.
 fn rotate_in_attention(graph: &mut Graph) {
     for at in 0..graph.steps.len().saturating_sub(1) {
         let Some(Action::RopeKv { rotation, qkv, q, .. }) = graph.steps.get(at).map(|step| &step.action)
@@ -209,7 +213,7 @@ fn rotate_in_attention(graph: &mut Graph) {
         };
         let (rotation, qkv, q) = (*rotation, *qkv, *q);
         let Some(Step { action: Action::Attend(attend), label }) = graph.steps.get(at + 1) else { continue };
-        if q == Some(attend.q) {
+        if q == Some(attend.q) && !rotation.norm_last {
             let action = Action::Attend(Attend { q: qkv, rotation: Some(rotation), ..attend.clone() });
             let step = Step { label: label.clone(), action };
             replace(graph, at, 2, step);
@@ -251,6 +255,21 @@ fn leave_queries(graph: &mut Graph) {
     }
 }
 
+/// Products of what experts read, too (routers, and experts that all rows share), read it in the form that these read:
+/// no operation writes all forms, and a router in half precision would choose others.
+fn read_with_experts(graph: &mut Graph) {
+    let gathered = graph.steps.iter().filter_map(|step| match step.action {
+        Action::Gather { x, .. } => Some(x),
+        _ => None,
+    });
+    let gathered: Vec<Value> = gathered.collect();
+    for step in &mut graph.steps {
+        if let Action::Product(product) = &mut step.action {
+            product.unhalved = gathered.contains(&product.x);
+        }
+    }
+}
+
 /// What the reader of a product that leaves f16 has to know.
 struct LeftInF16 {
     scales_of: Value,
@@ -264,7 +283,10 @@ fn can_leave_f16(graph: &Graph, step: &Step) -> Option<LeftInF16> {
     let product = plain_product(step)?;
     let is_normed = |step: &Step| matches!(&step.action, Action::Norm { out, rows: RowSet::All, .. } if *out == product.x);
     let part = &product.parts[0];
-    let can = part.matrix.dtype != DType::F32 && product.soft_cap == 0.0 && graph.steps.iter().any(is_normed);
+    let can = part.matrix.dtype != DType::F32
+        && product.soft_cap == 0.0
+        && !product.unhalved
+        && graph.steps.iter().any(is_normed);
     can.then_some(LeftInF16 { scales_of: product.x, bias: part.bias })
 }
 

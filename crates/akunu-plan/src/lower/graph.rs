@@ -1,11 +1,14 @@
 //! A pass before it has buffers: plain operations over values. `blocks` builds it from a tower, `fuse` rewrites it for
 //! a device, `place` assigns buffers to its values, and `emit` converts it to commands.
 
+use std::sync::Arc;
+
 use super::weights::{Matrix, Norm};
-use crate::ops::{InputForm, PoolKind, RowSet};
+use crate::ops::{GluKind, InputForm, PoolKind, RowSet};
+use crate::plan::PlanError;
 use crate::{Activation, BufferId, DType, RopeStyle};
-use akunu_arch::ModelConfig;
 use akunu_arch::tower::{Rotation, Span};
+use akunu_arch::{ExpertFacts, ModelConfig};
 
 /// Rows of numbers that one operation computes and others read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,7 +20,30 @@ pub(super) struct ValueInfo {
     /// Name of its buffer. Values with the same role share buffers if they are not live at the same time.
     pub role: String,
     pub cols: usize,
-    pub rows: RowSet,
+    pub rows: RowCount,
+}
+
+/// How many rows a value has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowCount {
+    /// One for each row of the pass that it works on.
+    Of(RowSet),
+    /// So many for each row of the pass.
+    Times(usize),
+    /// One in all.
+    One,
+}
+
+impl RowCount {
+    /// The number, for a table with so many rows and logit rows.
+    pub fn of(self, rows: usize, logit_rows: usize) -> Option<usize> {
+        match self {
+            RowCount::Of(RowSet::All) => Some(rows),
+            RowCount::Of(RowSet::Logits) => Some(logit_rows),
+            RowCount::Times(times) => rows.checked_mul(times),
+            RowCount::One => Some(1),
+        }
+    }
 }
 
 /// The form in which an operation reads a value.
@@ -37,6 +63,8 @@ pub(super) enum Read {
     F16,
     /// As the input of a product with weights of this type, which determines the form.
     Input(DType, RowSet),
+    /// The same, of a product that never multiplies in half precision.
+    Unhalved(DType),
 }
 
 #[derive(Clone, Debug)]
@@ -53,6 +81,9 @@ pub(super) struct Columns {
     pub first: usize,
 }
 
+/// The input of the model at each place of a matrix's rows.
+pub(super) type InputOrder = Arc<[u32]>;
+
 /// A matrix of a product.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
@@ -60,6 +91,26 @@ pub(super) struct Part {
     pub label: String,
     pub matrix: Matrix,
     pub bias: Option<BufferId>,
+    /// The order in which the matrix stores its inputs, if it is not that of the model.
+    pub order: Option<InputOrder>,
+}
+
+impl Part {
+    /// The same, if the matrix stores its inputs in the order of the model.
+    pub fn in_order(self) -> Result<Part, PlanError> {
+        match self.order {
+            None => Ok(self),
+            Some(_) => Err(out_of_order(&self.label)),
+        }
+    }
+}
+
+/// The error for a matrix that stores its inputs in another order where that is not supported.
+pub(super) fn out_of_order(name: &str) -> PlanError {
+    PlanError::Unsupported(format!(
+        "{name} stores its inputs in another order (desc_act), and only products in layers support that: convert the \
+         folder with akunu quantize"
+    ))
 }
 
 /// `x · Wᵀ (+ bias) (+ residual)` for one or several matrices, whose outputs are adjacent.
@@ -77,6 +128,8 @@ pub(super) struct Product {
     pub defers: Option<DeferredNorm>,
     /// Writes f16 with the scales of `x`, which the reader applies.
     pub leaves_f16: bool,
+    /// Does not multiply in half precision, whatever other products do.
+    pub unhalved: bool,
 }
 
 impl Product {
@@ -92,7 +145,13 @@ impl Product {
             deferred: None,
             defers: None,
             leaves_f16: false,
+            unhalved: false,
         }
+    }
+
+    /// How it reads its input for one of its matrices.
+    pub fn reads(&self, weight: DType) -> Read {
+        if self.unhalved { Read::Unhalved(weight) } else { Read::Input(weight, self.rows) }
     }
 }
 
@@ -141,6 +200,14 @@ impl Heads {
     }
 }
 
+/// Rows that are sorted by expert.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Sorted {
+    pub experts: ExpertFacts,
+    /// Where the rows of each expert begin.
+    pub starts: Value,
+}
+
 /// Added to attention scores depending on the distance between key and query: f32, `[heads][2 · reach − 1]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PositionBias {
@@ -170,6 +237,8 @@ pub(super) struct HeadRotation {
     pub rope: Option<(RopeStyle, Value)>,
     /// Norms of each head of Q and K.
     pub norms: Option<[BufferId; 2]>,
+    /// The norms follow RoPE.
+    pub norm_last: bool,
 }
 
 impl HeadRotation {
@@ -189,6 +258,8 @@ pub(super) struct Attend {
     pub rotation: Option<HeadRotation>,
     pub position_bias: Option<PositionBias>,
     pub query_factors: Option<QueryFactors>,
+    /// A sink of each head.
+    pub sinks: Option<BufferId>,
     /// To the states of an encoder, and not to the sequence itself.
     pub across: bool,
     pub out: Value,
@@ -203,6 +274,12 @@ pub(super) enum Action {
         x: Value,
         frames: usize,
         middle: usize,
+        out: Value,
+    },
+    /// The columns of `x` in the order in which the matrices of the products that follow store their inputs.
+    Reorder {
+        x: Value,
+        order: BufferId,
         out: Value,
     },
     Embed {
@@ -265,6 +342,50 @@ pub(super) enum Action {
         out: Value,
         deferred: Option<Value>,
     },
+    /// The experts of each row and their shares.
+    Route {
+        experts: ExpertFacts,
+        logits: Value,
+        /// Added to scores for choosing.
+        bias: Option<BufferId>,
+        picks: Value,
+        shares: Value,
+    },
+    /// Sorts rows by expert.
+    Gather {
+        picks: Value,
+        x: Value,
+        /// The types of the matrices that will read the sorted rows.
+        readers: Vec<DType>,
+        out: Value,
+        sorted: Sorted,
+        places: Value,
+    },
+    /// `glu(x · Gᵀ, x · Uᵀ)` with the matrices of each row's expert. Both have a bias, or none.
+    ExpertGlu {
+        glu: GluKind,
+        x: Value,
+        sorted: Sorted,
+        gate: Part,
+        up: Part,
+        out: Value,
+    },
+    /// `x · Wᵀ (+ bias)` with the matrix of each row's expert.
+    ExpertProduct {
+        x: Value,
+        sorted: Sorted,
+        part: Part,
+        out: Value,
+    },
+    /// The sum of what a row's experts give, and the expert that all rows share, with the logits of its gate.
+    Combine {
+        y: Value,
+        places: Value,
+        shares: Value,
+        shared: Option<(Value, Option<Value>)>,
+        residual: Option<Value>,
+        out: Value,
+    },
     /// `residual + scale · x`.
     Add {
         residual: Value,
@@ -310,6 +431,10 @@ pub(super) struct Graph {
 
 impl Graph {
     pub fn value(&mut self, role: impl Into<String>, cols: usize, rows: RowSet) -> Value {
+        self.counted(role, cols, RowCount::Of(rows))
+    }
+
+    pub fn counted(&mut self, role: impl Into<String>, cols: usize, rows: RowCount) -> Value {
         self.values.push(ValueInfo { role: role.into(), cols, rows });
         Value(self.values.len() - 1)
     }
@@ -355,6 +480,7 @@ impl Action {
             Action::AddPositions { x, .. }
             | Action::Norm { x, .. }
             | Action::Pool { x, .. }
+            | Action::Reorder { x, .. }
             | Action::Unfold { x, .. } => vec![f32(*x)],
             Action::Activate { x, unfinished: None, .. } => vec![f32(*x)],
             Action::Activate { x, unfinished: Some(Unfinished { scales_of, .. }), .. } => {
@@ -362,11 +488,8 @@ impl Action {
             }
             Action::HeadNorm { x, .. } => vec![f32(x.of)],
             Action::Product(product) => {
-                let mut all: Vec<_> = product
-                    .parts
-                    .iter()
-                    .map(|part| (product.x, Read::Input(part.matrix.dtype, product.rows)))
-                    .collect();
+                let mut all: Vec<_> =
+                    product.parts.iter().map(|part| (product.x, product.reads(part.matrix.dtype))).collect();
                 all.extend(product.residual.into_iter().chain(product.deferred).map(f32));
                 all
             }
@@ -374,6 +497,28 @@ impl Action {
             Action::GluProduct { x, gate, up, deferred, .. } => {
                 let weights = [gate, up].map(|matrix| (*x, Read::Input(matrix.dtype, RowSet::All)));
                 weights.into_iter().chain(deferred.map(f32)).collect()
+            }
+            Action::Route { logits, .. } => vec![f32(*logits)],
+            Action::Gather { picks, x, readers, .. } => {
+                let forms = readers.iter().map(|dtype| (*x, Read::Unhalved(*dtype)));
+                forms.chain([f32(*picks)]).collect()
+            }
+            Action::ExpertGlu { x, sorted, gate, up, .. } => {
+                let weights = [gate, up].map(|part| (*x, Read::Unhalved(part.matrix.dtype)));
+                weights.into_iter().chain([f32(sorted.starts)]).collect()
+            }
+            Action::ExpertProduct { x, sorted, part, .. } => {
+                vec![(*x, Read::Unhalved(part.matrix.dtype)), f32(sorted.starts)]
+            }
+            Action::Combine { y, places, shares, shared, residual, .. } => {
+                let (shared, gate) = shared.map_or((None, None), |(shared, gate)| (Some(shared), gate));
+                [*y, *places, *shares]
+                    .into_iter()
+                    .chain(shared)
+                    .chain(gate)
+                    .chain(*residual)
+                    .map(f32)
+                    .collect()
             }
             Action::Add { x, residual, .. } | Action::NormAdd { x, residual, .. } => {
                 vec![f32(*x), f32(*residual)]
@@ -397,6 +542,7 @@ impl Action {
         match self {
             Action::Embed { out, .. }
             | Action::Unfold { out, .. }
+            | Action::Reorder { out, .. }
             | Action::AddPositions { out, .. }
             | Action::Activate { out, .. }
             | Action::Pool { out, .. }
@@ -404,8 +550,13 @@ impl Action {
             | Action::Norm { out, .. }
             | Action::Glu { out, .. }
             | Action::GluProduct { out, .. }
+            | Action::ExpertGlu { out, .. }
+            | Action::ExpertProduct { out, .. }
+            | Action::Combine { out, .. }
             | Action::Add { out, .. }
             | Action::NormAdd { out, .. } => vec![*out],
+            Action::Route { picks, shares, .. } => vec![*picks, *shares],
+            Action::Gather { out, sorted, places, .. } => vec![*out, sorted.starts, *places],
             Action::Product(product) => {
                 let deferred = product.defers.iter().flat_map(|defers| [defers.normed, defers.squares]);
                 [product.out.of].into_iter().chain(deferred).collect()

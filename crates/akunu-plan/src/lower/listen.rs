@@ -72,6 +72,7 @@ impl Encoder {
             folds: false,
             half_products: capabilities.half_products,
             kv: across,
+            windows: None,
             across: None,
         };
         let name = PassKind::Encode.name();
@@ -105,11 +106,11 @@ fn keys_and_values(
         let of = |part: &str| format!("blk.{layer}.cross_attn_{part}");
         let label = format!("layer.{layer}.across.{part}");
         let shape = [heads.kv_size(), config.hidden_size];
-        let part = tensors.part_beside(&of("v"), &of(part), label.clone(), shape)?;
+        let part = tensors.part_beside(&of("v"), &of(part), label.clone(), shape)?.in_order()?;
         let product = Product { out: Columns { of: kv, first }, ..Product::plain(states, part, kv) };
         graph.push(label, Action::Product(product));
     }
-    let rotation = HeadRotation { rope: None, norms: None };
+    let rotation = HeadRotation { rope: None, norms: None, norm_last: false };
     let write = Action::RopeKv { layer, heads, rotation, qkv: kv, unfinished: None, q: None };
     graph.push(format!("layer.{layer}.across.kv"), write);
     Ok(())
@@ -130,12 +131,16 @@ pub(super) fn across_layout(
         slot_positions.checked_mul(options.slots.div_ceil(options.beams)).ok_or_else(too_large)?;
     let layer_bytes = size(&[config.kv_head_count, positions, row])?;
     let bytes = layer_bytes.checked_mul(config.layer_count as u64).ok_or_else(too_large)?;
+    let positions = u32::try_from(positions).map_err(|_| too_large())?;
     Ok(Some(KvLayout {
         k: buffers.add("across.k", bytes, BufferKind::Kv),
         v: buffers.add("across.v", bytes, BufferKind::Kv),
-        positions: u32::try_from(positions).map_err(|_| too_large())?,
+        positions,
+        logical: positions,
         slot_positions: slot_positions as u32,
         alignment: keys.alignment() as u32,
+        blocks: None,
+        block: 0,
         layer_bytes,
     }))
 }

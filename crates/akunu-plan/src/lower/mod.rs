@@ -3,6 +3,7 @@
 
 mod align;
 mod blocks;
+mod cache;
 mod cache_moves;
 mod emit;
 mod encode;
@@ -19,15 +20,16 @@ use std::sync::Arc;
 
 use akunu_arch::{ModelConfig, WeightProvider};
 
+use cache::{Caches, caches};
 pub(crate) use encode::plan_encoder;
 use graph::Action;
 pub(crate) use weights::vector_values;
 
-use crate::ops::{Keys, Values};
+use crate::ops::{Blocks, Keys, Values};
 use crate::plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions};
 use crate::table::Binding;
 use crate::{
-    BufferId, BufferKind, BufferSpec, CARDS, Capabilities, Card, DispatchTable, Kernel, KeyOrder, PassKind,
+    BufferId, BufferKind, BufferSpec, CARDS, Capabilities, Card, DispatchTable, FewRows, Kernel, PassKind,
     Passes, RowBounds, TableIo,
 };
 
@@ -41,7 +43,7 @@ impl Buffers {
         BufferId(self.0.len() as u32 - 1)
     }
 
-    fn constant(&mut self, name: &str, values: &[f32]) -> BufferId {
+    fn constant<T: bytemuck::NoUninit>(&mut self, name: &str, values: &[T]) -> BufferId {
         let data = bytemuck::cast_slice(values).to_vec();
         self.add(name, data.len() as u64, BufferKind::Constant { data })
     }
@@ -54,8 +56,10 @@ struct Context<'a> {
     arch: &'static Card,
     options: &'a PlanOptions,
     folds: bool,
-    half_products: Option<usize>,
+    half_products: Option<FewRows>,
     kv: KvLayout,
+    /// The cache of sliding-window layers, if they have one of their own.
+    windows: Option<KvLayout>,
     /// The cache of an encoder's states, if there is one.
     across: Option<KvLayout>,
 }
@@ -70,10 +74,33 @@ impl Context<'_> {
         self.config.encoder.map_or(0, |encoder| encoder.positions as u32)
     }
 
+    fn slides(&self, layer: usize) -> bool {
+        self.windows.is_some() && self.arch.layer_window(self.config, layer).is_some()
+    }
+
+    /// The layers whose cache is that of sliding-window layers, or the others.
+    fn layers(&self, sliding: bool) -> impl Iterator<Item = usize> {
+        (0..self.config.layer_count).filter(move |layer| self.slides(*layer) == sliding)
+    }
+
+    /// The cache of a layer, with its keys and values.
+    fn cache(&self, layer: usize) -> (KvLayout, Keys<Binding>, Values<Binding>) {
+        let (kv, index) = match self.windows {
+            None => (self.kv, layer),
+            Some(windows) => {
+                let sliding = self.slides(layer);
+                let index = self.layers(sliding).take_while(|other| *other < layer).count();
+                (if sliding { windows } else { self.kv }, index)
+            }
+        };
+        let (keys, values) = kv.layer(index);
+        (kv, keys, values)
+    }
+
     fn row_bounds(&self) -> RowBounds {
         RowBounds {
             vocab: self.config.vocab_size as u32,
-            positions: self.kv.positions,
+            positions: self.kv.logical,
             context: self.options.context as u32,
             alignment: self.kv.alignment,
         }
@@ -86,6 +113,11 @@ impl KvLayout {
         let offset = self.layer_bytes * layer as u64;
         (Keys(Binding { buffer: self.k, offset }), Values(Binding { buffer: self.v, offset }))
     }
+
+    /// The table of its blocks, if it is in blocks.
+    fn table(&self) -> Option<Blocks<Binding>> {
+        self.blocks.map(|blocks| Blocks(blocks.into()))
+    }
 }
 
 /// The KV cache: `[layer][kv head][position][head dim]`, keys and values in separate buffers, keys in the device's
@@ -94,12 +126,18 @@ impl KvLayout {
 struct KvLayout {
     k: BufferId,
     v: BufferId,
-    /// Positions of all slots.
+    /// Positions of the cache.
     positions: u32,
-    /// Positions of one slot: the context, rounded up to the alignment.
+    /// Positions of all slots: as many as the cache has, unless it is in blocks.
+    logical: u32,
+    /// Positions of one slot: the context, rounded up to the alignment, or to whole blocks.
     slot_positions: u32,
     /// Slots begin at multiples of this.
     alignment: u32,
+    /// The table of its blocks, for each block of each slot, and the positions of a block; none and 0 if positions of
+    /// a slot are one after the other.
+    blocks: Option<BufferId>,
+    block: u32,
     /// Bytes of one layer in each of the two buffers.
     layer_bytes: u64,
 }
@@ -134,7 +172,7 @@ pub(crate) fn plan(
         graph.push("argmax", argmax);
         (graph, output)
     };
-    let kv = kv_layout(config, options, capabilities.keys, &mut buffers)?;
+    let Caches { kv, windows, plan: cache } = caches((config, arch), options, capabilities, &mut buffers)?;
     let across = listen::across_layout(config, options, capabilities.keys, &mut buffers)?;
     let context = Context {
         config,
@@ -143,6 +181,7 @@ pub(crate) fn plan(
         folds: capabilities.folds && options.fuse && !options.keep_inputs,
         half_products: capabilities.half_products.filter(|_| !options.keep_inputs),
         kv,
+        windows,
         across,
     };
 
@@ -158,12 +197,20 @@ pub(crate) fn plan(
     let mut tables = Passes::new(
         pass::build(&context, generating(), &model.ropes, &decode, &mut buffers)?,
         pass::build(&context, generating(), &model.ropes, &prefill, &mut buffers)?,
-        cache_moves::kv_shift(&context, &model, &mut buffers)?,
-        cache_moves::kv_copy(&context, &mut buffers)?,
+        cache_moves::kv_shift(&context, &model, PassKind::KvShift, &mut buffers)?,
+        cache_moves::kv_copy(&context, PassKind::KvCopy, &mut buffers)?,
     );
+    if cache.windows.is_some() && cache.table.is_some() {
+        let kind = PassKind::WindowShift;
+        tables.push(kind, cache_moves::kv_shift(&context, &model, kind, &mut buffers)?);
+        let kind = PassKind::WindowCopy;
+        tables.push(kind, cache_moves::kv_copy(&context, kind, &mut buffers)?);
+    }
     let prefill = tables.prefill();
-    let in_halves = prefill.commands.iter().any(|command| matches!(command.kernel, Kernel::HalfMatmul(_)));
-    if let Some(rows) = context.half_products.filter(|_| in_halves) {
+    // Weights that are f16 already are multiplied in place by any number of rows.
+    let unpacks = prefill.commands.iter().any(|command| matches!(command.kernel, Kernel::Unpack(_)));
+    if let Some(few) = context.half_products.filter(|_| unpacks) {
+        let rows = pass::rows_as_they_are(&model.graph, few);
         let (kind, io) = (PassKind::SmallPrefill, Some(prefill.io));
         let small = pass::Spec { name: kind.name(), rows, logit_rows: prefill.logit_rows, steps: 1, io };
         tables.push(kind, pass::build(&context, generating(), &model.ropes, &small, &mut buffers)?);
@@ -195,6 +242,7 @@ pub(crate) fn plan(
         options: options.clone(),
         buffers: buffers.0,
         tables,
+        cache,
         slot_positions: kv.slot_positions,
         window_positions: across.map_or(0, |across| across.slot_positions),
         aligned_heads,
@@ -257,32 +305,6 @@ fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
         }
     }
     Ok(())
-}
-
-const TOO_MANY_POSITIONS: &str = "the requested context and slots need more than 4294967295 cache positions";
-
-fn kv_layout(
-    config: &ModelConfig,
-    options: &PlanOptions,
-    keys: KeyOrder,
-    buffers: &mut Buffers,
-) -> Result<KvLayout, PlanError> {
-    let row = options.kv.row_bytes(config.head_dim).unwrap_or(0);
-    let slot_positions = keys.positions(options.context);
-    let positions = slot_positions
-        .checked_mul(options.slots)
-        .and_then(|positions| u32::try_from(positions).ok())
-        .ok_or_else(|| PlanError::Unsupported(TOO_MANY_POSITIONS.into()))?;
-    let layer_bytes = size(&[config.kv_head_count, positions as usize, row])?;
-    let bytes = layer_bytes.checked_mul(config.layer_count as u64).ok_or_else(too_large)?;
-    Ok(KvLayout {
-        k: buffers.add("kv.k", bytes, BufferKind::Kv),
-        v: buffers.add("kv.v", bytes, BufferKind::Kv),
-        positions,
-        slot_positions: slot_positions as u32,
-        alignment: keys.alignment() as u32,
-        layer_bytes,
-    })
 }
 
 fn memory<'a>(

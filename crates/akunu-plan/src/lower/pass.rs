@@ -15,7 +15,7 @@ use super::weights::{Matrix, Norm, RopeTable, Tensors, rope_tables};
 use super::{Buffers, Context, size, table_io};
 use crate::ops::RowSet;
 use crate::plan::PlanError;
-use crate::{BufferId, BufferKind, Card, DType, DispatchTable, Row, TableIo};
+use crate::{BufferId, BufferKind, Card, DType, DispatchTable, FewRows, Row, TableIo};
 
 /// The graph of a model up to its last hidden states, before any table is built from it.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl Logits {
             soft_cap: config.logit_soft_cap.unwrap_or(0.0),
             ..Product::plain(
                 picked,
-                Part { label: "logits".into(), matrix: self.output, bias: self.bias },
+                Part { label: "logits".into(), matrix: self.output, bias: self.bias, order: None },
                 logits,
             )
         };
@@ -144,7 +144,7 @@ pub(super) fn build_with(
         }
     };
     let halves = spec.io.is_none()
-        && context.half_products.is_some_and(|most| spec.rows > most)
+        && context.half_products.is_some_and(|few| spec.rows > rows_as_they_are(&graph, few))
         && fits_halves(&graph);
     let folds = context.folds && spec.rows == 1;
     let graph = fuse(graph, Rules { joins: context.options.fuse, folds, halves, kv: context.options.kv });
@@ -196,10 +196,23 @@ pub(super) fn needs_unpacking(product: &Product) -> bool {
     !matches!(&product.parts[..], [part] if part.matrix.dtype == DType::F16)
 }
 
+/// The most rows for which a graph's weights are multiplied as they are. Weights that are f16 already are not converted,
+/// so that two rows are enough for products in f16.
+pub(super) fn rows_as_they_are(graph: &Graph, few: FewRows) -> usize {
+    let parts = converted(graph).flat_map(|product| &product.parts);
+    parts.map(|part| few.of(part.matrix.dtype)).min().unwrap_or(1)
+}
+
+/// The products whose weights must be converted for products in f16.
+fn converted(graph: &Graph) -> impl Iterator<Item = &Product> {
+    graph
+        .products()
+        .filter(|product| product.rows == RowSet::All && !product.unhalved && needs_unpacking(product))
+}
+
 /// Size of the converted f16 weights of the largest product; `None` if no product converts any.
 fn unpacked_bytes(graph: &Graph) -> Result<Option<u64>, PlanError> {
     let weights =
         |product: &Product| product.parts.iter().map(|part| part.matrix.rows * part.matrix.cols).sum();
-    let all = graph.products().filter(|product| product.rows == RowSet::All && needs_unpacking(product));
-    all.map(weights).max().map(|most| size(&[most, 2])).transpose()
+    converted(graph).map(weights).max().map(|most| size(&[most, 2])).transpose()
 }

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::forms::{Shape, ValueForms};
 use super::graph::{Graph, Value};
-use super::{Buffers, size};
-use crate::ops::RowSet;
+use super::{Buffers, size, too_large};
 use crate::plan::PlanError;
 use crate::{BufferId, BufferKind, OutputForms, q8};
 
@@ -104,7 +103,7 @@ fn kinds(
     value: Value,
 ) -> Result<Vec<(&'static str, u64)>, PlanError> {
     let info = &graph.values[value.0];
-    let rows = if info.rows == RowSet::All { shape.rows } else { shape.logit_rows };
+    let rows = info.rows.of(shape.rows, shape.logit_rows).ok_or_else(too_large)?;
     let mut kinds = Vec::new();
     if forms.f32() {
         kinds.push(("", size(&[rows, info.cols, 4])?));

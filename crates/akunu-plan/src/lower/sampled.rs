@@ -6,9 +6,6 @@ use crate::ops::{F32, Op, Rows, Sample, SampleOperands, SampleParams, Sampling, 
 use crate::plan::PlanError;
 use crate::{BufferKind, DispatchTable, PassKind, sample};
 
-/// Maximum number of rows sampled at once: their records take memory even if unused.
-const MAX_SAMPLED_ROWS: usize = 64;
-
 pub(super) fn decode(
     decode: &DispatchTable,
     vocab: usize,
@@ -44,8 +41,8 @@ pub(super) fn pick(
     vocab: usize,
     buffers: &mut Buffers,
 ) -> Result<DispatchTable, PlanError> {
-    let (name, logit_rows) = (PassKind::Pick.name(), prefill.logit_rows.min(MAX_SAMPLED_ROWS));
-    let nothing = DispatchTable { name, commands: vec![], labels: vec![], logit_rows, ..prefill.clone() };
+    let name = PassKind::Pick.name();
+    let nothing = DispatchTable { name, commands: vec![], labels: vec![], ..prefill.clone() };
     with_sample(nothing, vocab, 0, buffers)
 }
 

@@ -4,7 +4,7 @@ use akunu_arch::{ModelConfig, NormKind, QueryScaling, RopeScaling, WeightProvide
 use akunu_format::TensorInfo;
 
 use super::Buffers;
-use super::graph::{Part, PositionBias, QueryFactors};
+use super::graph::{InputOrder, Part, PositionBias, QueryFactors, out_of_order};
 use crate::plan::PlanError;
 use crate::rope::{Frequencies, frequencies};
 use crate::{BufferId, BufferKind, Card, DType};
@@ -12,8 +12,8 @@ use crate::{BufferId, BufferKind, Card, DType};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Matrix {
     pub buffer: BufferId,
-    /// Scales and offsets of an affine type.
-    pub scales_offsets: Option<[BufferId; 2]>,
+    /// Scales and offsets, as far as the type has planes of them.
+    pub scales_offsets: [Option<BufferId>; 2],
     pub dtype: DType,
     pub rows: usize,
     pub cols: usize,
@@ -186,18 +186,66 @@ impl<'a> Tensors<'a> {
         Ok(tensor)
     }
 
+    /// A matrix that stores its inputs in the order of the model.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix, PlanError> {
+        match self.ordered(name, rows, cols)? {
+            (matrix, None) => Ok(matrix),
+            (_, Some(_)) => Err(out_of_order(name)),
+        }
+    }
+
+    /// A matrix, and the order in which it stores its inputs.
+    fn ordered(
+        &mut self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<(Matrix, Option<InputOrder>), PlanError> {
         let index = self.find(name).ok_or_else(|| PlanError::MissingTensor(name.into()))?;
         let tensor = self.checked(index, &[rows, cols])?;
+        Ok((self.stored(name, index, tensor, [rows, cols]), tensor.order.clone()))
+    }
+
+    /// The matrix of a tensor as it is stored.
+    fn stored(&mut self, name: &str, index: usize, tensor: &TensorInfo, [rows, cols]: [usize; 2]) -> Matrix {
         let mut add = |suffix: &str, plane: usize, bytes: usize| {
             let kind = BufferKind::Weight { tensor: index, plane };
             self.buffers.add(format!("{name}{suffix}"), bytes as u64, kind)
         };
         let buffer = add("", 0, tensor.bytes);
-        let scales_offsets = tensor
-            .scales_offsets
-            .map(|[scales, offsets]| [add(".scales", 1, scales.bytes), add(".offsets", 2, offsets.bytes)]);
-        Ok(Matrix { buffer, scales_offsets, dtype: tensor.dtype, rows, cols })
+        let [scales, offsets] = tensor.scales_offsets;
+        let scales = scales.map(|scales| add(".scales", 1, scales.bytes));
+        let scales_offsets = [scales, offsets.map(|offsets| add(".offsets", 2, offsets.bytes))];
+        Matrix { buffer, scales_offsets, dtype: tensor.dtype, rows, cols }
+    }
+
+    /// Matrices of `[outputs, inputs]` that are stored one after the other, as one of all their rows, and their biases, if
+    /// the file has any.
+    pub fn stacked(
+        &mut self,
+        name: &str,
+        label: String,
+        [count, outputs, inputs]: [usize; 3],
+    ) -> Result<Part, PlanError> {
+        let weight = format!("{name}.weight");
+        let index = self.find(&weight).ok_or_else(|| PlanError::MissingTensor(weight.clone()))?;
+        let tensor = self.checked(index, &[count, outputs, inputs])?;
+        if tensor.order.is_some() {
+            return Err(out_of_order(&weight));
+        }
+        let matrix = self.stored(&weight, index, tensor, [count * outputs, inputs]);
+        let bias = format!("{name}.bias");
+        let bias = match self.has(&bias) {
+            true => Some(self.vector(&bias, &[count, outputs], 0.0, 1.0)?),
+            false => None,
+        };
+        Ok(Part { label, matrix, bias, order: None })
+    }
+
+    /// A vector as a matrix of one row.
+    pub fn row(&mut self, name: &str, cols: usize) -> Result<Matrix, PlanError> {
+        let buffer = self.vector(name, &[cols], 0.0, 1.0)?;
+        Ok(Matrix { buffer, scales_offsets: [None; 2], dtype: DType::F32, rows: 1, cols })
     }
 
     /// A matrix of `[outputs, inputs]` with its bias, if the file has one.
@@ -207,8 +255,8 @@ impl<'a> Tensors<'a> {
         label: String,
         [outputs, inputs]: [usize; 2],
     ) -> Result<Part, PlanError> {
-        let matrix = self.matrix(&format!("{name}.weight"), outputs, inputs)?;
-        Ok(Part { label, matrix, bias: self.bias(&format!("{name}.bias"), outputs)? })
+        let (matrix, order) = self.ordered(&format!("{name}.weight"), outputs, inputs)?;
+        Ok(Part { label, matrix, bias: self.bias(&format!("{name}.bias"), outputs)?, order })
     }
 
     /// As [`Tensors::part`], with a bias of zeros if the file has none for it but one for the matrix `beside`: only
@@ -275,7 +323,7 @@ impl<'a> Tensors<'a> {
     fn plain(&mut self, name: &str, shape: &[usize]) -> Result<(usize, &'a TensorInfo), PlanError> {
         let index = self.find(name).ok_or_else(|| PlanError::MissingTensor(name.into()))?;
         let tensor = self.checked(index, shape)?;
-        match tensor.dtype.is_quantised() {
+        match tensor.dtype.is_quantised() || tensor.dtype.planes() > 1 {
             true => {
                 Err(PlanError::TensorType { name: name.into(), found: tensor.dtype.name(), role: "a vector" })
             }

@@ -3,11 +3,11 @@
 //! With `rope` it also does the work of [`super::RopeKv`]. This is possible for one row only: with several, a row might
 //! read the key of another before it is written.
 
-use super::extent::{Counts, Extent, check_rotation, f32s, forms, layer_cache};
+use super::extent::{CacheExtents, Counts, Extent, check_paged, check_rotation, f32s, forms, layer_cache};
 use super::norm::OUT;
 use super::rope_kv::Rotation;
 use super::{
-    Access, Cursor, F32, Forms, Keys, Op, Operand, RopeKvParams, RowField, Rows, Slot, Values, operands, params,
+    Access, Blocks, Cursor, F32, Forms, Keys, Op, Operand, RopeKvParams, RowField, Rows, Slot, Values, operands, params,
 };
 use crate::reference::{Bound, Cache, kv_load, soft_cap};
 use crate::table::Binding;
@@ -22,6 +22,10 @@ pub struct Attention {
     pub position_bias: bool,
     /// Whether queries are multiplied by a factor that depends on their position.
     pub query_factors: bool,
+    /// Whether each head has a sink: a score without a position, which takes its share of the softmax.
+    pub sinks: bool,
+    /// Whether the cache is in blocks ([`crate::blocks`]).
+    pub paged: bool,
 }
 
 params! {
@@ -29,8 +33,9 @@ params! {
         heads: u32,
         kv_heads: u32,
         head_dim: u32,
-        /// Number of positions in a layer's cache.
+        /// Number of positions in a layer's cache, and of one of its blocks; 0 if it is not in blocks.
         positions: u32,
+        block: u32,
         scale: f32,
         /// `cap · tanh(score / cap)` after scaling; 0 means none.
         soft_cap: f32,
@@ -95,6 +100,8 @@ operands! {
         k_norm: read F32 if op.norms_heads(),
         position_bias: read F32 if op.position_bias,
         query_factors: read F32 if op.query_factors,
+        sinks: read F32 if op.sinks,
+        blocks: read Blocks if op.paged,
     }
 }
 
@@ -123,7 +130,7 @@ impl<T: Copy> Operand<T> for Queries<T> {
 impl Attention {
     /// Attention without options.
     pub fn plain(kv: KvType, out: OutputForms) -> Attention {
-        Attention { kv, out, rope: None, position_bias: false, query_factors: false }
+        Attention { kv, out, rope: None, position_bias: false, query_factors: false, sinks: false, paged: false }
     }
 
     fn cache_access(self) -> Access {
@@ -140,8 +147,14 @@ impl Attention {
     }
 
     /// Returns Q ready for attention: as bound, or computed here, with K and V written to the cache.
-    fn queries(self, bound: &mut Bound<'_>, p: &AttentionParams, o: &AttentionOperands<Binding>) -> Vec<f32> {
-        let AttentionParams { heads, kv_heads, head_dim, rope_dims, positions, epsilon, .. } = *p;
+    fn queries(
+        self,
+        bound: &mut Bound<'_>,
+        p: &AttentionParams,
+        o: &AttentionOperands<Binding>,
+        cache: &Cache,
+    ) -> Vec<f32> {
+        let AttentionParams { heads, kv_heads, head_dim, rope_dims, positions, block, epsilon, .. } = *p;
         if self.rope.is_none() {
             return bound.f32s(o.q.0)[..bound.live.rows * (heads * head_dim) as usize].to_vec();
         }
@@ -150,11 +163,12 @@ impl Attention {
         let rotation = Rotation {
             rope: self.style().zip(o.angles),
             kv: self.kv,
-            p: RopeKvParams { heads, kv_heads, head_dim, rope_dims, positions, epsilon },
+            p: RopeKvParams { heads, kv_heads, head_dim, rope_dims, positions, block, epsilon },
             qkv: bound.f32s(o.q.0)[..numbers].to_vec(),
             norms: o.q_norm.zip(o.k_norm).map(|(q, k)| [q, k]),
+            norm_last: false,
         };
-        rotation.store(bound, &rows, (o.k_cache, o.v_cache));
+        rotation.store(bound, &rows, (o.k_cache, o.v_cache), cache);
         rotation.queries(bound, rows.len())
     }
 }
@@ -167,7 +181,9 @@ impl Op for Attention {
         let rope = self.rope.map_or(String::new(), |rope| rope.name() + "_");
         let bias = if self.position_bias { "_biased" } else { "" };
         let factors = if self.query_factors { "_by_position" } else { "" };
-        format!("{rope}attention_{}{bias}{factors}{}", self.kv.name(), self.out.suffix())
+        let sinks = if self.sinks { "_sinks" } else { "" };
+        let paged = if self.paged { "_paged" } else { "" };
+        format!("{rope}attention_{}{bias}{factors}{sinks}{paged}{}", self.kv.name(), self.out.suffix())
     }
 
     fn extents(self, p: &AttentionParams, counts: &Counts) -> Result<AttentionOperands<Extent>, String> {
@@ -188,15 +204,20 @@ impl Op for Attention {
         let dim = u64::from(p.head_dim);
         let cols = u64::from(p.heads) * dim;
         let beside = if self.rope.is_some() { 2 * u64::from(p.kv_heads) * dim } else { 0 };
-        let (k_cache, v_cache) = match p.across {
-            0 => counts.cache(self.kv, p.kv_heads, p.head_dim, p.positions)?,
-            _ => layer_cache(self.kv, p.kv_heads, p.head_dim, p.positions)?,
+        check_paged(self.paged, p.block)?;
+        let cache = match p.across {
+            0 => counts.cache(self.kv, p.kv_heads, p.head_dim, [p.positions, p.block])?,
+            _ if self.paged => return Err("the cache of an encoder's states is not in blocks".into()),
+            _ => {
+                let (keys, values) = layer_cache(self.kv, p.kv_heads, p.head_dim, p.positions)?;
+                CacheExtents { keys, values, blocks: None }
+            }
         };
         let norm = self.norms_heads().then(|| f32s(1, dim));
         Ok(AttentionOperands {
             q: Queries(f32s(rows, cols + beside)),
-            k_cache,
-            v_cache,
+            k_cache: cache.keys,
+            v_cache: cache.values,
             rows: counts.rows(),
             out: forms(self.out, rows, cols)?,
             angles: self.style().map(|_| f32s(rows, p.rope_dims)),
@@ -204,6 +225,8 @@ impl Op for Attention {
             k_norm: norm,
             position_bias: self.position_bias.then(|| f32s(p.heads as usize, p.bias_cols())),
             query_factors: self.query_factors.then(|| f32s(1, p.factors)),
+            sinks: self.sinks.then(|| f32s(1, p.heads)),
+            blocks: cache.blocks,
         })
     }
 
@@ -238,9 +261,9 @@ impl Op for Attention {
 
     fn reference(self, mut bound: Bound<'_>) {
         let (p, o) = (bound.params::<AttentionParams>(), bound.operands(self));
-        let queries = self.queries(&mut bound, &p, &o);
+        let cache = Cache::new(self.kv, [p.kv_heads, p.head_dim], p.positions).paged(&bound, o.blocks, p.block);
+        let queries = self.queries(&mut bound, &p, &o, &cache);
         let (heads, kv_heads, dim) = (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
-        let cache = Cache::new(self.kv, p.kv_heads, p.positions, p.head_dim);
         let mut rows = Vec::with_capacity(bound.live.rows);
         for (index, row) in bound.rows(o.rows).iter().enumerate() {
             let mut output = vec![0.0f32; heads * dim];
@@ -265,9 +288,10 @@ impl Op for Attention {
                     soft_cap(dot * scale, p.soft_cap) + f64::from(bias)
                 };
                 let scores: Vec<f64> = positions.clone().map(score).collect();
-                let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let sink = o.sinks.map_or(f64::NEG_INFINITY, |sinks| f64::from(bound.f32s(sinks)[head]));
+                let most = scores.iter().copied().fold(sink, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-                let total: f64 = weights.iter().sum();
+                let total: f64 = weights.iter().sum::<f64>() + (sink - most).exp();
                 let mut sum = vec![0.0f64; dim];
                 for (position, weight) in positions.zip(&weights) {
                     for (sum, v) in sum.iter_mut().zip(at(values, position)) {

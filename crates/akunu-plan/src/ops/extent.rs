@@ -1,7 +1,9 @@
 //! The range that a command may access in each of its operands. Devices check it once, when a table is prepared, so
 //! that kernels can use raw pointers.
 
-use super::{F16, F32, Forms, Input, Keys, Moves, Q8, RowSet, Rows, U32, Values, Weight};
+use super::{
+    Blocks, F16, F32, Forms, Indices, Input, Keys, Moves, Order, Q8, RowSet, Rows, U32, Values, Weight,
+};
 use crate::{DType, EntryBounds, KvType, Move, OutputForms, RopeStyle, Row, halves, q8};
 
 /// The range that a command may access in one binding.
@@ -48,6 +50,15 @@ pub(super) fn strided(rows: usize, cols: u32, stride: u32) -> Result<F32<Extent>
     Ok(F32(Extent { bytes: product(&[elements, 4]), cols: cols.into() }))
 }
 
+pub(super) fn order(cols: u32) -> Order<Extent> {
+    Order(Extent { bytes: product(&[cols.into(), 4]), cols: 1 })
+}
+
+/// Contiguous rows of indices.
+pub(super) fn indices(rows: u64, cols: u32) -> Indices<Extent> {
+    Indices(Extent { bytes: product(&[rows, cols.into(), 4]), cols: cols.into() })
+}
+
 pub(super) fn u32s(count: usize) -> U32<Extent> {
     U32(Extent { bytes: product(&[count as u64, 4]), cols: 1 })
 }
@@ -91,7 +102,8 @@ pub(super) fn weight(dtype: DType, inputs: u32, outputs: u32) -> Result<Weight<E
         bytes: product(&[planes[plane] as u64, outputs.into()]),
         cols: inputs.into(),
     };
-    Ok(Weight { quants: of(0), scales_offsets: (dtype.planes() > 1).then(|| [of(1), of(2)]) })
+    let scales_offsets = [1, 2].map(|plane| (dtype.planes() > plane).then(|| of(plane)));
+    Ok(Weight { quants: of(0), scales_offsets })
 }
 
 /// Sums of squares, one per block of 32 columns.
@@ -100,6 +112,14 @@ pub(super) fn squares(rows: usize, cols: u32) -> Result<F32<Extent>, String> {
         return Err(format!("a norm of {cols} elements, not whole blocks, in a product"));
     }
     Ok(f32s(rows, cols / q8::BLOCK as u32))
+}
+
+/// Rejects the size of a block for a cache that is not in blocks, and none for one that is.
+pub(super) fn check_paged(paged: bool, block: u32) -> Result<(), String> {
+    if paged != (block > 0) {
+        return Err(format!("blocks of {block} positions"));
+    }
+    Ok(())
 }
 
 /// Rejects head sizes that RoPE cannot be applied to.
@@ -140,19 +160,42 @@ impl Counts {
         U32(Extent { bytes: product(&[self.steps as u64 + 1, self.logit_rows as u64, 4]), cols: 1 })
     }
 
-    /// Keys and values of one layer.
+    /// Keys and values of one layer, and the table of its blocks if positions are found through one (`block` > 0).
     pub(super) fn cache(
         &self,
         kv: KvType,
         kv_heads: u32,
         head_dim: u32,
-        positions: u32,
-    ) -> Result<(Keys<Extent>, Values<Extent>), String> {
-        if self.bounds.positions() > positions {
-            return Err(format!("{} positions in a cache of {positions}", self.bounds.positions()));
-        }
-        layer_cache(kv, kv_heads, head_dim, positions)
+        [positions, block]: [u32; 2],
+    ) -> Result<CacheExtents, String> {
+        let all = self.bounds.positions();
+        let blocks = match block {
+            0 if all > positions => return Err(format!("{all} positions in a cache of {positions}")),
+            0 => None,
+            _ => Some(blocks(all, positions, block)?),
+        };
+        let (keys, values) = layer_cache(kv, kv_heads, head_dim, positions)?;
+        Ok(CacheExtents { keys, values, blocks })
     }
+}
+
+/// The extents of a layer's cache.
+pub(super) struct CacheExtents {
+    pub keys: Keys<Extent>,
+    pub values: Values<Extent>,
+    pub blocks: Option<Blocks<Extent>>,
+}
+
+/// The table of blocks for `all` positions of sequences, in a cache of `positions`. Its columns are the positions of a
+/// block.
+fn blocks(all: u32, positions: u32, block: u32) -> Result<Blocks<Extent>, String> {
+    if !block.is_power_of_two() || positions == 0 || !positions.is_multiple_of(block) {
+        return Err(format!("a cache of {positions} positions in blocks of {block}"));
+    }
+    if !all.is_multiple_of(block) {
+        return Err(format!("sequences of {all} positions are not whole blocks of {block}"));
+    }
+    Ok(Blocks(Extent { bytes: product(&[(all / block).into(), 4]), cols: block.into() }))
 }
 
 /// Keys and values of one layer.

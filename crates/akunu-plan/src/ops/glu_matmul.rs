@@ -23,8 +23,8 @@ params! {
     GluMatmulParams { inputs: u32, outputs: u32 }
 }
 
-const GATE: PlaneNames = ["gate_weight", "gate_scales", "gate_offsets"];
-const UP: PlaneNames = ["up_weight", "up_scales", "up_offsets"];
+pub(super) const GATE: PlaneNames = ["gate_weight", "gate_scales", "gate_offsets"];
+pub(super) const UP: PlaneNames = ["up_weight", "up_scales", "up_offsets"];
 
 operands! {
     GluMatmulOperands of GluMatmul as op {

@@ -93,7 +93,7 @@ impl Op for HeadScores {
     fn reference(self, mut bound: Bound<'_>) {
         let (p, o) = (bound.params::<HeadScoresParams>(), bound.operands(self));
         let (heads, dim, head) = (p.heads as usize, p.head_dim as usize, p.head as usize);
-        let cache = Cache::new(self.kv, p.kv_heads, p.positions, p.head_dim);
+        let cache = Cache::new(self.kv, [p.kv_heads, p.head_dim], p.positions);
         bound.write_f32s(o.out, |bound, out| {
             let (q, keys) = (bound.f32s(o.q), bound.bytes(o.k_cache.0));
             for (index, row) in bound.rows(o.rows).iter().enumerate() {

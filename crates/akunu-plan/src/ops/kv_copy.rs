@@ -1,6 +1,6 @@
-//! Copies positions of the KV cache to others.
+//! Copies positions of the KV cache to others. They are places in the cache, not found through a table of blocks.
 
-use super::extent::{Counts, Extent};
+use super::extent::{Counts, Extent, check_paged};
 use super::{Keys, KvMoveParams, Moves, Op, Values, operands};
 use crate::reference::{Bound, Cache};
 use crate::{Cost, KvType, Move, MoveKind, position_bytes};
@@ -27,8 +27,9 @@ impl Op for KvCopy {
     }
 
     fn extents(self, p: &KvMoveParams, counts: &Counts) -> Result<KvCopyOperands<Extent>, String> {
-        let (k_cache, v_cache) = counts.cache(self.kv, p.kv_heads, p.head_dim, p.positions)?;
-        Ok(KvCopyOperands { k_cache, v_cache, moves: counts.moves() })
+        check_paged(false, p.block)?;
+        let cache = counts.cache(self.kv, p.kv_heads, p.head_dim, [p.positions, 0])?;
+        Ok(KvCopyOperands { k_cache: cache.keys, v_cache: cache.values, moves: counts.moves() })
     }
 
     fn move_cost(self, p: &KvMoveParams, moves: &[Move]) -> Cost {
@@ -38,7 +39,7 @@ impl Op for KvCopy {
 
     fn reference(self, mut bound: Bound<'_>) {
         let (p, o) = (bound.params::<KvMoveParams>(), bound.operands(self));
-        let cache = Cache::new(self.kv, p.kv_heads, p.positions, p.head_dim);
+        let cache = Cache::new(self.kv, [p.kv_heads, p.head_dim], p.positions);
         let Move { from, to, len } = bound.moved(o.moves);
         for binding in [o.k_cache.0, o.v_cache.0] {
             bound.write(binding, |_, bytes| {

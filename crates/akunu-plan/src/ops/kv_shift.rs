@@ -1,7 +1,7 @@
 //! Moves positions of a sequence down to close a gap, and rotates their keys back accordingly.
 
-use super::extent::{Counts, Extent, check_head, f32s};
-use super::{F32, Keys, Moves, Op, Values, operands, params};
+use super::extent::{Counts, Extent, check_head, check_paged, f32s};
+use super::{Blocks, F32, Keys, Moves, Op, Values, operands, params};
 use crate::reference::{Bound, Cache, kv_load, kv_store, rotate};
 use crate::{Cost, KvType, Move, MoveKind, RopeStyle, position_bytes};
 
@@ -9,11 +9,13 @@ use crate::{Cost, KvType, Move, MoveKind, RopeStyle, position_bytes};
 pub struct KvShift {
     pub style: RopeStyle,
     pub kv: KvType,
+    /// Whether the cache is in blocks ([`crate::blocks`]).
+    pub paged: bool,
 }
 
 params! {
-    /// Sizes of a layer's cache.
-    KvMoveParams { kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32 }
+    /// Sizes of a layer's cache, and of one of its blocks; 0 if the moved positions are those of the cache.
+    KvMoveParams { kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32, block: u32 }
 }
 
 operands! {
@@ -22,6 +24,7 @@ operands! {
         v_cache: update Values(op.kv),
         frequencies: read F32,
         moves: read Moves(MoveKind::Shift),
+        blocks: read Blocks if op.paged,
     }
 }
 
@@ -30,13 +33,21 @@ impl Op for KvShift {
     type Operands<T: Copy> = KvShiftOperands<T>;
 
     fn name(self) -> String {
-        format!("kv_shift_{}_{}", self.style.name(), self.kv.name())
+        let paged = if self.paged { "_paged" } else { "" };
+        format!("kv_shift_{}_{}{paged}", self.style.name(), self.kv.name())
     }
 
     fn extents(self, p: &KvMoveParams, counts: &Counts) -> Result<KvShiftOperands<Extent>, String> {
         check_head(p.head_dim, p.rope_dims)?;
-        let (k_cache, v_cache) = counts.cache(self.kv, p.kv_heads, p.head_dim, p.positions)?;
-        Ok(KvShiftOperands { k_cache, v_cache, frequencies: f32s(1, p.rope_dims / 2), moves: counts.moves() })
+        check_paged(self.paged, p.block)?;
+        let cache = counts.cache(self.kv, p.kv_heads, p.head_dim, [p.positions, p.block])?;
+        Ok(KvShiftOperands {
+            k_cache: cache.keys,
+            v_cache: cache.values,
+            frequencies: f32s(1, p.rope_dims / 2),
+            moves: counts.moves(),
+            blocks: cache.blocks,
+        })
     }
 
     fn move_cost(self, p: &KvMoveParams, moves: &[Move]) -> Cost {
@@ -46,7 +57,7 @@ impl Op for KvShift {
 
     fn reference(self, mut bound: Bound<'_>) {
         let (p, o) = (bound.params::<KvMoveParams>(), bound.operands(self));
-        let cache = Cache::new(self.kv, p.kv_heads, p.positions, p.head_dim);
+        let cache = Cache::new(self.kv, [p.kv_heads, p.head_dim], p.positions).paged(&bound, o.blocks, p.block);
         let dims = p.rope_dims as usize;
         let Move { from, to, len } = bound.moved(o.moves);
         let back = f64::from(from - to);

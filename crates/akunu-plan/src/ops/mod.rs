@@ -18,8 +18,8 @@ use bytemuck::Pod;
 
 pub use extent::{Counts, Extent};
 pub use operand::{
-    Access, Content, Cursor, F16, F32, FormNames, Forms, Input, Keys, Moves, Operand, OperandSet, PlaneNames,
-    Q8, RowField, Rows, Sampling, Slot, U32, Values, Weight,
+    Access, Blocks, Content, Cursor, F16, F32, FormNames, Forms, Indices, Input, Keys, Moves, Operand,
+    OperandSet, Order, PlaneNames, Q8, RowField, Rows, Sampling, Slot, U32, Values, Weight,
 };
 
 use crate::reference::Bound;
@@ -101,6 +101,7 @@ kernels! {
     embed::Embed,
     add_positions::AddPositions,
     unfold::Unfold,
+    reorder::Reorder,
     across_rows::AcrossRows,
     rope_angles::RopeAngles,
     norm::Norm,
@@ -111,6 +112,11 @@ kernels! {
     qkv::Qkv,
     glu_matmul::GluMatmul,
     glu::Glu,
+    route::Route,
+    gather::Gather,
+    expert_glu::ExpertGlu,
+    expert_matmul::ExpertMatmul,
+    combine::Combine,
     activate::Activate,
     round::Round,
     unpack::Unpack,

@@ -38,6 +38,10 @@ pub enum Content {
     Q8,
     F16,
     U32,
+    /// Columns, as u32.
+    Order,
+    /// Numbers of experts or of rows, as u32.
+    Indices,
     /// Rows of the pass, with the fields that are read.
     Rows(&'static [RowField]),
     /// The single move of the pass.
@@ -45,6 +49,8 @@ pub enum Content {
     /// Keys in the device's [`crate::KeyOrder`].
     Keys(KvType),
     Values(KvType),
+    /// Numbers of blocks of the cache, by runs of positions ([`crate::blocks`]).
+    Blocks,
     /// Records of [`crate::sample`].
     Sampling,
     /// A weight; for an affine type, its quants.
@@ -134,6 +140,11 @@ single! {
     F32: () => |()| Content::F32;
     /// `[u32]`
     U32: () => |()| Content::U32;
+    /// A column for each place of a row, as u32. Kernels limit the numbers to the columns that there are.
+    Order: () => |()| Content::Order;
+    /// Numbers of experts or of rows that another command of the pass writes, as u32. Kernels limit them to those that
+    /// there are.
+    Indices: () => |()| Content::Indices;
     /// Activations rounded to int8 blocks ([`crate::q8`]).
     Q8: () => |()| Content::Q8;
     /// `[f16]`
@@ -146,6 +157,8 @@ single! {
     Keys: KvType => Content::Keys;
     /// Values of one layer's cache: `[kv head][position][head dim]`.
     Values: KvType => Content::Values;
+    /// `[u32]`: the block of the cache in which each run of positions is ([`crate::blocks`]).
+    Blocks: () => |()| Content::Blocks;
     /// Records of [`crate::sample`].
     Sampling: () => |()| Content::Sampling;
 }
@@ -188,12 +201,12 @@ impl<T: Copy> Operand<T> for Input<T> {
 /// Names of a weight's planes: quants (or the whole weight), scales, offsets.
 pub type PlaneNames = [&'static str; 3];
 
-/// A matrix in the layout of its file: one plane, or three for an affine type.
+/// A matrix in the layout of its file: one plane, two with scales, or three with scales and offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weight<T> {
     pub quants: T,
-    /// Present for affine types.
-    pub scales_offsets: Option<[T; 2]>,
+    /// As far as the type has planes of them.
+    pub scales_offsets: [Option<T>; 2],
 }
 
 impl<T: Copy> Weight<T> {
@@ -220,8 +233,9 @@ impl<T: Copy> Operand<T> for Weight<T> {
     #[inline(always)]
     fn take((_, dtype): Self::Spec, from: &mut Cursor<'_, T>) -> Self {
         let quants = from.next();
-        let scales_offsets = if dtype.planes() > 1 { Some([from.next(), from.next()]) } else { None };
-        Weight { quants, scales_offsets }
+        let scales = if dtype.planes() > 1 { Some(from.next()) } else { None };
+        let offsets = if dtype.planes() > 2 { Some(from.next()) } else { None };
+        Weight { quants, scales_offsets: [scales, offsets] }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Normalizes each head of Q and K and applies RoPE to them, if the layer does, and writes K and V to the cache.
 
-use super::extent::{Counts, Extent, check_rotation, f16s, f32s};
-use super::{F16, F32, InputForm, Keys, Op, RowField, Rows, Values, operands, params};
+use super::extent::{Counts, Extent, check_paged, check_rotation, f16s, f32s};
+use super::{Blocks, F16, F32, InputForm, Keys, Op, RowField, Rows, Values, operands, params};
 use crate::reference::{Bound, Cache, kv_store, normalise, rotate};
 use crate::table::Binding;
 use crate::{KvType, NormKind, Rope, RopeStyle, Row, halves};
@@ -11,11 +11,15 @@ pub struct RopeKv {
     /// `None` without RoPE.
     pub style: Option<RopeStyle>,
     pub qk_norm: bool,
+    /// The norms follow RoPE, instead of preceding it.
+    pub norm_last: bool,
     pub kv: KvType,
     /// f16 only of K and V alone that are not changed.
     pub input: InputForm,
     /// Whether `qkv` contains Q as well. Without, `heads` is 0: attention reads Q where the product wrote it.
     pub queries: bool,
+    /// Whether the cache is in blocks ([`crate::blocks`]).
+    pub paged: bool,
 }
 
 params! {
@@ -25,8 +29,9 @@ params! {
         head_dim: u32,
         /// RoPE is applied to the first `rope_dims` of a head; 0 without RoPE.
         rope_dims: u32,
-        /// Number of positions in a layer's cache.
+        /// Number of positions in a layer's cache, and of one of its blocks; 0 if it is not in blocks.
         positions: u32,
+        block: u32,
         /// Of the Q/K norm.
         epsilon: f32,
     }
@@ -46,6 +51,7 @@ operands! {
         v_cache: update Values(op.kv),
         q_norm: read F32 if op.qk_norm,
         k_norm: read F32 if op.qk_norm,
+        blocks: read Blocks if op.paged,
     }
 }
 
@@ -56,13 +62,18 @@ impl Op for RopeKv {
     fn name(self) -> String {
         let rope = Rope { style: self.style, qk_norm: self.qk_norm };
         let queries = if self.queries { "" } else { "_without_q" };
-        format!("{}_kv_write{}_{}{queries}", rope.name(), self.input.suffix(), self.kv.name())
+        let paged = if self.paged { "_paged" } else { "" };
+        let last = if self.norm_last { "_norm_last" } else { "" };
+        format!("{}{last}_kv_write{}_{}{queries}{paged}", rope.name(), self.input.suffix(), self.kv.name())
     }
 
     fn extents(self, p: &RopeKvParams, counts: &Counts) -> Result<RopeKvOperands<Extent>, String> {
         check_rotation(p.head_dim, self.style, p.rope_dims)?;
         if self.queries != (p.heads > 0) {
             return Err(format!("{} heads of queries", p.heads));
+        }
+        if self.norm_last && !self.qk_norm {
+            return Err("norms after RoPE, but no norms".into());
         }
         let f16 = self.input.f16();
         if f16 && (self.style.is_some() || self.qk_norm || self.queries) {
@@ -71,7 +82,8 @@ impl Op for RopeKv {
         let dim = u64::from(p.head_dim);
         let cols = (u64::from(p.heads) + 2 * u64::from(p.kv_heads)) * dim;
         let bias = self.input.bias().then(|| f32s(1, u64::from(p.kv_heads) * dim));
-        let (k_cache, v_cache) = counts.cache(self.kv, p.kv_heads, p.head_dim, p.positions)?;
+        check_paged(self.paged, p.block)?;
+        let cache = counts.cache(self.kv, p.kv_heads, p.head_dim, [p.positions, p.block])?;
         let norm = self.qk_norm.then(|| f32s(1, dim));
         Ok(RopeKvOperands {
             qkv: (!f16).then(|| f32s(counts.rows, cols)),
@@ -82,10 +94,11 @@ impl Op for RopeKv {
             angles: self.style.map(|_| f32s(counts.rows, p.rope_dims)),
             rows: counts.rows(),
             q: self.queries.then(|| f32s(counts.rows, u64::from(p.heads) * dim)),
-            k_cache,
-            v_cache,
+            k_cache: cache.keys,
+            v_cache: cache.values,
             q_norm: norm,
             k_norm: norm,
+            blocks: cache.blocks,
         })
     }
 
@@ -98,6 +111,7 @@ impl Op for RopeKv {
             p,
             qkv: qkv(&bound, &o, &p, rows.len()),
             norms: o.q_norm.zip(o.k_norm).map(|(q, k)| [q, k]),
+            norm_last: self.norm_last,
         };
         if let Some(q) = o.q {
             bound.write_f32s(q, |bound, q| {
@@ -105,7 +119,8 @@ impl Op for RopeKv {
                 q[..queries.len()].copy_from_slice(&queries);
             });
         }
-        rotation.store(&mut bound, &rows, (o.k_cache, o.v_cache));
+        let cache = Cache::new(self.kv, [p.kv_heads, p.head_dim], p.positions).paged(&bound, o.blocks, p.block);
+        rotation.store(&mut bound, &rows, (o.k_cache, o.v_cache), &cache);
     }
 }
 
@@ -139,6 +154,8 @@ pub(super) struct Rotation {
     pub qkv: Vec<f32>,
     /// Norms of Q and K.
     pub norms: Option<[F32<Binding>; 2]>,
+    /// They follow RoPE.
+    pub norm_last: bool,
 }
 
 impl Rotation {
@@ -150,19 +167,24 @@ impl Rotation {
 
     /// Q (part 0) or K (part 1) of one head, normalized and rotated.
     fn rotated(&self, bound: &Bound<'_>, row: usize, part: usize, head: usize) -> Vec<f32> {
-        let x = self.head(row, part * self.p.heads as usize + head);
-        let mut x: Vec<f32> = match self.norms {
-            Some(norms) => {
+        let mut x = self.head(row, part * self.p.heads as usize + head).to_vec();
+        let norm = |x: &mut Vec<f32>| {
+            if let Some(norms) = self.norms {
                 let weight = &bound.f32s(norms[part])[..x.len()];
                 let normed = normalise(NormKind::Rms, x, (weight, None), self.p.epsilon);
-                normed.into_iter().map(|v| v as f32).collect()
+                *x = normed.into_iter().map(|v| v as f32).collect();
             }
-            None => x.to_vec(),
         };
+        if !self.norm_last {
+            norm(&mut x);
+        }
         if let Some((style, angles)) = self.rope {
             let dims = self.p.rope_dims as usize;
             let angles = &bound.f32s(angles)[row * dims..][..dims];
             rotate(&mut x, style, dims, |i| (f64::from(angles[2 * i]), f64::from(angles[2 * i + 1])));
+        }
+        if self.norm_last {
+            norm(&mut x);
         }
         x
     }
@@ -179,10 +201,9 @@ impl Rotation {
         bound: &mut Bound<'_>,
         rows: &[Row],
         (keys, values): (Keys<Binding>, Values<Binding>),
+        cache: &Cache,
     ) {
-        let p = &self.p;
-        let cache = Cache::new(self.kv, p.kv_heads, p.positions, p.head_dim);
-        let heads = p.heads as usize;
+        let heads = self.p.heads as usize;
         let place = |row: &Row, head: usize| cache.row(row.start, head, row.position as usize);
         bound.write(keys.0, |bound, k| {
             for (i, row) in rows.iter().enumerate() {

@@ -4,7 +4,7 @@ use akunu_format::DType;
 
 use super::Live;
 use super::memory::Memory;
-use crate::ops::{F32, Forms, Input, Moves, Op, RowSet, Rows, U32, Weight};
+use crate::ops::{F32, Forms, Indices, Input, Moves, Op, Order, RowSet, Rows, U32, Weight};
 use crate::table::Binding;
 use crate::{DeviceBuffer, DispatchCommand, Move, Row, halves, q8};
 
@@ -64,6 +64,14 @@ impl Bound<'_> {
         bytemuck::cast_slice(self.bytes(operand.0))
     }
 
+    pub(crate) fn order(&self, operand: Order<Binding>) -> &[u32] {
+        bytemuck::cast_slice(self.bytes(operand.0))
+    }
+
+    pub(crate) fn indices(&self, operand: Indices<Binding>) -> &[u32] {
+        bytemuck::cast_slice(self.bytes(operand.0))
+    }
+
     pub(crate) fn rows(&self, operand: Rows<Binding>) -> &[Row] {
         &bytemuck::cast_slice(self.bytes(operand.0))[..self.live.rows]
     }
@@ -83,6 +91,35 @@ impl Bound<'_> {
 
     pub(crate) fn write_f32s(&mut self, operand: F32<Binding>, write: impl FnOnce(&Self, &mut [f32])) {
         self.write(operand.0, |bound, bytes| write(bound, bytemuck::cast_slice_mut(bytes)));
+    }
+
+    pub(crate) fn write_indices(&mut self, operand: Indices<Binding>, values: &[u32]) {
+        self.write(operand.0, |_, bytes| {
+            bytes[..values.len() * 4].copy_from_slice(bytemuck::cast_slice(values));
+        });
+    }
+
+    /// Copies rows of `cols` elements, in all forms that both operands have.
+    pub(crate) fn copy_forms(
+        &mut self,
+        from: Forms<Binding>,
+        to: Forms<Binding>,
+        cols: usize,
+        rows: &[usize],
+    ) {
+        let bindings = |forms: Forms<Binding>| {
+            let f16 = forms.f16.map(|(numbers, scales)| [(numbers.0, cols * 2), (scales.0, 4)]);
+            let others =
+                [forms.f32.map(|f32| (f32.0, cols * 4)), forms.q8.map(|q8| (q8.0, q8::row_bytes(cols)))];
+            others.into_iter().flatten().chain(f16.into_iter().flatten()).collect::<Vec<_>>()
+        };
+        for ((from, size), (to, _)) in bindings(from).into_iter().zip(bindings(to)) {
+            self.write(to, |bound, bytes| {
+                for (to, row) in bytes.chunks_exact_mut(size).zip(rows) {
+                    to.copy_from_slice(&bound.bytes(from)[row * size..][..size]);
+                }
+            });
+        }
     }
 
     /// Writes rows in the requested forms.
@@ -126,7 +163,7 @@ impl Bound<'_> {
     }
 
     /// Input row `row` of `n` elements as f64, from either form.
-    fn input_row(&self, input: Input<Binding>, row: usize, n: usize) -> Vec<f64> {
+    pub(crate) fn input_row(&self, input: Input<Binding>, row: usize, n: usize) -> Vec<f64> {
         match input {
             Input::F32(x) => self.f32s(x)[row * n..][..n].iter().map(|&v| f64::from(v)).collect(),
             Input::Q8(x) => {

@@ -65,6 +65,7 @@ impl ReferenceDevice {
             folds: false,
             half_products: None,
             keys: KeyOrder::PositionMajor,
+            block: 16,
             in_place: InPlace::All,
             samples: true,
             chain: 8,

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use akunu_arch::{Pooling, WeightProvider, open_model};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
-    Capabilities, Device, EncodeOptions, EncodeOutput, Entries, KvType, Row, Submission, load_buffers,
-    plan_encoder, unwatched,
+    Capabilities, Device, EncodeOptions, EncodeOutput, Entries, FewRows, KvType, Row, Submission,
+    load_buffers, plan_encoder, unwatched,
 };
 use serde_json::Value;
 
@@ -39,6 +39,7 @@ fn encode(
     output: EncodeOutput,
     half_products: Option<usize>,
 ) -> Result<Vec<f32>, String> {
+    let half_products = half_products.map(FewRows::all);
     let capabilities = Capabilities { half_products, ..ReferenceDevice::new().capabilities().clone() };
     let mut device = ReferenceDevice::like(&capabilities);
     let rows: usize = texts.iter().map(|text| text.ids.len()).sum();

@@ -10,7 +10,7 @@ use akunu_fixtures::Dequantised;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::verify;
 use akunu_plan::{
-    Capabilities, Device, Entries, KvType, PlanOptions, Row, Submission, load, plan, unwatched,
+    Capabilities, Device, Entries, FewRows, KvType, PlanOptions, Row, Submission, load, plan, unwatched,
 };
 
 use crate::common;
@@ -20,13 +20,14 @@ use crate::common;
 /// Weights are dequantised, so that activations are not rounded, as in the goldens of quantised models. Small chunks
 /// use folded commands.
 fn logits(model: &dyn WeightProvider, ids: &[u32], chunk: usize, kv: KvType) -> Vec<Vec<f32>> {
-    let model = &Dequantised::of(model);
+    let model = &Dequantised::as_stored(model);
     let reference = ReferenceDevice::new();
     let mut device = ReferenceDevice::like(&Capabilities { folds: true, ..reference.capabilities().clone() });
     let options = PlanOptions {
         context: ids.len(),
         slots: 1,
         kv,
+        kv_bytes: None,
         prefill_rows: chunk,
         prefill_logit_rows: chunk,
         chain: 1,
@@ -128,6 +129,41 @@ fn mlx_folders_match_float64_goldens() {
     all_match("mlx");
 }
 
+/// Packed by the tools that define these formats, with the logits of transformers.
+#[test]
+fn quantised_folders_match_float64_goldens() {
+    all_match("quantised");
+}
+
+/// Q, K and V of the folder have one order, as real models have it; gate and up have one each.
+#[test]
+fn products_of_one_order_share_the_reordered_input() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/quantised/gptq-ordered");
+    let model = open_model(&folder).unwrap();
+    let device = ReferenceDevice::new();
+    let plan = plan(&*model, device.capabilities(), &common::options()).unwrap();
+    let labels = &plan.tables.decode().labels;
+    let found: Vec<&str> = labels
+        .iter()
+        .filter(|label| label.contains("order") || label.ends_with("qkv"))
+        .map(|l| &**l)
+        .collect();
+    let expected = [
+        "layer.0.q.order",
+        "layer.0.q.reordered_quantise",
+        "layer.0.qkv",
+        "layer.0.attn_output.order",
+        "layer.0.attn_output.reordered_quantise",
+        "layer.0.ffn_gate.order",
+        "layer.0.ffn_gate.reordered_quantise",
+        "layer.0.ffn_up.order",
+        "layer.0.ffn_up.reordered_quantise",
+        "layer.0.ffn_down.order",
+        "layer.0.ffn_down.reordered_quantise",
+    ];
+    assert_eq!(found, expected);
+}
+
 fn all_match(testdata: &str) {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(testdata);
     let (mut tried, mut wrong) = (0, Vec::new());
@@ -161,7 +197,7 @@ fn short_contexts_take_long_ropes_short_factors() {
 #[test]
 fn the_reference_verifies_against_itself() {
     for dtype in [akunu_format::DType::Q8_0, common::affine(5, 32)] {
-        for family in ["gemma3", "qwen3"] {
+        for family in ["gemma3", "qwen3", "qwen2moe"] {
             verifies(family, dtype, None, &["prefill", "decode"]);
             verifies(family, dtype, Some(2), &["small_prefill", "prefill", "decode"]);
         }
@@ -171,6 +207,7 @@ fn the_reference_verifies_against_itself() {
 fn verifies(family: &str, dtype: akunu_format::DType, half_products: Option<usize>, tables: &[&str]) {
     let model = common::model(common::family(family), |_| dtype);
     let reference = ReferenceDevice::new();
+    let half_products = half_products.map(FewRows::all);
     let capabilities = Capabilities { folds: true, half_products, ..reference.capabilities().clone() };
     let mut device = ReferenceDevice::like(&capabilities);
     let plan = plan(&model, device.capabilities(), &common::options()).unwrap();

@@ -11,8 +11,8 @@ use akunu_format::{Region, TensorInfo};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::verify;
 use akunu_plan::{
-    BufferId, Capabilities, DType, Device, Entries, KvType, ModelPlan, PassKind, PlanError, PlanOptions, Row,
-    Submission, load, plan, unwatched,
+    BufferId, Capabilities, DType, Device, Entries, FewRows, KvType, ModelPlan, PassKind, PlanError,
+    PlanOptions, Row, Submission, load, plan, unwatched,
 };
 use serde_json::Value;
 
@@ -106,13 +106,14 @@ fn compare(golden: &Golden, kind: PassKind, chunk: usize, folds: bool, half_prod
     let allowed = if half_products.is_some() { F16 } else { F32 };
     let mut device = ReferenceDevice::like(&Capabilities {
         folds,
-        half_products,
+        half_products: half_products.map(FewRows::all),
         ..ReferenceDevice::new().capabilities().clone()
     });
     let options = PlanOptions {
         context: 12,
         slots: 4,
         kv: KvType::F32,
+        kv_bytes: None,
         prefill_rows: 8,
         prefill_logit_rows: 8,
         chain: 1,

@@ -1,6 +1,7 @@
 mod common;
 mod costs;
 mod encoders;
+mod experts;
 mod goldens;
 mod listening;
 mod plans;

@@ -11,8 +11,8 @@ use akunu_plan::mock::{Call, MockDevice};
 use akunu_plan::ops::AttentionParams;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
-    BufferKind, Capabilities, Device, DispatchCommand, Entries, InPlace, Kernel, KvType, Move, PlanOptions,
-    Row, Submission, extents, load, plan, unwatched,
+    BufferKind, Capabilities, Device, DispatchCommand, Entries, FewRows, InPlace, Kernel, KvType, Move,
+    PlanOptions, Row, Submission, extents, load, plan, unwatched,
 };
 
 fn refusal(model: &FakeModel, options: &PlanOptions) -> String {
@@ -29,7 +29,7 @@ fn the_device_allocates_what_was_planned() {
                     in_place,
                     workspace_bytes: 77,
                     workspace_row_bytes: 0,
-                    half_products: (kv == KvType::F16).then_some(16),
+                    half_products: (kv == KvType::F16).then_some(FewRows::all(16)),
                     ..capabilities()
                 };
                 let plan =

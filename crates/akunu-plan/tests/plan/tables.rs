@@ -8,7 +8,7 @@ use crate::common::{affine, capabilities, config, family, model, options};
 use akunu_arch::{Pooling, WeightProvider, open_model};
 use akunu_plan::ops::InputForm;
 use akunu_plan::{
-    Access, Capabilities, Card, DType, DispatchCommand, EncodeOptions, EncodeOutput, Kernel, KvType,
+    Access, Capabilities, Card, DType, DispatchCommand, EncodeOptions, EncodeOutput, FewRows, Kernel, KvType,
     ModelPlan, PassKind, PlanOptions, extents, plan, plan_encoder,
 };
 
@@ -99,7 +99,7 @@ fn queries_that_are_not_rotated_are_written_by_their_product_where_attention_rea
     let (_, model) = goldens("encoders").into_iter().find(|(name, _)| name == "bert-mean").unwrap();
     let output = EncodeOutput::Vectors(Pooling::Mean);
     let options = EncodeOptions { longest: 20, rows: 30, texts: 4, kv: KvType::F16, output, fuse: true };
-    let capabilities = Capabilities { half_products: Some(16), ..capabilities() };
+    let capabilities = Capabilities { half_products: Some(FewRows::all(16)), ..capabilities() };
     let table = plan_encoder(&*model, &capabilities, &options).unwrap().table;
     let mut layers = 0;
     for (commands, labels) in table.commands.windows(5).zip(table.labels.windows(5)) {
@@ -201,7 +201,7 @@ fn a_32_layer_llama_takes_at_most_8_commands_a_layer_and_5_folded() {
 
 /// A plan for a prompt of more than 16 rows, multiplied in half precision.
 fn in_halves(family_name: &str, dtype: impl Fn(&str) -> DType) -> ModelPlan {
-    let capabilities = Capabilities { half_products: Some(16), ..capabilities() };
+    let capabilities = Capabilities { half_products: Some(FewRows::all(16)), ..capabilities() };
     let options = PlanOptions { prefill_rows: 20, ..options() };
     plan(&model(family(family_name), dtype), &capabilities, &options).unwrap()
 }
@@ -225,7 +225,7 @@ fn half_precision_prompts_convert_weights_except_f32_and_logits() {
 #[test]
 fn an_activation_finishes_what_the_product_before_it_leaves_in_f16() {
     let all = goldens("models");
-    let capabilities = Capabilities { half_products: Some(16), ..capabilities() };
+    let capabilities = Capabilities { half_products: Some(FewRows::all(16)), ..capabilities() };
     let options = PlanOptions { prefill_rows: 20, ..options() };
     for (name, leaves) in
         [("starcoder2-window", true), ("gpt-neox-pythia", true), ("qwen3-hd128-gqa2", false)]
@@ -247,7 +247,7 @@ fn an_activation_finishes_what_the_product_before_it_leaves_in_f16() {
 fn keys_and_values_that_nothing_changes_stay_in_f16_until_the_cache() {
     let (_, model) = goldens("encoders").into_iter().find(|(name, _)| name == "bert-cls").unwrap();
     let output = EncodeOutput::Vectors(Pooling::First);
-    let capabilities = Capabilities { half_products: Some(16), ..capabilities() };
+    let capabilities = Capabilities { half_products: Some(FewRows::all(16)), ..capabilities() };
     for kv in [KvType::F16, KvType::F32, KvType::Q8_0] {
         let options = EncodeOptions { longest: 20, rows: 30, texts: 4, kv, output, fuse: true };
         let Ok(plan) = plan_encoder(&*model, &capabilities, &options) else {
@@ -267,12 +267,13 @@ fn keys_and_values_that_nothing_changes_stay_in_f16_until_the_cache() {
 
 #[test]
 fn few_rows_have_a_table_without_conversion() {
-    let of = |half_products, prefill_rows| {
+    let of = |weights: DType, half_products, prefill_rows| {
         let capabilities = Capabilities { half_products, ..capabilities() };
         let options = PlanOptions { prefill_rows, prefill_logit_rows: 100, ..options() };
-        plan(&model(family("llama"), |_| DType::Q4_0), &capabilities, &options).unwrap()
+        plan(&model(family("llama"), |_| weights), &capabilities, &options).unwrap()
     };
-    let tables = of(Some(64), 128).tables;
+    let few = Some(FewRows { scaled: 64, shifted: 48, floats: 32 });
+    let tables = of(DType::Q4_0, few, 128).tables;
     let small = tables.get(PassKind::SmallPrefill).unwrap();
     let unpacks = |c: &DispatchCommand| matches!(c.kernel, Kernel::HalfMatmul(_) | Kernel::Unpack(_));
     assert!(tables.prefill().commands.iter().any(unpacks) && !small.commands.iter().any(unpacks));
@@ -288,8 +289,18 @@ fn few_rows_have_a_table_without_conversion() {
         assert_eq!(tables.kind_for(rows), kind, "{rows} rows");
         assert_eq!(tables[kind].name, kind.name());
     }
-    for other in [of(Some(64), most), of(None, 128)] {
+    for other in [of(DType::Q4_0, few, most), of(DType::Q4_0, None, 128)] {
         assert!(other.tables.get(PassKind::SmallPrefill).is_none());
+    }
+    for (weights, rows) in [(DType::Q4_0, 64), (DType::Q4_1, 48), (DType::BF16, 32)] {
+        assert_eq!(of(weights, few, 128).tables[PassKind::SmallPrefill].rows, rows, "{weights:?}");
+    }
+    // Weights that are f16 need no conversion, for any number of rows.
+    for rows in [2, 128] {
+        let tables = of(DType::F16, few, rows).tables;
+        assert!(tables.get(PassKind::SmallPrefill).is_none());
+        assert!(tables.prefill().commands.iter().any(unpacks));
+        assert!(!tables.prefill().commands.iter().any(|c| matches!(c.kernel, Kernel::Unpack(_))));
     }
 }
 

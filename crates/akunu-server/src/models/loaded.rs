@@ -17,7 +17,7 @@ use akunu::{
 
 use super::speech::{SpeechQueue, SpeechWorker};
 use super::texts::{TextQueue, TextWorker};
-use super::{Kind, ModelSpec, ModelsOptions};
+use super::{Kind, ModelSpec, ModelsOptions, longest_text};
 use crate::refusal::{Reason, Refusal};
 
 /// The memory limit for all models, and what the others use of it.
@@ -317,13 +317,12 @@ fn start_texts(
 ) -> Result<(Worker, Ready), LoadError> {
     let ModelsOptions { engine, device, scheduler, .. } = options;
     let device = device(engine)?;
-    let trained = model.config().context_length;
     let options = EmbedOptions {
         device: engine.device,
         threads: engine.threads,
         backends: engine.backends.clone(),
         task,
-        longest: engine.context.map(|context| context.min(trained)),
+        longest: longest_text(&model, engine),
         rows: engine.chunk,
         fuse: engine.fuse,
         ..EmbedOptions::default()

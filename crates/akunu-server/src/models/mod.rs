@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use akunu::embed::default_longest;
 use akunu::schedule::SchedulerOptions;
 use akunu::{Device, EngineOptions, Error, Model, Pooling, open_device};
 
@@ -104,12 +105,39 @@ pub struct Models {
     loading: tokio::sync::Mutex<()>,
 }
 
+/// What is known of a model without loading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    pub kind: Kind,
+    /// The most tokens of a prompt and its answer, or of a text; `None`: it takes no texts.
+    pub context: Option<usize>,
+}
+
 #[derive(Debug)]
 struct Entry {
     spec: ModelSpec,
     /// Read from the model's files on first use.
-    kind: OnceLock<Kind>,
+    facts: OnceLock<Facts>,
     loaded: Mutex<Option<Arc<Loaded>>>,
+}
+
+impl Facts {
+    fn of(model: &Model, options: &ModelsOptions) -> Facts {
+        let kind = Kind::of(model, options);
+        let context = match kind {
+            Kind::Generates => Some(options.engine.context_of(model)),
+            Kind::Embeds(_) | Kind::Scores => {
+                Some(longest_text(model, &options.engine).unwrap_or(default_longest(model.config())))
+            }
+            Kind::Transcribes => None,
+        };
+        Facts { kind, context }
+    }
+}
+
+/// The most tokens of a text of a model that makes vectors or scores, if the server's options limit it.
+fn longest_text(model: &Model, engine: &EngineOptions) -> Option<usize> {
+    engine.context.map(|context| context.min(model.config().context_length))
 }
 
 impl Entry {
@@ -153,7 +181,7 @@ impl Models {
 
     pub fn new(options: ModelsOptions) -> Models {
         let entry =
-            |spec: &ModelSpec| Entry { spec: spec.clone(), kind: OnceLock::new(), loaded: Mutex::new(None) };
+            |spec: &ModelSpec| Entry { spec: spec.clone(), facts: OnceLock::new(), loaded: Mutex::new(None) };
         let entries = options.models.iter().map(entry).collect();
         Models { entries, options, loading: tokio::sync::Mutex::new(()) }
     }
@@ -187,13 +215,25 @@ impl Models {
 
     /// The kind of a model; `None`: its files cannot be read.
     pub async fn kind(&self, spec: &ModelSpec) -> Option<Kind> {
+        Some(self.facts(spec).await?.kind)
+    }
+
+    /// What is known of a model; `None`: its files cannot be read.
+    pub async fn facts(&self, spec: &ModelSpec) -> Option<Facts> {
         let entry = self.entry(Some(&spec.name)).ok()?;
-        if let Some(kind) = entry.kind.get() {
-            return Some(*kind);
+        if let Some(facts) = entry.facts.get() {
+            return Some(*facts);
         }
         let (spec, options) = (spec.clone(), self.options.clone());
-        let kind = blocking(move || Some(Kind::of(&spec.open(false).ok()?, &options))).await.ok()??;
-        Some(*entry.kind.get_or_init(|| kind))
+        let facts = blocking(move || Some(Facts::of(&spec.open(false).ok()?, &options))).await.ok()??;
+        Some(*entry.facts.get_or_init(|| facts))
+    }
+
+    /// Positions of the KV cache that all requests to a model share, if it is loaded and generates text.
+    pub fn kv_capacity(&self, spec: &ModelSpec) -> Option<usize> {
+        let entry = self.entry(Some(&spec.name)).ok()?;
+        let loaded = entry.loaded();
+        Some(loaded.as_ref()?.handle()?.stats().kv_capacity)
     }
 
     /// The kind of an open model.

@@ -22,7 +22,7 @@ use serde_json::{Value as Json, json};
 use crate::app::{App, json};
 use crate::fields::Fields;
 use crate::job::{Finished, Running};
-use crate::models::{Kind, ModelSpec};
+use crate::models::{Facts, ModelSpec};
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
 use crate::stream;
@@ -62,25 +62,37 @@ pub fn error(refusal: &Refusal) -> Json {
 async fn models(State(app): State<App>) -> Response {
     let mut list = Vec::new();
     for (spec, _) in app.models().list() {
-        let kind = app.models().kind(spec).await;
-        list.push(describe(spec, kind, &spec.name));
-        list.extend(spec.aliases.iter().map(|alias| describe(spec, kind, alias)));
+        let described = describe(&app, spec).await;
+        let named = |name: &String| {
+            let mut model = described.clone();
+            model["id"] = name.as_str().into();
+            model
+        };
+        list.extend([&spec.name].into_iter().chain(&spec.aliases).map(named));
     }
     json(&json!({ "object": "list", "data": list }))
 }
 
 async fn model(State(app): State<App>, Path(name): Path<String>) -> Result<Response, Refusal> {
-    let spec = app.models().spec(Some(&name))?;
-    Ok(json(&describe(spec, app.models().kind(spec).await, &name)))
+    let mut model = describe(&app, app.models().spec(Some(&name))?).await;
+    model["id"] = name.into();
+    Ok(json(&model))
 }
 
-/// `capabilities` is an extension. It is missing if the model's files cannot be read.
-fn describe(spec: &ModelSpec, kind: Option<Kind>, name: &str) -> Json {
+/// A model without its id. `capabilities`, `context_length` and `kv_cache_tokens` are extensions. They are missing if the
+/// model's files cannot be read.
+async fn describe(app: &App, spec: &ModelSpec) -> Json {
     let changed = spec.path.as_ref().and_then(|path| path.metadata().ok()?.modified().ok());
     let created = changed.map_or(0, seconds);
-    let mut model = json!({ "id": name, "object": "model", "created": created, "owned_by": "akunu" });
-    if let Some(kind) = kind {
+    let mut model = json!({ "id": "", "object": "model", "created": created, "owned_by": "akunu" });
+    if let Some(Facts { kind, context }) = app.models().facts(spec).await {
         model["capabilities"] = json!([kind.capability()]);
+        if let Some(context) = context {
+            model["context_length"] = context.into();
+        }
+    }
+    if let Some(tokens) = app.models().kv_capacity(spec) {
+        model["kv_cache_tokens"] = tokens.into();
     }
     model
 }

@@ -289,6 +289,34 @@ fn lists_have_the_capabilities_of_models() {
 }
 
 #[test]
+fn lists_say_how_long_requests_may_be() {
+    let server = serve_with(|options| {
+        options.models.engine.context = Some(200);
+        options.models.engine = options.models.engine.clone().batching(3);
+        options.models.models.push(encoder("bert-mean"));
+    });
+    let numbers = |name: &str| {
+        let model = server.get(&format!("/v1/models/{name}")).json();
+        assert_eq!(model["id"], name);
+        (model["context_length"].as_u64(), model["kv_cache_tokens"].as_u64())
+    };
+    assert_eq!((numbers(TALES), numbers("story-teller")), ((Some(200), None), (Some(200), None)));
+    let ask = |ids: usize| {
+        let body = json!({ "model": TALES, "prompt": vec![5; ids], "max_tokens": 1 });
+        server.post("/v1/completions", &body).status
+    };
+    assert_eq!((ask(200), ask(201)), (200, 400));
+    // Four blocks of 64 for each slot.
+    assert_eq!(numbers(TALES), (Some(200), Some(3 * 256)));
+    let (longest, _) = numbers("bert-mean");
+    let embed = |ids: u64| {
+        server.post(EMBEDDINGS, &json!({ "model": "bert-mean", "input": [vec![5; ids as usize]] })).status
+    };
+    let longest = longest.unwrap();
+    assert_eq!((embed(longest), embed(longest + 1)), (200, 400), "{longest}");
+}
+
+#[test]
 fn a_generative_model_embeds_with_a_pooling() {
     let server = serve_with(|options| options.models.pooling = Some(akunu::Pooling::Mean));
     let answer = server.ok(EMBEDDINGS, &json!({ "input": ["a fox", "a fox", "a house in the woods"] }));

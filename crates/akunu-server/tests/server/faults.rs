@@ -206,6 +206,61 @@ fn a_full_queue_is_429_with_retry_after() {
 }
 
 #[test]
+fn answers_that_do_not_all_fit_the_queue_are_not_begun() {
+    let server = serve_with(|options| {
+        options.models.scheduler.queue = 4;
+        options.models.engine = options.models.engine.clone().batching(4);
+    });
+    // Loads the model.
+    assert_healthy(&server);
+    let ask = |n: usize| {
+        let mut body = story(3);
+        body["n"] = n.into();
+        server.post("/v1/completions", &body)
+    };
+    server.until_idle();
+    let passes = server.metric("akunu_passes_total");
+    for _ in 0..10 {
+        let refused = ask(9);
+        assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("queue_full")));
+    }
+    server.until_idle();
+    assert_eq!(server.metric("akunu_passes_total"), passes);
+    assert_eq!(ask(8).json()["choices"].as_array().unwrap().len(), 8);
+}
+
+#[test]
+fn requests_whose_turn_would_come_too_late_are_429_with_retry_after() {
+    let server = serve_endless(|options| {
+        options.models.scheduler.deadline = Some(Duration::from_millis(1));
+        options.models.engine = options.models.engine.clone().batching(1);
+    });
+    let take_slot = || {
+        let mut first = connect(server.address());
+        first.write_all(&streamed(ENDLESS)).unwrap();
+        server.until(&["akunu_running_requests"], 1.0);
+        first
+    };
+    // As long as no request has ended, nothing is known, and all are queued.
+    let first = take_slot();
+    let mut second = connect(server.address());
+    second.write_all(&streamed(5)).unwrap();
+    server.until(&["akunu_queue_requests"], 1.0);
+    drop(first);
+    assert_eq!(answer(&mut second).status, 200);
+    server.until_idle();
+    // The slot is free, and then taken for as long as before.
+    let first = take_slot();
+    let refused = send(server.address(), &streamed(5));
+    let error = &refused.json()["error"];
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+    assert_eq!((&error["code"], &error["type"]), (&json!("too_late"), &json!("rate_limit_error")));
+    drop(first);
+    server.until_idle();
+    assert_eq!(send(server.address(), &streamed(5)).status, 200);
+}
+
+#[test]
 fn running_requests_finish_at_shutdown() {
     let server = serve_with(|options| options.drain = Duration::from_secs(600));
     let mut running = connect(server.address());

@@ -12,7 +12,7 @@ pub struct CallMarks {
     open: &'static str,
     /// May follow calls.
     close: &'static str,
-    /// Tokens between a name and its arguments, if only the arguments are JSON.
+    /// What ends a name before its arguments, if only the arguments are JSON.
     between: &'static [&'static str],
     /// The tags of calls that are not JSON.
     tags: Option<CallTags>,
@@ -25,7 +25,7 @@ pub struct CallMarks {
 const DEFAULT: CallMarks = CallMarks { open: "", close: "", between: &[], tags: None, bare: false, sign: "" };
 
 /// The first family whose sign is in a template applies.
-const FAMILIES: [CallMarks; 10] = [
+const FAMILIES: [CallMarks; 11] = [
     // GLM.
     CallMarks {
         open: "<tool_call>",
@@ -67,6 +67,14 @@ const FAMILIES: [CallMarks; 10] = [
     CallMarks { open: "<|function_call|>", sign: "<|function_call|>", ..DEFAULT },
     // Command R.
     CallMarks { open: "<|START_ACTION|>", close: "<|END_ACTION|>", sign: "<|START_ACTION|>", ..DEFAULT },
+    // gpt-oss: the header of a message has the name, and the type of the arguments.
+    CallMarks {
+        open: "to=functions.",
+        close: "<|call|>",
+        between: &[" ", "<|channel|>", "<|constrain|>", "<|message|>"],
+        sign: "<|call|>",
+        ..DEFAULT
+    },
     // Llama 3.
     CallMarks {
         open: "<|python_tag|>",
@@ -328,7 +336,9 @@ impl CallReader {
         let json: Json = serde_json::from_str(&self.held[start..end]).ok()?;
         let header = self.held[mark..start].trim();
         let calls = match json {
-            Json::Object(arguments) if !header.is_empty() => vec![Call { name: name_in(header)?, arguments }],
+            Json::Object(arguments) if !header.is_empty() => {
+                vec![Call { name: self.name_in(header)?, arguments }]
+            }
             Json::Array(list) if header.is_empty() => list.into_iter().map(call).collect::<Option<_>>()?,
             json => vec![call(json)?],
         };
@@ -337,12 +347,13 @@ impl CallReader {
             |call: &Call| is_marked || self.tools.iter().any(|tool| name_of(tool) == Some(&call.name));
         (!calls.is_empty() && calls.iter().all(is_known)).then_some(calls)
     }
-}
 
-/// `NAME`, `NAME[ARGS]`, `NAME[CALL_ID]ID[ARGS]`.
-fn name_in(header: &str) -> Option<String> {
-    let name = header.split('[').next()?.trim();
-    (!name.is_empty() && !name.contains(char::is_whitespace)).then(|| name.to_string())
+    /// `NAME`, `NAME[ARGS]`, `NAME[CALL_ID]ID[ARGS]`, `NAME<|channel|>commentary json<|message|>`.
+    fn name_in(&self, header: &str) -> Option<String> {
+        let ends = self.marks.between.iter().filter_map(|mark| header.find(mark));
+        let name = header[..ends.min().unwrap_or(header.len())].trim();
+        (!name.is_empty() && !name.contains(char::is_whitespace)).then(|| name.to_string())
+    }
 }
 
 fn call(json: Json) -> Option<Call> {
@@ -405,6 +416,7 @@ mod tests {
     const HERMES: &str = "{{ '<tool_call>' }}";
     const MISTRAL: &str = "{{ '[TOOL_CALLS]' }}";
     const CODER: &str = "{{ '<tool_call> <parameter=' }}";
+    const HARMONY: &str = "{{ '<|call|>' }}";
     const GLM: &str = "{{ '<tool_call> <arg_key>' }}";
     const LLAMA: &str = "Respond in the format {\"name\": function name, \"parameters\": …}";
 
@@ -455,6 +467,22 @@ mod tests {
         assert_eq!(read(MISTRAL, &[list]), ["clock({})", r#"add({"a":1})"#]);
         let named = r#"[TOOL_CALLS]clock[ARGS]{}[TOOL_CALLS]add[CALL_ID]x9[ARGS]{"a": 1}"#;
         assert_eq!(read(MISTRAL, &[named]), ["clock({})", r#"add({"a":1})"#]);
+    }
+
+    #[test]
+    fn calls_in_the_headers_of_messages_are_parsed() {
+        for header in [
+            "clock<|channel|>commentary json<|message|>",
+            "clock <|constrain|>json<|message|>",
+            "clock<|constrain|>json",
+            "clock json",
+            "clock",
+        ] {
+            let text = format!("Let me see. to=functions.{header}{{\"zone\": \"UTC\"}}<|call|>");
+            assert_eq!(read(HARMONY, &[&text]), ["Let me see.", r#"clock({"zone":"UTC"})"#], "{header}");
+        }
+        let text = "written to=functions. as it is";
+        assert_eq!(read(HARMONY, &[text]), [text]);
     }
 
     #[test]
@@ -527,10 +555,10 @@ mod tests {
         fn pieces_give_what_the_whole_gives(
             words in prop::collection::vec(prop::sample::select(vec![
                 "<tool_call>", "</tool_call>", "<function=", "</function>", ">", "<parameter=", "<arg_key>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "clock", "{", "}", "[", "]", "\"", "\\",
-                ";", "{\"name\": \"clock\", \"parameters\": {}}", "<", "a", "é", " ", "\n",
+                ";", "to=functions.", "<|message|>", "{\"name\": \"clock\", \"parameters\": {}}", "<", "a", "é", " ", "\n",
             ]), 0..12),
             cuts in prop::collection::vec(0usize..80, 0..8),
-            template in prop::sample::select(vec![HERMES, MISTRAL, LLAMA, CODER, GLM]),
+            template in prop::sample::select(vec![HERMES, MISTRAL, LLAMA, CODER, GLM, HARMONY]),
         ) {
             let whole = words.concat();
             let mut cuts: Vec<usize> = cuts.into_iter().filter(|&at| whole.is_char_boundary(at)).collect();

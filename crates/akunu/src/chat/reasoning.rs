@@ -19,7 +19,14 @@ const FAMILIES: [Tags; 8] = [
     Tags {
         open: "<|channel|>analysis<|message|>",
         close: "<|end|>",
-        silent: &["<|start|>assistant", "<|channel|>final<|message|>", "<|channel|>commentary<|message|>"],
+        // A header may name the tool that its message is for: see the marks of calls.
+        silent: &[
+            "<|start|>assistant",
+            "<|channel|>final",
+            "<|channel|>commentary",
+            "<|message|>",
+            "<|end|>",
+        ],
         anywhere: true,
     },
     Tags { open: "<|channel>thought", close: "<channel|>", silent: &[], anywhere: true },
@@ -236,6 +243,12 @@ mod tests {
         let text =
             "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.";
         assert_eq!(split(harmony, false, &[text]), parts("Hm.", "Yes.", 2));
+        let call = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>I \
+                    ask.<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}";
+        let answer = "I ask. to=functions.f <|constrain|>json{}";
+        assert_eq!(split(harmony, false, &[call]), parts("Hm.", answer, 2));
+        let pieces: Vec<&str> = call.split_inclusive(&['|', '>', ' ']).collect();
+        assert_eq!(split(harmony, false, &pieces), parts("Hm.", answer, 2));
         // Phi's messages end with <|end|> too, without channels.
         assert_eq!(Tags::of_template("<|assistant|>{{ x }}<|end|>").open, "<think>");
     }

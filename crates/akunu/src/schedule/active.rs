@@ -4,9 +4,14 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::logprobs::logprob;
+use super::prefixes::Awaited;
 use super::request::{Event, Finished, Job, Listener, OnEvent, TokenLogprob, catch_panic, send_last_event};
+use super::slots::Need;
 use crate::generation::Generation;
 use crate::{Engine, Error, FinishReason, Piece, Session};
+
+/// The tokens of answers count for their owners in blocks of so many, when a block begins.
+pub(super) const COUNTED: usize = 16;
 
 pub(super) struct Active<'a> {
     pub(super) generation: Generation,
@@ -18,9 +23,16 @@ pub(super) struct Active<'a> {
     /// Its number in the order of admission.
     pub(super) number: u64,
     submitted: Instant,
+    pub(super) priority: i32,
+    pub(super) owner: u64,
+    /// Tokens of the answer that were counted for the owner, beside the first [`COUNTED`].
+    counted: usize,
     pub(super) salt: u64,
+    pub(super) need: Need,
     /// The slot holds only a prefix of the prompt.
     pub(super) is_prepared: bool,
+    /// What it waits for before that.
+    pub(super) awaited: Option<Awaited>,
     /// Tokens of the prompt to process in this step.
     pub(super) share: usize,
     /// The grammar's mask was not known after the last pass: the next token is sampled from `kept` when it is.
@@ -46,7 +58,10 @@ impl<'a> Active<'a> {
             Ok(generation) => Ok(Active {
                 number,
                 submitted,
+                priority: request.priority,
+                owner: request.owner,
                 salt: request.salt,
+                need: Need::of(engine, &request),
                 is_prepared: false,
                 ..Active::prepared(generation, request.options.logprobs, on_event)
             }),
@@ -66,8 +81,13 @@ impl<'a> Active<'a> {
             unsent: Vec::new(),
             number: 1,
             submitted: Instant::now(),
+            priority: 0,
+            owner: 0,
+            counted: 0,
             salt: 0,
+            need: Need::default(),
             is_prepared: true,
+            awaited: None,
             share: 0,
             is_waiting: false,
             kept: Vec::new(),
@@ -91,6 +111,14 @@ impl<'a> Active<'a> {
 
     pub(super) fn prompt(&self) -> &[u32] {
         self.generation.output.prompt()
+    }
+
+    /// The tokens of the answer that begun blocks of [`COUNTED`] add to those counted for its owner.
+    pub(super) fn uncounted(&mut self) -> usize {
+        let begun = self.generation.output.ids().len() / COUNTED * COUNTED;
+        let new = begun.saturating_sub(self.counted);
+        self.counted += new;
+        new
     }
 
     /// Whether it has read its prompt.

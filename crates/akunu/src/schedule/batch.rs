@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use super::Stats;
 use super::active::Active;
 use super::pace::Pace;
-use super::slots::{MIN_COPY, Slot, awaits_copy, prepare_slot};
+use super::prefixes::{Prefixes, awaited};
+use super::slots::{Slot, prepare_slot};
+use crate::blocks::MIN_COPY;
 use crate::{Engine, Error, FinishReason, Session};
 
 /// How long a pass is delayed by masks of grammars. A request whose mask takes longer skips the next passes.
@@ -34,24 +36,31 @@ pub(super) struct Batch<'a> {
     pub(super) stats: Stats,
     /// Tokens of requests that have ended.
     generated: u64,
-    /// When a request ends, remove tokens from its slot that were shifted, because their keys and values differ from those of a
-    /// prefill, and must not be reused.
-    forgets_shifted: bool,
+    /// Whether the slots are the scheduler's. When a request ends, others may then use its blocks, but not those of tokens that
+    /// were shifted, because their keys and values differ from those of a prefill.
+    owns_slots: bool,
+    /// Of requests that have ended and still run for the queue: priority, owner, and the tokens that do not count yet.
+    pub(super) owed: Vec<(i32, u64, usize)>,
+    prefixes: Prefixes,
     /// Reused between steps to avoid allocations.
     pending: Vec<PendingPrefill>,
+    /// Slots that have begun to process prompts whose tokens others may share.
+    reading: Vec<usize>,
 }
 
 impl<'a> Batch<'a> {
     /// A batch of all slots of an engine.
-    pub(super) fn new(sessions: Vec<Session>, context: usize, pace: Pace) -> Batch<'a> {
+    pub(super) fn new(sessions: Vec<Session>, kv_capacity: usize, pace: Pace) -> Batch<'a> {
         let slots: Vec<Slot<'a>> = sessions.into_iter().map(Slot::new).collect();
-        let kv_capacity = slots.len() * context;
         Batch {
             stats: Stats { slots: slots.len(), kv_capacity, ..Stats::default() },
             pace,
             generated: 0,
-            forgets_shifted: true,
+            owns_slots: true,
+            owed: Vec::with_capacity(slots.len()),
+            prefixes: Prefixes::with_capacity(slots.len()),
             pending: Vec::with_capacity(slots.len()),
+            reading: Vec::with_capacity(slots.len()),
             slots,
         }
     }
@@ -63,8 +72,11 @@ impl<'a> Batch<'a> {
             pace: Pace::unlimited(),
             stats: Stats::default(),
             generated: 0,
-            forgets_shifted: false,
+            owns_slots: false,
+            owed: Vec::new(),
+            prefixes: Prefixes::with_capacity(0),
             pending: Vec::with_capacity(1),
+            reading: Vec::with_capacity(1),
         }
     }
 
@@ -108,17 +120,16 @@ impl<'a> Batch<'a> {
     /// Counts tokens and requests for `stats`.
     pub(super) fn count(&mut self) {
         let Stats { reading, running, kv_tokens, kv_kept, .. } = &mut self.stats;
-        (*reading, *running, *kv_tokens, *kv_kept) = (0, 0, 0, 0);
+        (*reading, *running) = (0, 0);
         let mut generated = self.generated;
-        for Slot { session, active, .. } in &self.slots {
-            match active {
-                None => *kv_kept += session.len(),
-                Some(active) => {
-                    *kv_tokens += session.len();
-                    *(if active.is_running() { &mut *running } else { &mut *reading }) += 1;
-                    generated += active.generation.output.ids().len() as u64;
-                }
-            }
+        for active in self.slots.iter().filter_map(|slot| slot.active.as_ref()) {
+            *(if active.is_running() { &mut *running } else { &mut *reading }) += 1;
+            generated += active.generation.output.ids().len() as u64;
+        }
+        if let Some(slot) = self.slots.first() {
+            let blocks = &slot.session.pool.lock().blocks;
+            *kv_tokens = (blocks.count() - blocks.available()) * blocks.positions();
+            *kv_kept = blocks.kept_tokens();
         }
         self.stats.generated_tokens = generated;
     }
@@ -145,6 +156,7 @@ impl<'a> Batch<'a> {
     fn chain(&mut self, engine: &mut Engine) {
         let Some((index, _)) = self.lone() else { return };
         let Slot { session, active: Some(active), .. } = &mut self.slots[index] else { return };
+        session.publish();
         let start = Instant::now();
         let found = active.generation.chain(engine, session);
         let now = Instant::now();
@@ -180,6 +192,7 @@ impl<'a> Batch<'a> {
     fn decode(&mut self, engine: &mut Engine) {
         let Some((index, _)) = self.lone() else { return };
         let Slot { session, active: Some(active), .. } = &mut self.slots[index] else { return };
+        session.publish();
         let start = Instant::now();
         let decoded = active.generation.decode(engine, session);
         let now = Instant::now();
@@ -207,7 +220,8 @@ impl<'a> Batch<'a> {
         (self.stats.steps, self.stats.rows) = (self.stats.steps + 1, rows);
         let start = Instant::now();
         let deadline = start + self.pace.expected(rows).min(MASK_TIME) + MASK_GRACE;
-        let ran = engine.start_pass().and_then(|()| {
+        let samples = asking(&mut self.slots).all(|active| active.generation.sampler.is_some());
+        let ran = engine.start_pass(samples).and_then(|()| {
             let prepared = self.prepare_picks(engine, deadline);
             engine.finish_pass()?;
             prepared
@@ -223,8 +237,16 @@ impl<'a> Batch<'a> {
         if engine.asking.is_empty() {
             return;
         }
-        match engine.find_prepared(prepared) {
-            Ok(picked) => self.take(engine, picked, if picked { now } else { now + MASK_GRACE }),
+        // Decoding a row again takes less time for a device that samples than sampling by the host.
+        let deadline = if prepared { now } else { now + MASK_GRACE };
+        let found = engine.find_prepared(prepared).and_then(|()| match prepared {
+            true => Ok(true),
+            false => {
+                engine.pick_on_threads(asking(&mut self.slots).map(|active| active.generation.picking(now)))
+            }
+        });
+        match found {
+            Ok(picked) => self.take(engine, picked, deadline),
             Err(error) => self.fail_all(error),
         }
     }
@@ -234,23 +256,20 @@ impl<'a> Batch<'a> {
     /// The oldest prompt comes first, to prevent starvation. Half of the rows are for a much shorter prompt, if there is one.
     fn assign_rows(&mut self, engine: &mut Engine, room: usize) -> usize {
         self.pending.clear();
+        self.reading.clear();
         for (index, slot) in self.slots.iter_mut().enumerate() {
-            let held = slot.active.as_ref().map_or(0, |active| slot.shared(active.prompt(), active.salt));
-            if let Some(active) = slot.active.as_mut().filter(|active| !active.is_running()) {
-                active.share = 0;
-                self.pending.push(PendingPrefill {
-                    number: active.number,
-                    left: active.prompt().len() - held,
-                    index,
-                });
+            let Some(active) = slot.active.as_mut().filter(|active| !active.is_running()) else { continue };
+            let left = active.prompt().len() - slot.session.len();
+            self.pending.push(PendingPrefill { number: active.number, left, index });
+            active.share = 0;
+            if active.is_prepared && !active.need.shifts {
+                self.reading.push(index);
             }
         }
         self.pending.sort_unstable_by_key(|reading| reading.number);
         let Some(&oldest) = self.pending.first() else { return 0 };
-        let sooner = self.pending.iter().filter(|reading| 2 * reading.left <= oldest.left);
-        let sooner = sooner.filter(|reading| !awaits_copy(&self.slots, reading.index));
         let mut given = 0;
-        if let Some(&PendingPrefill { index, .. }) = sooner.min_by_key(|reading| reading.left) {
+        if let Some(index) = self.shortest(oldest.left / 2) {
             given += self.assign_to(engine, oldest.index, room / 2);
             given += self.assign_to(engine, index, room - given);
         }
@@ -260,16 +279,37 @@ impl<'a> Batch<'a> {
         given
     }
 
+    /// The prompt with the fewest tokens left, at most `left`, of those that wait for no other one.
+    fn shortest(&mut self, left: usize) -> Option<usize> {
+        loop {
+            let is_awaited = |index: usize| awaited(&self.slots, &self.prefixes, &[], index).is_some();
+            let short = self.pending.iter().filter(|pending| pending.left <= left);
+            let index = short.filter(|short| !is_awaited(short.index)).min_by_key(|short| short.left)?.index;
+            if !self.awaits_prefix(index) {
+                return Some(index);
+            }
+        }
+    }
+
+    /// Whether a prompt waits for another one, to share its prefix.
+    fn awaits_prefix(&mut self, index: usize) -> bool {
+        let awaited = awaited(&self.slots, &self.prefixes, &self.reading, index);
+        if let Some(active) = &mut self.slots[index].active {
+            active.awaited = awaited;
+        }
+        awaited.is_some()
+    }
+
     /// Assigns up to `room` rows of this pass to a prompt, and returns the number used. Before its first rows, a prompt reuses the longest
     /// prefix in the cache. It waits while another prompt with a longer common prefix is being processed.
     fn assign_to(&mut self, engine: &mut Engine, index: usize, room: usize) -> usize {
-        if room == 0 || awaits_copy(&self.slots, index) {
+        if room == 0 || self.awaits_prefix(index) {
             return 0;
         }
         let Some(mut active) = self.slots[index].active.take() else { return 0 };
-        let mut prepared = Ok(());
-        if !active.is_prepared {
-            prepared = prepare_slot(engine, &mut self.slots, index, &active).map(|reused| {
+        let (was_prepared, mut prepared) = (active.is_prepared, Ok(()));
+        if !was_prepared {
+            prepared = prepare_slot(engine, &mut self.slots, &self.prefixes, index, &active).map(|reused| {
                 (active.is_prepared, active.generation.reused) = (true, reused);
                 self.stats.reused_tokens += reused as u64;
                 self.stats.prefix_hits += u64::from(reused >= MIN_COPY);
@@ -278,7 +318,12 @@ impl<'a> Batch<'a> {
         let left = active.prompt().len().saturating_sub(self.slots[index].session.len() + active.share);
         let more = if prepared.is_ok() { left.min(room) } else { 0 };
         active.share += more;
+        let is_sharing = !was_prepared && prepared.is_ok() && !active.need.shifts;
         self.slots[index].active = Some(active);
+        if is_sharing {
+            self.prefixes.add(&self.slots, index);
+            self.reading.push(index);
+        }
         self.settle(index, prepared.map(|()| None));
         more
     }
@@ -286,17 +331,23 @@ impl<'a> Batch<'a> {
     /// Adds the rows of all slots to the pass.
     fn add_rows(&mut self, engine: &mut Engine) {
         engine.begin_pass();
-        for Slot { session, active, .. } in &mut self.slots {
-            let Some(active) = active else { continue };
+        for index in 0..self.slots.len() {
+            let Slot { session, active: Some(active) } = &mut self.slots[index] else { continue };
             active.logits_index = None;
-            if active.is_waiting {
+            let more = if active.is_running() { 1 } else { active.share };
+            if active.is_waiting || more == 0 {
+                continue;
+            }
+            session.publish();
+            if let Err(error) = engine.reserve(session, more) {
+                self.end(index, Err(error));
                 continue;
             }
             if active.is_running() {
                 active.logits_index = Some(engine.asking.len());
                 engine.add_rows(session, active.generation.next().as_slice(), 0);
-            } else if active.share > 0 {
-                let end = session.len() + active.share;
+            } else {
+                let end = session.len() + more;
                 let is_last = end == active.prompt().len();
                 active.logits_index = is_last.then_some(engine.asking.len());
                 let part = &active.generation.output.prompt()[session.len()..end];
@@ -310,11 +361,11 @@ impl<'a> Batch<'a> {
         for Slot { session, active, .. } in &mut self.slots {
             let Some(active) = active.as_mut().filter(|active| !active.is_waiting) else { continue };
             if active.is_running() {
-                session.tokens.extend(active.generation.next());
+                session.extend(active.generation.next().as_slice());
             } else {
                 let start = session.len();
                 if active.share > 0 {
-                    session.tokens.extend_from_slice(&active.prompt()[start..start + active.share]);
+                    session.extend(&active.prompt()[start..start + active.share]);
                 }
             }
             if active.logits_index.is_some() {
@@ -338,7 +389,7 @@ impl<'a> Batch<'a> {
         Ok(true)
     }
 
-    /// Adds the sampled token to each request with logits; `picked` is the result of [`Engine::find_prepared`].
+    /// Adds the sampled token to each request with logits; `picked`: the device has sampled.
     fn take(&mut self, engine: &mut Engine, picked: bool, deadline: Instant) {
         for index in 0..self.slots.len() {
             let Slot { session, active: Some(active), .. } = &mut self.slots[index] else { continue };
@@ -350,6 +401,8 @@ impl<'a> Batch<'a> {
                 None if engine.samples() && !active.generation.can_pick(deadline) => {
                     let before = session.len() - 1;
                     session.truncate(before);
+                    // What that row sees was there in this pass.
+                    debug_assert_eq!(session.len(), before);
                     Ok(None)
                 }
                 None => active.take_next(engine, row, picked, deadline),
@@ -368,14 +421,22 @@ impl<'a> Batch<'a> {
     }
 
     pub(super) fn end(&mut self, index: usize, result: Result<FinishReason, Error>) {
+        self.prefixes.remove(&self.slots, index);
         let Slot { session, active, .. } = &mut self.slots[index];
-        let Some(active) = active.take() else { return };
+        let Some(mut active) = active.take() else { return };
+        if self.owns_slots {
+            self.owed.push((active.priority, active.owner, active.uncounted()));
+        }
         self.generated += active.generation.output.ids().len() as u64;
-        let count = match active.end(session, result, self.forgets_shifted) {
+        let salt = active.salt;
+        let count = match active.end(session, result, self.owns_slots) {
             true => &mut self.stats.finished,
             false => &mut self.stats.failed,
         };
         *count += 1;
+        if self.owns_slots {
+            session.retire(salt);
+        }
     }
 
     /// Fails all requests of a failed pass. The content of their slots is unknown, so it is cleared.
@@ -384,8 +445,8 @@ impl<'a> Batch<'a> {
         for index in 0..self.slots.len() {
             let was_in = |active: &Active| active.is_running() || active.share > 0;
             if self.slots[index].active.as_ref().is_some_and(was_in) {
-                self.end(index, Err(Error::Shared(error.clone())));
                 self.slots[index].session.clear();
+                self.end(index, Err(Error::Shared(error.clone())));
             }
         }
     }

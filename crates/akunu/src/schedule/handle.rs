@@ -1,10 +1,13 @@
 //! Communication between the threads that submit requests and the engine's thread.
 
+use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::forecast::Forecast;
 use super::request::{Job, Refused};
-use super::{OnEvent, Request, Stats};
+use super::{OnEvent, Request, SchedulerOptions, Stats};
 
 /// A handle for submitting requests to a scheduler, which runs until all clones are dropped.
 #[derive(Clone, Debug)]
@@ -22,16 +25,32 @@ impl Drop for SharedHandle {
 
 impl Handle {
     pub fn submit(&self, request: Request, on_event: OnEvent) -> Result<(), Refused> {
-        let job = Job { request, on_event, submitted: Instant::now() };
+        self.submit_all(vec![(request, on_event)])
+    }
+
+    /// Submits requests of one owner and priority: all of them, or none if one would be refused. So nothing is done, and
+    /// counted for the owner, that the caller does not get.
+    pub fn submit_all(&self, requests: Vec<(Request, OnEvent)>) -> Result<(), Refused> {
+        let submitted = Instant::now();
+        let jobs: Vec<Job> =
+            requests.into_iter().map(|(request, on_event)| Job { request, on_event, submitted }).collect();
         let mut state = self.0.0.lock();
         if state.closing != Closing::Never {
             return Err(Refused::Closed);
         }
-        if state.waiting + state.active >= state.capacity {
+        if state.waiting + state.active + jobs.len() > state.capacity {
             return Err(Refused::QueueFull { waiting: state.waiting });
         }
-        state.waiting += 1;
-        state.arrived.push(job);
+        if let Some((deadline, last)) = state.deadline.zip(jobs.last()) {
+            let Request { priority, owner, .. } = last.request;
+            let expected = state.expected_wait(priority, owner, jobs.len());
+            if expected > deadline {
+                return Err(Refused::TooLate { expected, deadline });
+            }
+            *state.owners.entry((priority, owner)).or_default() += jobs.len();
+        }
+        state.waiting += jobs.len();
+        state.arrived.extend(jobs);
         drop(state);
         self.0.0.wake.notify_one();
         Ok(())
@@ -80,6 +99,30 @@ struct State {
     capacity: usize,
     closing: Closing,
     stats: Stats,
+    /// See [`SchedulerOptions::deadline`].
+    deadline: Option<Duration>,
+    forecast: Forecast,
+    /// How many requests of each priority and owner wait, with a deadline.
+    owners: HashMap<(i32, u64), usize>,
+}
+
+impl State {
+    /// How long the last of `more` new requests would wait for a slot. Before it are those of lower priority values, those that
+    /// its owner has already, and as many of each other owner as it will have then, because owners take turns.
+    fn expected_wait(&self, priority: i32, owner: u64, more: usize) -> Duration {
+        let waits_for_memory = self.waiting > 0 && self.forecast.is_full();
+        if self.active + self.waiting + more <= self.stats.slots && !waits_for_memory {
+            return Duration::ZERO;
+        }
+        let own = self.owners.get(&(priority, owner)).copied().unwrap_or(0) + more;
+        let before = |((level, other), count): (&(i32, u64), &usize)| match level.cmp(&priority) {
+            Ordering::Less => *count,
+            Ordering::Equal if *other != owner => own.min(*count),
+            _ => 0,
+        };
+        let before: usize = self.owners.iter().map(before).sum();
+        self.forecast.until_ended(own + before).unwrap_or_default()
+    }
 }
 
 /// The next task of the engine's thread.
@@ -107,15 +150,17 @@ impl Shared {
 pub(super) struct Worker(Arc<Shared>);
 
 impl Worker {
-    /// For `slots` requests in slots and `queue` waiting ones.
-    pub(super) fn new(slots: usize, queue: usize, stats: Stats) -> (Worker, Handle) {
+    pub(super) fn new(slots: usize, options: &SchedulerOptions, stats: Stats) -> (Worker, Handle) {
         let state = State {
             arrived: Vec::new(),
             waiting: 0,
             active: 0,
-            capacity: slots.saturating_add(queue),
+            capacity: slots.saturating_add(options.queue),
             closing: Closing::Never,
             stats,
+            deadline: options.deadline,
+            forecast: Forecast::default(),
+            owners: HashMap::new(),
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), wake: Condvar::new() });
         (Worker(shared.clone()), Handle(Arc::new(SharedHandle(shared))))
@@ -150,6 +195,21 @@ impl Worker {
         state.waiting = queue + state.arrived.len();
         state.active = stats.reading + stats.running;
         state.stats = stats;
+        if state.deadline.is_some() {
+            state.forecast.observe(&stats, queue > 0, Instant::now());
+        }
+    }
+
+    /// A request waits no longer.
+    pub(super) fn left(&self, request: &Request) {
+        let key = (request.priority, request.owner);
+        let mut state = self.0.lock();
+        if let Some(count) = state.owners.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                state.owners.remove(&key);
+            }
+        }
     }
 }
 
@@ -168,5 +228,34 @@ impl Drop for Worker {
         // Dropped without the lock, because a listener's destructor may use a handle.
         let jobs = std::mem::take(&mut self.0.lock().arrived);
         drop(jobs);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_wait_for_as_many_requests_of_others_as_they_have_themselves() {
+        let options = SchedulerOptions { deadline: Some(Duration::ZERO), ..SchedulerOptions::default() };
+        let (worker, _handle) = Worker::new(1, &options, Stats::default());
+        let mut state = worker.0.lock();
+        state.owners = HashMap::from([((0, 1), 10), ((0, 2), 1), ((5, 4), 100)]);
+        (state.active, state.waiting) = (1, 111);
+        // One request ended in one second, with the only slot taken.
+        let full = |ended: u64| Stats { slots: 1, running: 1, started: ended + 1, ..Stats::default() };
+        let start = Instant::now();
+        state.forecast.observe(&full(0), false, start);
+        state.forecast.observe(&full(1), false, start + Duration::from_secs(1));
+        state.stats = full(1);
+        assert_eq!([1, 2, 3].map(|owner| state.expected_wait(0, owner, 1).as_secs()), [12, 4, 3]);
+        // The last of three waits for the others, and owner 1 has as many before it.
+        assert_eq!([2, 3].map(|owner| state.expected_wait(0, owner, 3).as_secs()), [8, 7]);
+        // Requests of other priorities are all before it, or all after it.
+        assert_eq!([-1, 1, 5].map(|priority| state.expected_wait(priority, 4, 1).as_secs()), [1, 12, 112]);
+        // As many as there are slots do not wait.
+        (state.active, state.waiting) = (0, 0);
+        assert_eq!(state.expected_wait(0, 1, 1), Duration::ZERO);
+        assert!(state.expected_wait(0, 1, 2) > Duration::ZERO);
     }
 }

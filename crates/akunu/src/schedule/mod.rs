@@ -10,14 +10,18 @@
 mod active;
 mod alone;
 mod batch;
+mod forecast;
 mod handle;
 mod logprobs;
 mod pace;
+mod prefixes;
 mod queue;
 mod request;
 mod slots;
 mod stats;
 mod step;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
@@ -40,11 +44,13 @@ pub struct SchedulerOptions {
     /// While requests are decoded, prompts are processed in chunks, so that a pass takes no longer than this, or than twice as long as
     /// without prompts.
     pub stall: Duration,
+    /// Requests that are expected to wait longer than this for a slot are [`Refused::TooLate`]. `None`: none are.
+    pub deadline: Option<Duration>,
 }
 
 impl Default for SchedulerOptions {
     fn default() -> SchedulerOptions {
-        SchedulerOptions { queue: 256, stall: Duration::from_millis(200) }
+        SchedulerOptions { queue: 256, stall: Duration::from_millis(200), deadline: None }
     }
 }
 
@@ -73,8 +79,9 @@ impl Scheduler {
             });
         }
         let sessions = (0..slots).map(|_| engine.session()).collect::<Result<_, Error>>()?;
-        let batch = Batch::new(sessions, engine.context(), Pace::new(options.stall));
-        let (worker, handle) = Worker::new(slots, options.queue, batch.stats);
+        let cache = engine.plan().cache;
+        let batch = Batch::new(sessions, (cache.count * cache.block) as usize, Pace::new(options.stall));
+        let (worker, handle) = Worker::new(slots, options, batch.stats);
         let scheduler = Scheduler {
             _close: worker.close_on_drop(),
             engine,

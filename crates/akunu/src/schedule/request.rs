@@ -14,7 +14,7 @@ pub struct Request {
     pub options: GenerateOptions,
     /// Requests with a lower value get a slot first; the default is 0. The HTTP API and its keys use the same order.
     pub priority: i32,
-    /// The owner. Slots are shared fairly between owners, however many requests each has.
+    /// The owner. Owners that always have requests get equally many tokens, however many requests each has.
     pub owner: u64,
     /// Cached prefixes are reused only by requests of the same salt, since their reuse can be measured.
     pub salt: u64,
@@ -69,6 +69,11 @@ pub(super) type Listener<'a> = Box<dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a>
 pub enum Refused {
     #[error("the queue is full: {waiting} requests are waiting")]
     QueueFull { waiting: usize },
+    #[error(
+        "the request would wait {:.0} s for its turn, and {:.0} s is the limit", expected.as_secs_f64().ceil(),
+        deadline.as_secs_f64()
+    )]
+    TooLate { expected: Duration, deadline: Duration },
     #[error("the engine is shutting down")]
     Closed,
 }

@@ -1,12 +1,12 @@
-//! Slots of the KV cache, and reuse of their prefixes.
+//! Slots of the engine, and what requests share of the KV cache.
 
 use std::ops::{Deref, DerefMut};
 
 use super::active::Active;
-use crate::{Engine, Error, Session};
-
-/// Minimum number of tokens for which copying a prefix is worthwhile.
-pub(super) const MIN_COPY: usize = 16;
+use super::prefixes::Prefixes;
+use super::request::Request;
+use crate::blocks::{MIN_COPY, PoolFull};
+use crate::{Engine, Error, Overflow, Session};
 
 /// The session of a slot: owned by the scheduler, or borrowed for a single request.
 #[derive(Debug)]
@@ -39,82 +39,99 @@ impl DerefMut for SlotSession<'_> {
 pub(super) struct Slot<'a> {
     pub(super) session: SlotSession<'a>,
     pub(super) active: Option<Active<'a>>,
-    /// The number of the last request in this slot; 0: none yet.
-    pub(super) last: u64,
-    /// [`Request::salt`](super::Request::salt) of the session's tokens.
-    salt: u64,
 }
 
 impl<'a> Slot<'a> {
     pub(super) fn new(session: Session) -> Slot<'a> {
-        Slot { session: SlotSession::Own(session), active: None, last: 0, salt: 0 }
+        Slot { session: SlotSession::Own(session), active: None }
     }
 
     /// A slot in a borrowed session, with its only request.
     pub(super) fn borrowed(session: &'a mut Session, active: Active<'a>) -> Slot<'a> {
-        Slot { session: SlotSession::Borrowed(session), active: Some(active), last: 1, salt: 0 }
-    }
-
-    /// The length of the common prefix of a prompt and this slot; 0 if their salts differ. At least one token of the prompt
-    /// must be processed.
-    pub(super) fn shared(&self, prompt: &[u32], salt: u64) -> usize {
-        if salt != self.salt {
-            return 0;
-        }
-        let exact = self.active.as_ref().map_or(self.session.len(), |a| a.generation.exact(&self.session));
-        shared(&self.session.tokens()[..exact], prompt)
+        Slot { session: SlotSession::Borrowed(session), active: Some(active) }
     }
 }
 
-fn shared(tokens: &[u32], prompt: &[u32]) -> usize {
-    let common = tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-    common.min(prompt.len().saturating_sub(1))
+/// What a request may need of the KV cache.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Need {
+    /// The most positions.
+    positions: usize,
+    /// Whether its context may be shifted. Others do not use its blocks until it ends, because shifting changes them.
+    pub(super) shifts: bool,
+    /// The most positions of which the blocks may be those of others: a shift replaces them by copies.
+    shared: usize,
 }
 
-/// Chooses a free slot for a prompt: the one with the longest common prefix, unless that would discard more than it saves; then the
-/// least recently used one, because a prefix can be copied from another slot.
-pub(super) fn choose(slots: &[Slot<'_>], prompt: &[u32], salt: u64) -> Option<usize> {
-    let free = || slots.iter().enumerate().filter(|(_, slot)| slot.active.is_none());
-    let (best, slot) = free().rev().max_by_key(|(_, slot)| slot.shared(prompt, salt))?;
-    if 2 * slot.shared(prompt, salt) >= slot.session.len() {
-        return Some(best);
+impl Need {
+    pub(super) fn of(engine: &Engine, request: &Request) -> Need {
+        let (context, cache) = (engine.context(), &engine.plan().cache);
+        let most =
+            request.options.max_tokens.map_or(context, |more| request.prompt.len().saturating_add(more));
+        let shifts = matches!(request.options.overflow, Overflow::Shift { .. }) && most > context;
+        let spare = cache.count - cache.slot_blocks;
+        // With blocks for the contexts of all slots, there is always one for a copy.
+        let is_whole = cache.count as usize == engine.plan().options.slots * cache.slot_blocks as usize;
+        let shared = if shifts && !is_whole { (spare * cache.block) as usize } else { usize::MAX };
+        Need { positions: most.min(context), shifts, shared }
     }
-    free().min_by_key(|(_, slot)| slot.last).map(|(index, _)| index)
+
+    /// The tokens of a prompt whose keys and values it may take from others: not the last one, which must be processed.
+    pub(super) fn reusable(self, prompt: &[u32]) -> &[u32] {
+        &prompt[..(prompt.len() - 1).min(self.shared)]
+    }
+
+    /// Whether it shares only what it found when it was admitted: each further shared block would take one more for its copy.
+    pub(super) fn is_settled(self) -> bool {
+        self.shared != usize::MAX
+    }
+
+    /// Keeps all blocks available that the request may need.
+    fn promise(self, session: &mut Session) -> Result<(), PoolFull> {
+        let copies = if self.is_settled() { session.len() / session.pool.block() } else { 0 };
+        session.promise(self.positions, copies)
+    }
 }
 
-/// Whether a prompt should wait for an older one that is being processed, because it can then copy a substantially longer prefix.
-pub(super) fn awaits_copy(slots: &[Slot<'_>], index: usize) -> bool {
-    let Some(active) = slots[index].active.as_ref().filter(|active| !active.is_prepared) else {
-        return false;
-    };
-    let (prompt, salt) = (active.prompt(), active.salt);
-    let own = slots[index].shared(prompt, salt);
-    let there = slots.iter().map(|slot| slot.shared(prompt, salt)).max().unwrap_or(own);
-    let min_shared = (own + MIN_COPY).max(there + 1);
-    let others = slots.iter().filter_map(|slot| slot.active.as_ref());
-    let reading = others.filter(|other| other.is_prepared && !other.is_running());
-    let mut older = reading.filter(|other| other.number < active.number && other.salt == salt);
-    older.any(|other| shared(other.prompt(), prompt) >= min_shared)
+/// Gives a free slot the whole blocks of the longest known prefix of a request's prompt, and a promise of all others that the
+/// request may need. False: there are not enough, until other requests end.
+pub(super) fn make_room(session: &mut Session, request: &Request, need: Need) -> bool {
+    session.adopt_whole(request.salt, need.reusable(&request.prompt));
+    let has_room = need.promise(session).is_ok();
+    if !has_room {
+        session.abandon();
+    }
+    has_room
 }
 
-/// Prepares a slot with the longest cached prefix of a prompt, its own or a copy from another slot. Returns its length.
+/// Prepares a slot with the longest prefix of a prompt that is known by now, of a request that runs or has ended. Returns its
+/// length.
 pub(super) fn prepare_slot(
     engine: &mut Engine,
     slots: &mut [Slot<'_>],
+    prefixes: &Prefixes,
     index: usize,
     active: &Active<'_>,
 ) -> Result<usize, Error> {
-    let (prompt, salt) = (active.prompt(), active.salt);
-    let own = slots[index].shared(prompt, salt);
-    let others = slots.iter().enumerate().map(|(i, slot)| (slot.shared(prompt, salt), i));
-    let (most, from) = others.max_by_key(|(shared, _)| *shared).unwrap_or((own, index));
-    slots[index].session.truncate(own);
-    slots[index].salt = salt;
-    if most < own + MIN_COPY {
-        return Ok(own);
+    if active.need.is_settled() {
+        return Ok(slots[index].session.len());
     }
-    if let Ok([from, to]) = slots.get_disjoint_mut([from, index]) {
-        engine.copy_prefix(&from.session, &mut to.session, most)?;
+    let (prompt, salt) = (active.need.reusable(active.prompt()), active.salt);
+    let known = engine.known(salt, prompt).max(slots[index].session.len());
+    let (most, from) = prefixes.longest(slots, active).unwrap_or((known, index));
+    let rest = most % slots[index].session.pool.block();
+    let most = if rest < MIN_COPY { slots[from].session.reach(most - rest) } else { most };
+    match slots.get_disjoint_mut([from, index]) {
+        Ok([from, to]) if most > known => {
+            // Otherwise one list might replace a block by an equal one that is known, and the other keep it: what follows a
+            // block could then outlive it.
+            from.session.publish();
+            engine.copy_prefix(&from.session, &mut to.session, most)?;
+        }
+        _ => engine.adopt(&mut slots[index].session, salt, prompt)?,
     }
-    Ok(most)
+    let session = &mut slots[index].session;
+    active.need.promise(session).map_err(|full| engine.out_of_blocks(full))?;
+    session.salt = (!active.need.shifts).then_some(salt);
+    Ok(session.len())
 }

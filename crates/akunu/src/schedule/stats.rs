@@ -12,11 +12,11 @@ pub struct Stats {
     /// Requests that are being decoded.
     pub running: usize,
     pub slots: usize,
-    /// Positions of the KV cache in use by requests in slots.
+    /// Positions of the blocks of the KV cache that requests in slots use.
     pub kv_tokens: usize,
     /// Positions with tokens of finished requests, kept for reuse as prefixes.
     pub kv_kept: usize,
-    /// Positions of all slots.
+    /// Positions of all blocks.
     pub kv_capacity: usize,
     /// Requests that got a slot.
     pub started: u64,

@@ -1,15 +1,17 @@
 //! A step of the scheduler: ends requests, admits waiting ones to slots, and runs one submission.
 
 use super::Scheduler;
-use super::active::Active;
-use super::request::{Job, send_last_event};
-use super::slots::choose;
+use super::active::{Active, COUNTED};
+use super::batch::Batch;
+use super::request::{Job, Request, send_last_event};
+use super::slots::{Need, make_room};
 use crate::FinishReason;
 
 impl Scheduler {
     pub(super) fn step(&mut self) {
         self.receive();
         self.batch.make_ready(&mut self.engine);
+        self.charge();
         self.admit();
         self.batch.step(&mut self.engine);
         self.publish();
@@ -21,14 +23,19 @@ impl Scheduler {
             let Job { request, .. } = &job;
             let checked = self.engine.check_prompt(&request.prompt);
             match checked.and_then(|()| self.engine.check_options(&request.options)) {
-                Ok(()) => self.queue.push(request.priority, request.owner, job),
+                Ok(()) => {
+                    let tokens = request.prompt.len() + COUNTED;
+                    self.queue.push(request.priority, request.owner, tokens, job);
+                }
                 Err(error) => {
+                    self.worker.left(request);
                     self.batch.stats.failed += 1;
                     job.end(Err(error));
                 }
             }
         }
         for job in self.queue.extract(Job::is_cancelled) {
+            self.worker.left(&job.request);
             self.batch.stats.finished += 1;
             job.end(Ok(FinishReason::Cancelled));
         }
@@ -38,6 +45,7 @@ impl Scheduler {
     pub(super) fn cancel_all(&mut self) {
         self.receive();
         for job in self.queue.extract(|_| true) {
+            self.worker.left(&job.request);
             self.batch.stats.finished += 1;
             job.end(Ok(FinishReason::Cancelled));
         }
@@ -47,28 +55,52 @@ impl Scheduler {
         self.publish();
     }
 
-    /// Admits waiting requests to free slots.
+    /// Admits waiting requests to free slots, in order, as long as the KV cache has the blocks that they may need.
     fn admit(&mut self) {
-        while self.batch.slots.iter().any(|slot| slot.active.is_none())
-            && let Some(job) = self.queue.pop()
+        let mut first = 0;
+        while let Some(Job { request, .. }) = self.queue.first()
+            && let Some(free) = self.batch.slots[first..].iter().position(|slot| slot.active.is_none())
         {
-            let Some(index) = choose(&self.batch.slots, &job.request.prompt, job.request.salt) else {
+            // Those before it stay taken while requests are admitted, or are free again in the next step.
+            let index = first + free;
+            first = index;
+            let need = Need::of(&self.engine, request);
+            if !make_room(&mut self.batch.slots[index].session, request, need) {
                 return;
-            };
+            }
+            let Some(job) = self.queue.pop() else { return };
+            self.worker.left(&job.request);
+            let Request { priority, owner, .. } = job.request;
             let number = self.batch.stats.started + 1;
             match Active::new(&self.engine, job, number) {
                 Ok(active) => {
                     self.batch.stats.started = number;
                     let slot = &mut self.batch.slots[index];
-                    slot.last = number;
                     let started = slot.active.insert(active).start();
                     self.batch.settle(index, started);
                 }
                 Err((on_event, error)) => {
+                    self.queue.end(priority, owner);
+                    self.batch.slots[index].session.abandon();
                     self.batch.stats.failed += 1;
                     send_last_event(on_event, Err(error));
                 }
             }
+        }
+    }
+
+    /// Counts the tokens of answers for their owners.
+    fn charge(&mut self) {
+        let Batch { slots, owed, .. } = &mut self.batch;
+        for active in slots.iter_mut().filter_map(|slot| slot.active.as_mut()) {
+            let tokens = active.uncounted();
+            if tokens > 0 {
+                self.queue.charge(active.priority, active.owner, tokens);
+            }
+        }
+        for (priority, owner, tokens) in owed.drain(..) {
+            self.queue.charge(priority, owner, tokens);
+            self.queue.end(priority, owner);
         }
     }
 

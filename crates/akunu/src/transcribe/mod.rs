@@ -118,6 +118,8 @@ impl TranscriberOptions {
             encoder_windows: self.windows.clamp(1, ENCODER_WINDOWS),
             beams: self.beams,
             word_times: self.word_times,
+            // Texts are as long as they may be, and wait for nothing.
+            kv_memory: None,
             ..self.engine.clone()
         }
     }

@@ -75,6 +75,7 @@ impl Engine {
             (self.plan.aligned_heads, self.plan.config.encoder.map_or(0, |encoder| encoder.positions));
         let mut found = Aligned { scores: Vec::new(), heads, positions, logits: Vec::new() };
         for part in ids.chunks(most) {
+            self.reserve(session, part.len())?;
             self.begin_pass();
             self.add_rows(session, part, 0);
             self.run_rows(kind)?;
@@ -84,7 +85,7 @@ impl Engine {
             crate::memory::grow("the scores of a window", &mut found.scores, part.len() * heads * positions)?;
             found.scores.resize(start + part.len() * heads * positions, 0.0);
             self.device.download(buffer, 0, bytemuck::cast_slice_mut(&mut found.scores[start..]))?;
-            session.tokens.extend_from_slice(part);
+            session.extend(part);
         }
         Ok(found)
     }

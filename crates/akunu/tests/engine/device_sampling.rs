@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::common::{generate, options, tales};
+use crate::common::{generate, options, tales, tales_engine};
 use akunu::schedule::{Event, Request, Scheduler, SchedulerOptions};
 use akunu::{
     Choice, Constraints, Device, DeviceChoice, Engine, EngineOptions, Error, Feed, FinishReason,
@@ -59,6 +59,8 @@ fn the_kernels_sample_as_the_definition_says() {
     compare(sampled::logits_that_are_no_numbers_and_nothing_to_pick_are_reported);
     compare(sampled::tokens_that_are_all_stairs_are_walked);
     compare(sampled::sums_of_top_p_are_exact);
+    compare(sampled::many_rows_have_settings_of_their_own);
+    compare(sampled::rows_without_a_token_do_not_touch_others);
 }
 
 fn prompt() -> Vec<u32> {
@@ -205,8 +207,13 @@ fn cancelling_ends_a_sampled_text() {
 fn a_batch_gets_the_same_tokens_as_each_sampler_alone() {
     let samplings = samplings();
     let mut found = vec![];
-    for samples in [false, true] {
-        let mut engine = engine(samples, |o| (o.slots, o.logit_rows) = (3, 3));
+    let three = |o: &mut EngineOptions| (o.slots, o.logit_rows) = (3, 3);
+    // By the host, by the device, and by the host on the threads of the CPU.
+    let on_threads = tales_engine(|o| {
+        three(o);
+        (o.threads, o.context) = (Some(2), Some(64));
+    });
+    for mut engine in [engine(false, three), engine(true, three), on_threads] {
         let mut samplers: Vec<Sampler> =
             [1, 7, 5].map(|i: usize| Sampler::new(&samplings[i], engine.vocab_size()).unwrap()).into();
         let mut histories: Vec<Vec<u32>> = (1..=3).map(|n| prompt()[..n + 2].to_vec()).collect();
@@ -289,6 +296,56 @@ fn together(engine: Engine, wanted: &[GenerateOptions]) -> Vec<Vec<u32>> {
     handle.close();
     scheduler.run();
     ids.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// More requests than any batch that used to be sampled on the device. One of them has settings that no device supports.
+#[test]
+fn the_host_reads_logits_only_of_rows_that_no_device_samples() {
+    const COUNT: usize = 100;
+    const TOKENS: usize = 3;
+    let samplings = samplings();
+    let is_supported = |sampling: &&Sampling| sampling.mirostat_tau == 0.0 && sampling.repeat_last_n < 5000;
+    let supported: Vec<&Sampling> = samplings.iter().filter(is_supported).collect();
+    let unsupported = samplings.iter().find(|sampling| sampling.mirostat_tau > 0.0).unwrap();
+    let options = |row: usize| {
+        let sampling = if row == 40 { unsupported } else { supported[row % supported.len()] };
+        let sampling = Sampling { seed: row as u64, ..sampling.clone() };
+        GenerateOptions { sampling, max_tokens: Some(TOKENS), ..base() }
+    };
+    let wanted: Vec<GenerateOptions> = (0..COUNT).map(options).collect();
+    let found = [false, true].map(|samples| {
+        let device = FailingDevice::new(tested_device());
+        let device = if samples { device } else { device.without_sampling() };
+        let downloaded = device.downloaded();
+        let options = tested_options().batching(COUNT);
+        let context = Some(COUNT.max(64));
+        let engine =
+            Engine::on_device(tales(), Box::new(device), &EngineOptions { context, ..options }).unwrap();
+        let before = downloaded.load(Ordering::Relaxed);
+        let ids = together(engine, &wanted);
+        (ids, downloaded.load(Ordering::Relaxed) - before)
+    });
+    let [(by_host, all_logits), (by_device, few_logits)] = found;
+    assert_eq!(by_host, by_device);
+    let row = tales().config().vocab_size * size_of::<f32>();
+    // The tokens of all rows, and the logits of one row for each of its tokens.
+    assert_eq!(few_logits, COUNT * TOKENS * size_of::<u32>() + TOKENS * row);
+    assert!(all_logits >= COUNT * TOKENS * row);
+}
+
+#[test]
+fn the_device_samples_after_a_pass_of_a_single_row_too() {
+    for sampling in [samplings().remove(0), samplings().remove(7)] {
+        let device = FailingDevice::new(tested_device());
+        let downloaded = device.downloaded();
+        let mut engine = Engine::on_device(tales(), Box::new(device), &tested_options()).unwrap();
+        let before = downloaded.load(Ordering::Relaxed);
+        let wanted = GenerateOptions { sampling, max_tokens: Some(5), ..base() };
+        let (_, generated) = generate(&mut engine, &prompt()[..1], &wanted);
+        assert_eq!(generated.ids, both_after(&prompt()[..1], &wanted).1.ids);
+        // The first token follows the prompt, of one row, and the others are found in chains.
+        assert_eq!(downloaded.load(Ordering::Relaxed) - before, 5 * size_of::<u32>());
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::common::rounding::unrounded;
 use crate::common::{
-    DEVICES, MLX_MODELS, checked_in, checked_in_models, exact, floats, ids, json, relative_error, shared,
+    DEVICES, checked_in, checked_in_models, exact, floats, ids, json, packed_folders, relative_error, shared,
 };
 use akunu::{Engine, EngineOptions, KvType, Model};
 
@@ -120,13 +120,27 @@ fn mixed_block_types_agree_with_float64() {
     }
 }
 
-/// Folders that mlx-lm quantised, with its own logits: to float64 where activations are not rounded. Rounding moves the logits of
-/// these narrow models by 5 % of the largest, on the reference too, which would say little: instead each command is held to
-/// the reference's, which rounds as the device does. (What rounding does to a trained model is in `mlx.rs`.)
+/// Weights in FP8 meet activations that are not rounded.
 #[test]
-fn mlx_folders_agree_with_float64() {
-    for name in MLX_MODELS {
-        let folder = checked_in("mlx").join(name);
+fn fp8_folders_agree_with_float64_on_every_device() {
+    let folders = packed_folders().into_iter().filter(|folder| folder.to_string_lossy().contains("fp8"));
+    let mut tried = 0;
+    for folder in folders {
+        let name = folder.file_name().unwrap().to_str().unwrap();
+        Golden::new(name, &folder, &folder.join("golden.json")).holds();
+        tried += 1;
+    }
+    assert_eq!(tried, 4);
+}
+
+/// Folders that mlx-lm and the libraries of GPTQ and AWQ packed: to float64 where activations are not rounded. Rounding
+/// moves the logits of these narrow models by 5 % of the largest, on the reference too, which would say little: instead
+/// each command is held to the reference's, which rounds as the device does. (What rounding does to a trained model is in
+/// `mlx.rs`.)
+#[test]
+fn packed_folders_agree_with_float64() {
+    for folder in packed_folders() {
+        let name = folder.file_name().unwrap().to_str().unwrap();
         let golden = Golden::new(name, &folder, &folder.join("golden.json"));
         let worst = golden.worst_on(&mut unrounded(&golden.model), 64);
         println!("{name:<24} unrounded {worst:.1e}");

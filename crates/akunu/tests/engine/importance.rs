@@ -72,13 +72,14 @@ fn every_matrix_of_every_family_has_the_sums_of_the_reference() {
     }
 }
 
-/// Of files with quantised weights, whose products read int8 blocks on the CPU.
+/// Of files with quantised weights, whose products read int8 blocks on the CPU. The last one stores the columns of its
+/// matrices in another order.
 #[test]
 fn inputs_are_read_before_they_are_rounded() {
-    let sequence = [5, 9, 2, 40, 17];
-    for file in ["mixed-k", "mixed-legacy"] {
-        let path = checked_in(&format!("gguf/{file}.gguf"));
+    for file in ["gguf/mixed-k.gguf", "gguf/mixed-legacy.gguf", "quantised/gptq-ordered"] {
+        let path = checked_in(file);
         let model = akunu_arch::open_model(&path).unwrap();
+        let sequence = [5, 9, 2, 40, 17].map(|id| id % model.config().vocab_size as u32);
         let cols = model.config().hidden_size;
         let values = |name: &str, row: usize| {
             let tensor = model.tensor(name).unwrap();

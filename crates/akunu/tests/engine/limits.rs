@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::common::{DEVICES, checked_in_models, exact, generate, options, shared, tales, tales_engine};
 use akunu::{
-    DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, KvType, Model, Note, ProfileOptions,
-    Sampling,
+    DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, KvType, Model, Note, PassRows,
+    ProfileOptions, Sampling,
 };
 use akunu_arch::GgufModel;
 use akunu_format::Region;
@@ -262,7 +262,7 @@ fn perplexity_scores_each_token_once() {
 #[test]
 fn a_profile_has_an_entry_for_each_command() {
     let mut engine = tales_engine(|_| {});
-    let decode = engine.profile(ProfileOptions { passes: 3, depth: 100, rows: 1 }).unwrap();
+    let decode = engine.profile(ProfileOptions { passes: 3, depth: 100, rows: PassRows::Step(1) }).unwrap();
     let table = engine.plan().tables.decode().clone();
     assert_eq!(decode.len(), table.commands.len());
     assert!(decode.iter().zip(&table.labels).all(|(line, label)| line.label == *label));
@@ -270,12 +270,23 @@ fn a_profile_has_an_entry_for_each_command() {
     let config = tales().config().clone();
     let position = 2 * config.kv_head_count * config.head_dim * 2;
     assert_eq!(attention.cost.kv_bytes, 101 * position as u64);
-    let prefill = engine.profile(ProfileOptions { passes: 1, depth: 0, rows: 16 }).unwrap();
+    let prefill = engine.profile(ProfileOptions { passes: 1, depth: 0, rows: PassRows::Prompt(16) }).unwrap();
     assert_eq!(prefill.len(), engine.plan().tables.prefill().commands.len());
-    assert!(engine.profile(ProfileOptions { passes: 1, depth: 256, rows: 1 }).is_err());
-    assert!(engine.profile(ProfileOptions { passes: 1, depth: 0, rows: 0 }).is_err());
+    assert!(engine.profile(ProfileOptions { passes: 1, depth: 256, rows: PassRows::Step(1) }).is_err());
+    assert!(engine.profile(ProfileOptions { passes: 1, depth: 0, rows: PassRows::Prompt(0) }).is_err());
     // The slot is freed.
     engine.session().unwrap();
+}
+
+#[test]
+fn a_profile_of_a_step_has_a_row_for_each_sequence() {
+    let mut engine = tales_engine(|options| *options = options.clone().batching(3));
+    let step = |sequences| ProfileOptions { passes: 1, depth: 100, rows: PassRows::Step(sequences) };
+    let of_three = engine.profile(step(3)).unwrap();
+    let config = tales().config().clone();
+    let attention = of_three.iter().find(|line| line.label.contains("attention")).unwrap();
+    assert_eq!(attention.cost.kv_bytes, 3 * 101 * (2 * config.kv_head_count * config.head_dim * 2) as u64);
+    assert!(matches!(engine.profile(step(4)), Err(Error::Setting { name: "the number of sequences", .. })));
 }
 
 #[test]

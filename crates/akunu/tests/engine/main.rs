@@ -1,4 +1,5 @@
 mod align;
+mod blocks;
 mod calls;
 mod chat;
 mod chips;
@@ -21,3 +22,4 @@ mod sessions;
 mod stories;
 mod tales;
 mod transcribe;
+mod windows;

@@ -1,4 +1,4 @@
-//! MLX folders: memory use, and a trained model quantised in the test.
+//! Folders with packed weights: memory use, conversion, and a trained model quantised as MLX does in the test.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::path::Path;
@@ -6,19 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::common::rounding::{best, follow, unrounded};
-use crate::common::{DEVICES, MLX_MODELS, checked_in, exact, ids, json, options, shared};
+use crate::common::{DEVICES, exact, ids, json, options, packed_folders, shared};
 use akunu::{Engine, Model};
 use akunu_arch::convert::{Conversion, ConvertOptions};
 use akunu_format::blocks::{dequantize_row, quantize_row};
 use akunu_format::quantise::Mix;
-use akunu_format::{Affine, DType, ScaleType};
+use akunu_format::{Affine, DType, ScaleType, TensorInfo};
 use serde_json::{Value, json};
 
 #[test]
 fn weights_stay_packed_and_the_plan_matches_the_allocation() {
-    for name in MLX_MODELS {
-        let model = Arc::new(Model::open(checked_in("mlx").join(name)).unwrap());
-        let matrices = model.weights().tensors().iter().filter(|t| t.shape.len() == 2);
+    for folder in packed_folders() {
+        let name = folder.display();
+        let model = Arc::new(Model::open(&folder).unwrap());
+        let is_matrix = |t: &&TensorInfo| t.shape.len() >= 2 && !t.name.ends_with(".bias");
+        let matrices = model.weights().tensors().iter().filter(is_matrix);
         let packed: usize = matrices.map(|t| t.stored_bytes()).sum();
         for device in DEVICES {
             let mut engine = Engine::new(model.clone(), &options(device)).unwrap();
@@ -33,8 +35,8 @@ fn weights_stay_packed_and_the_plan_matches_the_allocation() {
 #[test]
 fn a_converted_gguf_file_has_the_same_logits() {
     let dir = tempfile::tempdir().unwrap();
-    for name in MLX_MODELS {
-        let folder = checked_in("mlx").join(name);
+    for folder in packed_folders() {
+        let name = folder.file_name().unwrap().to_str().unwrap();
         let model = Arc::new(Model::open(&folder).unwrap());
         let recipe =
             ConvertOptions { mix: Mix::find("F32").unwrap(), pure: false, vocabulary: None, imatrix: None };

@@ -180,7 +180,9 @@ fn samplings() -> impl Strategy<Value = Sampling> {
         (drawn.clone(), 1.0..1.5f32, 0.0..0.5f32, 1..80usize).prop_map(|(drawn, repeat, frequency, last)| {
             Sampling { repeat_penalty: repeat, frequency_penalty: frequency, repeat_last_n: last, ..drawn }
         });
-    prop_oneof![2 => greedy, 1 => drawn, 1 => penalised]
+    let steered =
+        (drawn.clone(), 0.5..5.0f32).prop_map(|(drawn, tau)| Sampling { mirostat_tau: tau, ..drawn });
+    prop_oneof![2 => greedy, 1 => drawn, 1 => penalised, 1 => steered]
 }
 
 /// Constraints, created once.
@@ -222,11 +224,11 @@ fn requests() -> impl Strategy<Value = TestRequest> {
         1 => (0..20usize).prop_map(EarlyEnd::Break),
         1 => (0..20usize).prop_map(EarlyEnd::Cancel),
     ];
-    (prompts(), options, early_end, 0..60usize, -1..2i32, 0..3u64).prop_map(
-        |(prompt, options, early_end, after_pieces, priority, owner)| {
+    (prompts(), options, early_end, 0..60usize, -1..2i32, 0..3u64, 0..2u64).prop_map(
+        |(prompt, options, early_end, after_pieces, priority, owner, salt)| {
             // Each has its own flag, even if proptest clones it.
             let options = GenerateOptions { cancel: Some(Arc::new(AtomicBool::new(false))), ..options };
-            let request = Request { prompt, options, priority, owner, ..Request::default() };
+            let request = Request { prompt, options, priority, owner, salt };
             TestRequest { request, early_end, after_pieces }
         },
     )
@@ -255,15 +257,26 @@ proptest! {
         slots in 1..5usize,
         chunk in 5..40usize,
         chain in 1..9usize,
+        threads in 1..4usize,
         stall in prop_oneof![Just(0u64), Just(1), Just(1000)],
+        // Of one block or of two, in a cache with blocks for all slots, or only some more than one slot needs.
+        context in prop_oneof![Just(48usize), Just(100)],
+        spare in prop::option::of(0..5u32),
     ) {
         let small = |o: &mut EngineOptions| {
-            (o.context, o.chunk, o.chain) = (Some(48), Some(chunk), Some(chain));
+            (o.context, o.chunk, o.chain) = (Some(context), Some(chunk), Some(chain));
         };
-        let engine = tales_engine(|o| { small(o); *o = o.clone().batching(slots) });
-        let options = SchedulerOptions { stall: Duration::from_millis(stall), ..Default::default() };
-        let (run, _) = together(engine, &options, &requests);
         let mut engine = tales_engine(small);
+        let cache = engine.plan().cache;
+        let block_bytes = engine.plan().memory.kv / u64::from(cache.count);
+        let kv_memory = spare.map(|spare| block_bytes * u64::from(cache.slot_blocks + spare));
+        let many = tales_engine(|o| {
+            small(o);
+            (o.threads, o.kv_memory) = (Some(threads), kv_memory);
+            *o = o.clone().batching(slots);
+        });
+        let options = SchedulerOptions { stall: Duration::from_millis(stall), ..Default::default() };
+        let (run, mut many) = together(many, &options, &requests);
         let mut generated = 0;
         for (test, outcome) in requests.iter().zip(&run.outcome) {
             check(test, outcome, &alone(&mut engine, test));
@@ -272,6 +285,10 @@ proptest! {
         let stats = run.handle.stats();
         prop_assert_eq!((stats.waiting, stats.running, stats.reading), (0, 0, 0));
         prop_assert_eq!(stats.generated_tokens, generated);
+        // No block is lost: none is in use, and a sequence may have as many as it needs.
+        prop_assert_eq!(stats.kv_tokens, 0);
+        let mut session = many.session().unwrap();
+        many.prefill(&mut session, &vec![7; context]).unwrap();
         prop_assert_eq!(stats.finished + stats.failed, requests.len() as u64);
         let reused: usize = run.timings.iter().map(|timings| timings.reused_tokens).sum();
         prop_assert!(stats.reused_tokens >= reused as u64);

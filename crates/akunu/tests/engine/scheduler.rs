@@ -135,6 +135,57 @@ fn lower_priorities_come_first_then_owners_alternate() {
 }
 
 #[test]
+fn owners_take_turns_by_tokens_and_not_by_requests() {
+    let (scheduler, handle) = scheduler(1, &SchedulerOptions::default());
+    let log = Log::default();
+    // The first owner's requests have long answers: 24 tokens count at once, and 32 more while they are generated.
+    for (number, (owner, tokens)) in
+        [(1, 40), (1, 40), (2, 2), (2, 2), (2, 2), (2, 2)].into_iter().enumerate()
+    {
+        let request = Request { prompt: prompt()[..8].to_vec(), owner, ..request(tokens) };
+        handle.submit(request, log.plain(number)).unwrap();
+    }
+    drop(handle);
+    scheduler.run();
+    assert_eq!(log.order_of_starts(), [0, 2, 3, 4, 1, 5]);
+}
+
+#[test]
+fn requests_that_would_wait_too_long_are_refused_while_all_slots_are_taken() {
+    let deadline = Duration::from_nanos(1);
+    let options = SchedulerOptions { deadline: Some(deadline), ..Default::default() };
+    let (mut scheduler, handle) = scheduler(1, &options);
+    let log = Log::default();
+    // How long requests take is not known yet.
+    for number in 0..2 {
+        handle.submit(request(3), log.plain(number)).unwrap();
+    }
+    scheduler.drain();
+    let submitted = Arc::new(Mutex::new(None));
+    let (seen, again, of_log, mut at) = (submitted.clone(), handle.clone(), log.clone(), at_piece(2));
+    let listener = log.listener(2, move |note| {
+        if at(note) {
+            *seen.lock().unwrap() = Some(again.submit(request(1), of_log.plain(3)));
+        }
+        ControlFlow::Continue(())
+    });
+    // The slot is free, and taken at its second piece.
+    handle.submit(request(4), listener).unwrap();
+    scheduler.drain();
+    let submitted = submitted.lock().unwrap().take();
+    match submitted {
+        Some(Err(Refused::TooLate { expected, deadline: limit })) => {
+            assert!(expected > limit && limit == deadline);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!((log.ids(2).len(), log.notes(3).len()), (4, 0));
+    handle.submit(request(1), log.plain(4)).unwrap();
+    scheduler.drain();
+    assert_eq!(log.ids(4), alone(&prompt(), 1));
+}
+
+#[test]
 fn a_drained_scheduler_accepts_requests_and_keeps_prefixes() {
     let (mut scheduler, handle) = scheduler(2, &SchedulerOptions::default());
     let log = Log::default();
@@ -173,6 +224,67 @@ fn requests_wait_until_the_queue_is_full() {
     let sessions = [engine.session().unwrap(), engine.session().unwrap()];
     assert!(engine.session().is_err());
     drop(sessions);
+}
+
+#[test]
+fn requests_are_submitted_together_or_not_at_all() {
+    let (scheduler, handle) = scheduler(1, &SchedulerOptions { queue: 3, ..Default::default() });
+    let log = Log::default();
+    let several = |numbers: std::ops::Range<usize>| {
+        handle.submit_all(numbers.map(|number| (request(3), log.plain(number))).collect())
+    };
+    assert_eq!(several(0..2), Ok(()));
+    assert_eq!(several(2..5), Err(Refused::QueueFull { waiting: 2 }));
+    assert_eq!(handle.stats().waiting, 2);
+    assert_eq!(several(5..7), Ok(()));
+    handle.close();
+    assert_eq!(several(7..8), Err(Refused::Closed));
+    scheduler.run();
+    assert_eq!(log.order_of_starts(), [0, 1, 5, 6]);
+    assert!([2, 3, 4, 7].iter().all(|number| log.notes(*number).is_empty()));
+    assert!([0, 1, 5, 6].iter().all(|number| log.ids(*number) == alone(&prompt(), 3)));
+}
+
+/// An owner that had got much is served although new owners never stop to come.
+#[test]
+fn an_old_owner_is_served_beside_a_stream_of_new_ones() {
+    let (scheduler, handle) = scheduler(1, &SchedulerOptions::default());
+    let log = Log::default();
+    let submit = |owner: u64, number: usize, tokens: usize, then: Option<(Handle, Log, usize)>| {
+        submit_chain(&handle, &log, (owner, number, tokens), then);
+    };
+    // While it gets 100 tokens, another owner waits.
+    submit(1, 0, 100, None);
+    submit(2, 1, 2, None);
+    submit(1, 2, 2, None);
+    // Each of these is followed by a new owner's when it ends.
+    submit(3, 3, 2, Some((handle.clone(), log.clone(), 4)));
+    submit(4, 50, 2, Some((handle.clone(), log.clone(), 51)));
+    drop(handle);
+    scheduler.run();
+    let order = log.order_of_starts();
+    let old = order.iter().position(|number| *number == 2).unwrap();
+    assert!((3..25).contains(&old) && order.len() > 60, "{old} of {order:?}");
+}
+
+/// Submits a request of an owner, which submits one of another owner when it ends, up to 40 of them.
+fn submit_chain(
+    handle: &Handle,
+    log: &Log,
+    (owner, number, tokens): (u64, usize, usize),
+    mut then: Option<(Handle, Log, usize)>,
+) {
+    let listener = log.listener(number, move |note| {
+        if matches!(note, Note::Finished(_))
+            && let Some((handle, log, next)) = then.take()
+        {
+            let more = (next % 47 < 40).then(|| (handle.clone(), log.clone(), next + 1));
+            submit_chain(&handle, &log, (1000 + next as u64, next, 2), more);
+        }
+        ControlFlow::Continue(())
+    });
+    let request = Request { prompt: prompt()[..8].to_vec(), owner, ..request(tokens) };
+    handle.submit(request, listener).unwrap();
 }
 
 #[test]
@@ -402,28 +514,28 @@ fn ids(kind: u32, n: u32) -> Vec<u32> {
 }
 
 #[test]
-fn prompts_reuse_prefixes_of_free_slots() {
+fn prompts_reuse_prefixes_of_requests_that_have_ended() {
     let system = ids(0, 40);
     let [a, b, c] = [1, 2, 3].map(|kind| [&system[..], &ids(kind, 60)].concat());
     let longer = [&a[..], &ids(4, 30)].concat();
-    // b copies the system's 40 tokens from a's slot instead of truncating its 60; so a is still there.
+    // b copies the system's 40 tokens from a's first block, so a is still there.
     let (found, stats) = reused(2, &[a.clone(), b.clone(), longer.clone(), a.clone(), b.clone()]);
     assert_eq!(found, [0, 40, 100, 99, 99]);
     assert_eq!((stats.prefix_hits, stats.reused_tokens), (4, 338));
     assert_eq!(stats.prompt_tokens, 100 + 60 + 30 + 1 + 1);
     assert_eq!((stats.kv_tokens, stats.kv_capacity), (0, 512));
     assert!(stats.kv_kept > 200);
-    // The least recently used slot is replaced: c takes a's slot, although b's shares as much.
+    // There is memory for all three, although there are two slots.
     let (found, _) = reused(2, &[a.clone(), b.clone(), c, b, a]);
-    assert_eq!(found, [0, 40, 40, 99, 40]);
+    assert_eq!(found, [0, 40, 40, 99, 99]);
 }
 
 #[test]
-fn prefixes_are_copied_from_busy_slots() {
+fn prefixes_are_shared_with_requests_that_run() {
     let (scheduler, handle) = scheduler(2, &SchedulerOptions::default());
     let log = Log::default();
-    let first = ids(1, 80);
-    let second = [&first[..70], &ids(2, 20)].concat();
+    let first = ids(1, 90);
+    let second = [&first[..84], &ids(2, 20)].concat();
     let (other, inner, prompt) = (handle.clone(), log.clone(), second.clone());
     let mut at = at_piece(2);
     let listener = log.listener(0, move |note| {
@@ -436,7 +548,8 @@ fn prefixes_are_copied_from_busy_slots() {
     });
     handle.submit(Request { prompt: first.clone(), ..request(30) }, listener).unwrap();
     scheduler.run();
-    assert_eq!(log.finished(1).timings.reused_tokens, 70);
+    // A block of 64, and a copy of 20 positions of the next one.
+    assert_eq!(log.finished(1).timings.reused_tokens, 84);
     assert_eq!((log.ids(0), log.ids(1)), (alone(&first, 30), alone(&second, 6)));
 }
 
@@ -683,6 +796,7 @@ fn a_failed_pass_fails_only_its_requests() {
     assert_eq!(log.failed(0), "reference: it failed on purpose");
     assert_eq!(log.failed(1), log.failed(0));
     let reused = [2, 3].map(|number| log.finished(number).timings.reused_tokens);
-    assert_eq!(reused, [0, 19]);
+    // A whole block.
+    assert_eq!(reused, [0, 16]);
     assert!([2, 3].iter().all(|number| log.ids(*number) == alone(&next, 4)));
 }

@@ -8,7 +8,7 @@ use akunu::schedule::{Event, Handle, Request, Scheduler, SchedulerOptions};
 use akunu::{Constraint, Engine, GenerateOptions, Sampler, Sampling, Session};
 
 use super::super::run::default_sampling;
-use super::test::{Kind, Test};
+use super::test::{Kind, Sampled, Test};
 use crate::failure::Failure;
 
 /// While prompts are processed there are no running streams that could stall. With such a long bound, all prompts of a
@@ -80,11 +80,11 @@ impl Runner {
             return Err(Failure::new("the engine was lost in an earlier failure"));
         };
         let ids = &self.ids[..test.depth];
-        if !session.tokens().starts_with(ids) {
+        session.truncate(ids.len());
+        if session.tokens() != ids {
             session.clear();
             engine.prefill(session, ids)?;
         }
-        session.truncate(ids.len());
         Ok((engine, session, &self.ids))
     }
 
@@ -93,7 +93,8 @@ impl Runner {
         self.state = match std::mem::replace(&mut self.state, State::Nothing) {
             State::Alone(engine, session) => {
                 drop(session);
-                let options = SchedulerOptions { queue: self.batch, stall: NO_STALL };
+                let options =
+                    SchedulerOptions { queue: self.batch, stall: NO_STALL, ..SchedulerOptions::default() };
                 let (scheduler, handle) = Scheduler::new(*engine, &options)?;
                 State::Together(Box::new(scheduler), handle)
             }
@@ -117,8 +118,8 @@ impl Runner {
         let (engine, session, ids) = self.alone(test)?;
         let most = engine.plan().tables.decode().steps;
         let mut sampler = match test.sampled {
-            true => Some(Sampler::new(&sampling(engine, 1), engine.vocab_size())?),
-            false => None,
+            Some(how) => Some(Sampler::new(&sampling(engine, how, 1), engine.vocab_size())?),
+            None => None,
         };
         let mut history = Vec::with_capacity(test.depth + 1 + test.tokens);
         history.extend_from_slice(&ids[..test.depth + 1]);
@@ -153,8 +154,8 @@ impl Runner {
                 ignore_eos: true,
                 constraint: constraint.clone(),
                 sampling: match test.sampled {
-                    true => sampling(scheduler.engine(), sequence as u64),
-                    false => Sampling::default(),
+                    Some(how) => sampling(scheduler.engine(), how, sequence as u64),
+                    None => Sampling::default(),
                 },
                 ..GenerateOptions::default()
             };
@@ -187,7 +188,10 @@ impl Runner {
     }
 }
 
-/// The default sampling of `run`.
-fn sampling(engine: &Engine, seed: u64) -> Sampling {
-    Sampling { seed, ..default_sampling(engine.model()) }
+fn sampling(engine: &Engine, how: Sampled, seed: u64) -> Sampling {
+    let sampling = match how {
+        Sampled::Served => Sampling { temperature: 0.8, ..Sampling::default() },
+        Sampled::Run => default_sampling(engine.model()),
+    };
+    Sampling { seed, ..sampling }
 }

@@ -19,7 +19,7 @@ use serde::Serialize;
 use self::compare::Speed;
 use self::earlier::Measured;
 use self::measure::Runner;
-use self::test::{Kind, Test};
+use self::test::{Kind, Sampled, Test};
 use super::ceilings;
 
 use crate::args::{self, ModelArg, TaskArgs};
@@ -60,9 +60,15 @@ pub struct BenchArgs {
     windows: Vec<usize>,
     #[command(flatten)]
     task: TaskArgs,
-    /// Samples with the default settings of `run` instead of greedy decoding
-    #[arg(long)]
-    sampled: bool,
+    /// Samples instead of greedy decoding [with no value: served]
+    #[arg(
+        long,
+        value_name = "SETTINGS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "served"
+    )]
+    sampled: Option<Sampled>,
     /// Measured runs of each test, after one warm-up run
     #[arg(short, long, default_value = "5", value_parser = args::count)]
     repetitions: usize,
@@ -227,7 +233,7 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
     let (depths, batches) = (or(&args.depth, 0), or(&args.batch, 1));
     let mut tests = Vec::new();
     for &depth in &depths {
-        let sampled = |kind| args.sampled && kind == Kind::Generate;
+        let sampled = |kind| args.sampled.filter(|_| kind == Kind::Generate);
         let test = |kind, tokens, batch, constrained| Test {
             kind,
             tokens,

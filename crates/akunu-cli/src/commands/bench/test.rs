@@ -9,6 +9,15 @@ pub enum Kind {
     Generate,
 }
 
+/// Settings of sampling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sampled {
+    /// Temperature 0.8 and no limit, as requests of bench-serve
+    Served,
+    /// The default settings of run
+    Run,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
     pub kind: Kind,
@@ -18,8 +27,8 @@ pub struct Test {
     pub depth: usize,
     /// Number of sequences; 1 for a prompt.
     pub batch: usize,
-    /// Whether tokens are sampled; otherwise decoding is greedy.
-    pub sampled: bool,
+    /// How tokens are sampled; `None`: decoding is greedy.
+    pub sampled: Option<Sampled>,
     /// Whether a grammar constrains the text.
     pub constrained: bool,
 }
@@ -36,8 +45,10 @@ impl Test {
                 name += &format!("@{mark}{number}");
             }
         }
-        if self.sampled {
-            name += "@sampled";
+        match self.sampled {
+            None => {}
+            Some(Sampled::Served) => name += "@sampled",
+            Some(Sampled::Run) => name += "@sampled-run",
         }
         if self.constrained {
             name += "@constrained";
@@ -82,12 +93,13 @@ mod tests {
     #[test]
     fn tests_are_named_as_llama_bench_names_them() {
         let plain =
-            Test { kind: Kind::Prompt, tokens: 512, depth: 0, batch: 1, sampled: false, constrained: false };
+            Test { kind: Kind::Prompt, tokens: 512, depth: 0, batch: 1, sampled: None, constrained: false };
         assert_eq!(plain.name(), "pp512");
         let deep = Test { kind: Kind::Generate, tokens: 128, depth: 4096, ..plain };
         assert_eq!(deep.name(), "tg128@d4096");
         assert_eq!(Test { batch: 16, ..deep }.name(), "tg128@d4096@b16");
-        let all = Test { batch: 16, sampled: true, constrained: true, ..deep };
+        let all = Test { batch: 16, sampled: Some(Sampled::Served), constrained: true, ..deep };
         assert_eq!(all.name(), "tg128@d4096@b16@sampled@constrained");
+        assert_eq!(Test { sampled: Some(Sampled::Run), ..deep }.name(), "tg128@d4096@sampled-run");
     }
 }

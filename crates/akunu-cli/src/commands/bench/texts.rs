@@ -63,7 +63,7 @@ fn refuse_settings(args: &BenchArgs) -> Result<(), Failure> {
         ("--prompt", !args.prompt.is_empty()),
         ("--generate", !args.generate.is_empty()),
         ("--depth", !args.depth.is_empty()),
-        ("--sampled", args.sampled),
+        ("--sampled", args.sampled.is_some()),
         ("--chain-ms", args.chain_ms.is_some()),
         ("--metal-icb", args.metal_icb),
         ("--windows", !args.windows.is_empty()),

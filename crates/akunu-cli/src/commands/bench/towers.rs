@@ -74,7 +74,7 @@ fn refuse_settings(args: &BenchArgs) -> Result<(), Failure> {
     let given = [
         ("--prompt", !args.prompt.is_empty()),
         ("--length", !args.length.is_empty()),
-        ("--sampled", args.sampled),
+        ("--sampled", args.sampled.is_some()),
         ("--chunk", args.chunk.is_some()),
         ("--chain-ms", args.chain_ms.is_some()),
         ("--metal-icb", args.metal_icb),
@@ -95,7 +95,7 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
         for batch in or(&args.batch, &[1, 8]) {
             for tokens in or(&args.generate, &[128]) {
                 let kind = Kind::Generate;
-                let test = test::Test { kind, tokens, depth, batch, sampled: false, constrained: false };
+                let test = test::Test { kind, tokens, depth, batch, sampled: None, constrained: false };
                 tests.push(Test::Decode(test));
             }
         }

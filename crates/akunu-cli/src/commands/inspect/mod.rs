@@ -65,7 +65,7 @@ struct InspectReport<'a> {
     rope_dims: usize,
     rope_scaling: String,
     /// Parts of the file that are not run, such as a vision encoder.
-    left_out: Option<&'static str>,
+    left_out: Option<String>,
     window: Option<usize>,
     tied_embeddings: bool,
     bos_id: Option<u32>,
@@ -169,8 +169,7 @@ fn report(model: &Model) -> InspectReport<'_> {
         format: match config.source {
             Source::Gguf => "GGUF",
             Source::Ggml => "GGML",
-            Source::HuggingFace if tensors.iter().any(|t| t.dtype.planes() > 1) => "MLX",
-            Source::HuggingFace => "SafeTensors",
+            Source::HuggingFace => config.packed_as.unwrap_or("SafeTensors"),
         },
         name: config.name.as_deref(),
         architecture: &config.architecture,
@@ -195,7 +194,7 @@ fn report(model: &Model) -> InspectReport<'_> {
         rope_base: has_rope(config).then_some(config.rope.base),
         rope_local_base: config.rope.local_base,
         rope_dims: config.rope.dims,
-        left_out: config.left_out,
+        left_out: config.left_out.clone(),
         rope_scaling: rope_scaling(config, model.weights().tensor("rope_freqs.weight").is_some()),
         window: config.window.as_ref().map(|w| w.size),
         tied_embeddings: model.weights().tensor("output.weight").is_none(),
@@ -290,7 +289,7 @@ fn lines(report: &InspectReport<'_>, config: &ModelConfig) -> Vec<(&'static str,
     );
     lines.extend(config.attention_soft_cap.map(|cap| ("attention cap", cap.to_string())));
     lines.extend(config.logit_soft_cap.map(|cap| ("logit cap", cap.to_string())));
-    lines.extend(report.left_out.map(|part| ("left out", part.to_string())));
+    lines.extend(report.left_out.clone().map(|part| ("left out", part)));
     match &report.texts {
         Some(texts) => lines.extend(text_lines(texts)),
         None => lines.extend(generation_lines(report)),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use akunu::devices::ceilings::Ceilings;
 use akunu::{
-    Cost, EmbedTask, Embedder, EngineOptions, LabelTiming, Model, ProfileOptions, TextIds, TowerOptions,
-    Towers,
+    Cost, EmbedTask, Embedder, EngineOptions, LabelTiming, Model, PassRows, ProfileOptions, TextIds,
+    TowerOptions, Towers,
 };
 use akunu_plan::{Entries, Row};
 use clap::Args;
@@ -38,9 +38,9 @@ pub struct ProfileArgs {
     /// this length [their default: 128]
     #[arg(short, long, value_name = "N", value_parser = args::count)]
     prompt: Option<usize>,
-    /// Number of texts in the pass, for embedding models and rerankers
-    #[arg(short = 'b', long, value_name = "N", default_value = "1", value_parser = args::count)]
-    texts: usize,
+    /// Number of sequences in the decode step; for embedding models and rerankers, of texts in the pass
+    #[arg(short, long, visible_alias = "texts", value_name = "N", default_value = "1", value_parser = args::count)]
+    batch: usize,
     /// Encodes this many windows of audio instead of a decode step, for models that transcribe
     #[arg(long, value_name = "N", value_parser = args::count)]
     windows: Option<usize>,
@@ -63,11 +63,17 @@ pub struct ProfileArgs {
     json: bool,
     #[command(flatten)]
     task: TaskArgs,
-    /// Context length in tokens, or maximum text length for embedding models [default: as needed for -d and -p]
+    /// Context length in tokens, or maximum text length for embedding models [default: as needed for -d and -p, and 256 or the model's own]
     #[arg(short, long, value_parser = args::count, allow_negative_numbers = true, help_heading = "Engine")]
     context: Option<usize>,
     #[command(flatten)]
     engine: EitherArgs,
+}
+
+/// The least context that is planned for: with fewer rows, some devices plan other kernels for a step of many sequences
+/// than a server has.
+fn least_context(model: &Model) -> usize {
+    model.config().context_length.min(256)
 }
 
 /// Default length of a text in tokens.
@@ -166,23 +172,25 @@ fn facts(
 }
 
 fn generating(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failure> {
-    if args.texts > 1 {
-        return Err(Failure::usage("--texts is for embedding models and rerankers"));
+    if args.prompt.is_some() && args.batch > 1 {
+        return Err(Failure::usage("--prompt is one sequence: it does not go with --batch"));
     }
     if args.windows.is_some() {
         return Err(Failure::usage("--windows is for models that transcribe"));
     }
     let mut options = args.engine.options(args.context);
-    let rows = args.prompt.unwrap_or(1);
-    options.context.get_or_insert(args.depth + rows);
+    let longest = args.depth + args.prompt.unwrap_or(1);
+    options.context.get_or_insert(longest.max(least_context(model)));
+    options = options.batching(args.batch);
+    let rows = args.prompt.map_or(PassRows::Step(args.batch), PassRows::Prompt);
     let mut engine = super::engine(model, &options, true)?;
-    let row = [Row::causal(0, args.depth as u32, 0)];
-    let bytes = engine.plan().tables.decode().cost(Entries::Rows(&row), 1).bytes();
+    let row = vec![Row::causal(0, args.depth as u32, 0); args.batch];
+    let bytes = engine.plan().tables.decode().cost(Entries::Rows(&row), args.batch).bytes();
     let wanted = ProfileOptions { passes: args.passes, depth: args.depth, rows };
     let (timings, ceilings) = with_ceilings(&options, bytes, || Ok(engine.profile(wanted)?))?;
     let pass = match args.prompt {
         Some(rows) => format!("a prompt of {rows} tokens"),
-        None => "a decode step".to_string(),
+        None => step_of(args.batch),
     };
     let pass = format!("{pass} after {} cached tokens", args.depth);
     let facts = facts(args, engine.device().capabilities(), pass, &timings, ceilings.as_ref());
@@ -190,8 +198,11 @@ fn generating(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failur
 }
 
 fn transcribing(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failure> {
-    if args.prompt.is_some() || args.texts > 1 {
-        return Err(Failure::usage("--prompt and --texts are not for models that transcribe"));
+    if args.prompt.is_some() {
+        return Err(Failure::usage("--prompt is not for models that transcribe"));
+    }
+    if args.windows.is_some() && args.batch > 1 {
+        return Err(Failure::usage("--batch is for the decoder, and --windows for the encoder"));
     }
     let engine = args.engine.options(args.context);
     let options = TowerOptions {
@@ -199,26 +210,33 @@ fn transcribing(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Fail
         threads: engine.threads,
         backends: engine.backends.clone(),
         kv: engine.kv,
-        context: args.context.unwrap_or(args.depth + 1),
+        context: args.context.unwrap_or((args.depth + 1).max(least_context(model))),
         windows: args.windows.unwrap_or(1),
-        sequences: 1,
+        sequences: args.batch,
     };
     let mut towers = Towers::new(model.clone(), &options)?;
-    let row = [Row::causal(0, args.depth as u32, 0)];
+    let row = vec![Row::causal(0, args.depth as u32, 0); args.batch];
     let (bytes, pass) = match args.windows {
         Some(windows) => (towers.encode_cost(windows).bytes(), format!("{windows} windows of audio")),
         None => (
-            towers.plan().tables.decode().cost(Entries::Rows(&row), 1).bytes(),
-            format!("a decode step after {} cached tokens", args.depth),
+            towers.plan().tables.decode().cost(Entries::Rows(&row), args.batch).bytes(),
+            format!("{} after {} cached tokens", step_of(args.batch), args.depth),
         ),
     };
     let time = || match args.windows {
         Some(windows) => Ok(towers.profile_encoder(windows, args.passes)?),
-        None => Ok(towers.profile_decoder(1, args.depth, args.passes)?),
+        None => Ok(towers.profile_decoder(args.batch, args.depth, args.passes)?),
     };
     let (timings, ceilings) = with_ceilings(&engine, bytes, time)?;
     let facts = facts(args, towers.device().capabilities(), pass, &timings, ceilings.as_ref());
     Ok(Measured { timings, ceilings, facts })
+}
+
+fn step_of(sequences: usize) -> String {
+    match sequences {
+        1 => "a decode step".into(),
+        _ => format!("a decode step of {sequences} sequences"),
+    }
 }
 
 fn encoding(args: &ProfileArgs, model: &Arc<Model>, task: EmbedTask) -> Result<Measured, Failure> {
@@ -228,15 +246,15 @@ fn encoding(args: &ProfileArgs, model: &Arc<Model>, task: EmbedTask) -> Result<M
     let tokens = args.prompt.unwrap_or(TEXT_TOKENS.min(model.config().context_length));
     let mut options = args.engine.text_options(task, args.context);
     options.longest.get_or_insert(tokens);
-    options.rows.get_or_insert(tokens.saturating_mul(args.texts));
+    options.rows.get_or_insert(tokens.saturating_mul(args.batch));
     let mut embedder = Embedder::new(model.clone(), &options)?;
     let ids = |seed| TextIds::from(super::random_ids(tokens, model.config().vocab_size, seed));
-    let texts: Vec<TextIds> = (0..args.texts as u64).map(ids).collect();
+    let texts: Vec<TextIds> = (0..args.batch as u64).map(ids).collect();
     let row = [Row::causal(0, 0, 0)];
     let bytes = embedder.plan().table.cost(Entries::Rows(&row), 1).bytes();
     let options = args.engine.options(args.context);
     let (timings, ceilings) = with_ceilings(&options, bytes, || Ok(embedder.profile(&texts, args.passes)?))?;
-    let pass = format!("{} texts of {tokens} tokens", args.texts);
+    let pass = format!("{} texts of {tokens} tokens", args.batch);
     let facts = facts(args, embedder.device().capabilities(), pass, &timings, ceilings.as_ref());
     Ok(Measured { timings, ceilings, facts })
 }

@@ -1,8 +1,8 @@
 //! Shapes of published models, from the cards of their families, and the tensors of a file with such a shape.
 
-use akunu_arch::facts::Fact;
+use akunu_arch::facts::{Fact, SIGMOID};
 use akunu_arch::tensors::{Kind, Part, Sizes, TensorRule};
-use akunu_arch::{Biases, CARDS, Card, RopeScaling, Shape};
+use akunu_arch::{Biases, CARDS, Card, RopeScaling, Scores, Shape};
 use akunu_format::quantise::Proportions;
 use akunu_format::{Array, DType, Metadata, TensorSpec, Value};
 
@@ -57,9 +57,15 @@ impl Preset {
             let bias = (self.has_bias(rule)).then(|| Tensor {
                 name: format!("{prefix}{}.bias", rule.name),
                 kind: rule.kind,
-                shape: vec![shape[0]],
+                shape: shape[..(shape.len() - 1).max(1)].to_vec(),
             });
-            tensors.push(Tensor { name: format!("{prefix}{}.weight", rule.name), kind: rule.kind, shape });
+            if rule.kind != Kind::Bias {
+                tensors.push(Tensor {
+                    name: format!("{prefix}{}.weight", rule.name),
+                    kind: rule.kind,
+                    shape,
+                });
+            }
             tensors.extend(bias);
         };
         for run in rules.chunk_by(|a, b| a.part == b.part) {
@@ -73,24 +79,47 @@ impl Preset {
             };
             for layer in 0..layers {
                 let prefix = format!("{prefix}blk.{layer}.");
-                run.iter().for_each(|rule| add(&prefix, rule));
+                run.iter().filter(|rule| self.has_in(rule, layer)).for_each(|rule| add(&prefix, rule));
             }
         }
         tensors
     }
 
     fn has_bias(&self, rule: &TensorRule) -> bool {
-        let biases = self.shape.biases;
-        let unbiased = biases == Biases::AllButKeys && rule.name.ends_with("attn_k");
-        let in_layer = rule.part != Part::Model;
-        let has = in_layer && !unbiased || matches!(rule.kind, Kind::Norm | Kind::Convolution);
-        biases != Biases::None && has
+        let of_layer = rule.part != Part::Model;
+        let in_layer = of_layer || matches!(rule.kind, Kind::Norm | Kind::Convolution);
+        let is_matrix = !matches!(rule.kind, Kind::Norm | Kind::Convolution | Kind::Parameter | Kind::Bias);
+        let of_biases = match self.shape.biases {
+            Biases::None => false,
+            Biases::All => in_layer,
+            Biases::AllButKeys => in_layer && !rule.name.ends_with("attn_k"),
+            Biases::Matrices => of_layer && is_matrix,
+            Biases::Qkv => matches!(rule.name, "attn_q" | "attn_k" | "attn_v"),
+        };
+        of_biases || rule.kind == Kind::Bias
+    }
+
+    /// Whether a layer has such a tensor, if the shape has.
+    fn has_in(&self, rule: &TensorRule, layer: usize) -> bool {
+        let Some(experts) = self.shape.experts else { return true };
+        let dense = layer < experts.dense_layers;
+        match rule.is_of_experts() || rule.is_of_shared_expert() {
+            true => !dense,
+            false => dense || !rule.is_of_dense_feed(),
+        }
     }
 
     /// Whether this shape has such a tensor.
     fn has(&self, rule: &TensorRule) -> bool {
         match rule.kind {
             _ if rule.is_classifier() => false,
+            _ if rule.is_of_experts() => self.shape.experts.is_some(),
+            _ if rule.is_of_shared_expert() => {
+                self.shape.experts.is_some_and(|experts| experts.shared_ffn.is_some())
+            }
+            _ if rule.is_of_dense_feed() => self.shape.experts.is_none_or(|experts| experts.dense_layers > 0),
+            // Those of models without.
+            _ if rule.is_of_qk_norm() => !self.card.optional_qk_norm,
             Kind::RopeFactors => matches!(self.shape.rope_scaling, RopeScaling::Llama3 { .. }),
             Kind::Output => !self.shape.tied,
             _ => true,
@@ -124,9 +153,32 @@ impl Preset {
             (Fact::KvHeadCount, shape.kv_heads),
             (Fact::HeadDim, shape.head_dim),
             (Fact::ValueHeadDim, shape.head_dim),
-            (Fact::RopeDims, shape.head_dim),
+            (Fact::RopeDims, self.rope_dims()),
         ] {
             put(key(fact), number(value));
+        }
+        if let Some(experts) = shape.experts {
+            for (fact, value) in [
+                (Fact::ExpertCount, Some(experts.count)),
+                (Fact::ExpertsUsed, Some(experts.used)),
+                (Fact::ExpertFfnSize, Some(experts.ffn)),
+                (Fact::SharedFfnSize, experts.shared_ffn),
+                (Fact::SharedExperts, experts.shared_ffn.map(|shared| shared / experts.ffn)),
+                (Fact::DenseLayers, Some(experts.dense_layers)),
+                (Fact::Scores, (card.router.scores == Scores::Sigmoid).then_some(SIGMOID)),
+            ] {
+                if let (Some(value), Some(_)) = (value, card.rule(fact)) {
+                    put(key(fact), number(value));
+                }
+            }
+            // Readers of families with sigmoids want it stated.
+            if card.router.scores == Scores::Sigmoid {
+                put(key(Fact::ShareScale), Value::F32(1.0));
+            }
+            let normalised = card.hf.first().and_then(|kind| kind.default(Fact::NormalisedShares));
+            if normalised != card.gguf_default(Fact::NormalisedShares) {
+                put(key(Fact::NormalisedShares), Value::Bool(normalised == Some(1.0)));
+            }
         }
         if let Some(encoder) = shape.encoder {
             for (fact, value) in [
@@ -149,7 +201,18 @@ impl Preset {
         }
         put(key(Fact::NormEpsilon), Value::F32(shape.epsilon));
         put(key(Fact::RopeBase), Value::F32(shape.rope_base));
+        if let RopeScaling::Yarn { factor, original_context, .. } = shape.rope_scaling {
+            put("rope.scaling.type", text("yarn"));
+            put("rope.scaling.factor", Value::F32(factor as f32));
+            put("rope.scaling.original_context_length", number(original_context));
+        }
         metadata
+    }
+
+    /// The dimensions of each head that RoPE rotates: of some families a part, as their configurations say.
+    fn rope_dims(&self) -> usize {
+        let part = self.card.hf.first().and_then(|kind| kind.default(Fact::PartialRotaryFactor));
+        (self.shape.head_dim as f64 * part.unwrap_or(1.0)) as usize
     }
 
     pub(super) fn proportions(&self) -> Proportions {
@@ -200,6 +263,10 @@ mod tests {
             ("qwen3-14b", 14_768_307_200),
             ("qwen3-32b", 32_762_123_264),
             ("gemma3-1b", 999_885_952),
+            ("gpt-oss-20b", 20_914_757_184),
+            ("gpt-oss-120b", 116_829_156_672),
+            // With the biases for choosing experts, which transformers does not count as parameters (5,760).
+            ("glm-4.5-air", 106_852_251_264),
             // Without the pooler, which is not used for embeddings.
             ("minilm-l6", 22_565_376),
             ("bge-large", 334_092_288),

@@ -75,6 +75,17 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> Avx2 {
+        simd!({
+            let halves = halves_of_e4m3(p);
+            let low = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+            let high = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+            let scale = _mm256_set1_ps(256.0);
+            Avx2(_mm256_mul_ps(low, scale), _mm256_mul_ps(high, scale))
+        })
+    }
+
+    #[inline(always)]
     unsafe fn store_f16(self, p: *mut u8) {
         simd!({
             _mm_storeu_si128(p.cast(), _mm256_cvtps_ph(self.0, _MM_FROUND_TO_NEAREST_INT));
@@ -277,6 +288,22 @@ unsafe fn quantise_32(v: [__m256; 4], quants: *mut i8) -> (f32, i32) {
 #[inline(always)]
 fn widen_bf16(v: __m128i) -> __m256 {
     simd!(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16)))
+}
+
+/// Sixteen E4M3 codes as f16, divided by 2⁸.
+///
+/// # Safety
+/// Sixteen codes can be read at `p`.
+#[inline(always)]
+pub(crate) unsafe fn halves_of_e4m3(p: *const u8) -> __m256i {
+    simd!({
+        let codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast()));
+        let sign = _mm256_and_si256(_mm256_slli_epi16(codes, 8), _mm256_set1_epi16(i16::MIN));
+        let largest = _mm256_set1_epi16(0x3f80);
+        let magnitude = _mm256_and_si256(_mm256_slli_epi16(codes, 7), largest);
+        let nan = _mm256_and_si256(_mm256_cmpeq_epi16(magnitude, largest), _mm256_set1_epi16(0x7c00));
+        _mm256_or_si256(_mm256_or_si256(sign, magnitude), nan)
+    })
 }
 
 /// 2^e

@@ -125,10 +125,15 @@ impl<W: FloatWeight> Weights for Float<W> {
     unsafe fn unpack(t: &Tile, o: usize, first: usize, count: usize, to: *mut F16x) {
         simd!({
             let w = t.weights.add(o * t.stride + first * q8::BLOCK * W::BYTES);
+            let scales = t.planes.of_output(o);
             for b in 0..count {
                 let w = w.add(b * q8::BLOCK * W::BYTES);
                 Avx512::prefetch(w.wrapping_add(BF16_BLOCKS * q8::BLOCK * W::BYTES));
-                let v = [W::load::<Avx512>(w), W::load::<Avx512>(w.add(16 * W::BYTES))];
+                let i = (first + b) * q8::BLOCK;
+                let v = [
+                    W::weights::<Avx512>(w, scales, i),
+                    W::weights::<Avx512>(w.add(16 * W::BYTES), scales, i + 16),
+                ];
                 _mm512_store_si512(to.add(b * SIDE).cast(), rounded(v));
             }
         });

@@ -102,7 +102,8 @@ unsafe fn outputs<W: FloatWeight>(t: &Tile, first: usize, count: usize) {
                     // Outputs past the last repeat it; their sums are discarded.
                     let output = first + (side * SIDE + o).min(count - 1);
                     let w = t.weights.add(output * t.stride + round * SIDE * W::BYTES);
-                    W::load::<Avx512>(w).store(row.0.as_mut_ptr());
+                    W::weights::<Avx512>(w, t.planes.of_output(output), round * SIDE)
+                        .store(row.0.as_mut_ptr());
                 }
                 spread(&rows, weights.add(side * SIDE * rounds), round, rounds);
             }

@@ -6,7 +6,7 @@ use akunu_format::ScaleType;
 
 use super::registers::{first_mask, halves, integer_halves, join};
 use crate::isa::Lanes;
-use crate::isa::avx2::lanes::spread;
+use crate::isa::avx2::lanes::{halves_of_e4m3, spread};
 use crate::isa::avx2::registers::{
     integer_sum_of_eight, largest_of_eight, max8, sum8, sums_of_eight, transpose16,
 };
@@ -56,6 +56,14 @@ impl Lanes for Avx512 {
         simd!({
             let v = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
             Avx512(_mm512_castsi512_ps(_mm512_slli_epi32(v, 16)))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> Avx512 {
+        simd!({
+            let v = _mm512_cvtph_ps(halves_of_e4m3(p));
+            Avx512(_mm512_mul_ps(v, _mm512_set1_ps(256.0)))
         })
     }
 

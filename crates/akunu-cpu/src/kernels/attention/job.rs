@@ -26,6 +26,8 @@ pub(super) struct Job<'a> {
     /// All rows of the pass; the run is `rows`.
     pub(super) all: &'a [Row],
     pub(super) rows: Range<usize>,
+    /// The end of the positions that are visible to any of them.
+    pub(super) end: usize,
     pub(super) kv_head: usize,
     /// Query heads.
     pub(super) heads: Range<usize>,
@@ -198,6 +200,7 @@ impl Job<'_> {
                     }
                     Pass::Keys => {}
                 }
+                let mut from = self.place(pass, start + tiles.start * KV_TILE);
                 for tile in tiles.clone() {
                     let at = tile * KV_TILE;
                     let next = match pass {
@@ -206,7 +209,7 @@ impl Job<'_> {
                         pass => (pass, at + KV_TILE),
                     };
                     let next = self.place(next.0, start + next.1);
-                    let tile = Tile { from: self.place(pass, start + at), next, first: at };
+                    let tile = Tile { from: std::mem::replace(&mut from, next), next, first: at };
                     let part = first.max(at)..end.min(at + KV_TILE);
                     if !self.is_lean::<V>() {
                         self.load::<V>(scratch, pass, &tile, part);
@@ -225,16 +228,26 @@ impl Job<'_> {
         whole && self.states() <= product::most_rows::<V>()
     }
 
-    /// The address of a position's values, or of the keys of a group of sixteen. May be past the cache if used for
-    /// prefetching.
-    fn place(&self, pass: Pass, position: usize) -> *const u8 {
-        let start = self.all[self.rows.start].start;
-        let offset = self.cache.offset(start, self.kv_head, position);
+    /// The logical position in the cache of a position of the sequence.
+    fn logical(&self, position: usize) -> usize {
+        self.all[self.rows.start].start as usize + position
+    }
+
+    /// The address of a position's values, or of the keys of a group of sixteen. Beyond the visible positions, where
+    /// it is used for prefetching only, it is that of the last of them.
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
+    #[inline(always)]
+    unsafe fn place(&self, pass: Pass, position: usize) -> *const u8 {
+        let position = position.min(self.end.saturating_sub(1));
+        // SAFETY: the table of blocks was checked to have all positions that may be visible.
+        let place = unsafe { self.cache.place(self.logical(position)) };
         let cache = match pass {
             Pass::Keys => self.operands.k_cache.0,
             Pass::Values => self.operands.v_cache.0,
         };
-        cache.wrapping_add(offset)
+        cache.wrapping_add(self.cache.offset(self.kv_head, place))
     }
 
     /// Converts keys or values of positions `part` of a segment, all in one tile, to f32.
@@ -290,18 +303,24 @@ impl Job<'_> {
     #[inline(always)]
     unsafe fn lean_scores(&self, scratch: &mut Scratch, start: usize, part: Range<usize>) {
         let (dim, padded) = (self.cache.head_dim, self.cache.padded());
-        let first = part.start / KEY_GROUP * KEY_GROUP;
-        let operands = Operands {
-            a: (&raw const scratch.q).cast(),
-            b: self.place(Pass::Keys, start + first),
-            to: (&raw mut scratch.scores).cast::<f32>().wrapping_add(first),
-            padded,
-            n: dim,
-        };
-        let sixteens = part.end.saturating_sub(first).div_ceil(KEY_GROUP);
-        // SAFETY: whole groups of sixteen positions within the cache; the scratch has room for every state's query and
-        // scores.
-        unsafe { (self.products.lean_scores)(operands, self.states(), sixteens) };
+        let mut first = part.start / KEY_GROUP * KEY_GROUP;
+        while first < part.end {
+            // SAFETY: whole groups of sixteen positions, next to each other in the cache; the scratch has room for
+            // every state's query and scores.
+            unsafe {
+                let count = self.cache.adjacent(self.logical(start + first), part.end - first);
+                let sixteens = count.div_ceil(KEY_GROUP);
+                let operands = Operands {
+                    a: (&raw const scratch.q).cast(),
+                    b: self.place(Pass::Keys, start + first),
+                    to: (&raw mut scratch.scores).cast::<f32>().wrapping_add(first),
+                    padded,
+                    n: dim,
+                };
+                (self.products.lean_scores)(operands, self.states(), sixteens);
+                first += sixteens * KEY_GROUP;
+            }
+        }
     }
 
     /// Multiplies a tile with every state to which any of it is visible.
@@ -499,6 +518,21 @@ impl Job<'_> {
         }
     }
 
+    /// What the weighted sum of a head is multiplied by at the end: the inverse of the softmax's sum, to which the head's
+    /// sink is added.
+    ///
+    /// # Safety
+    /// As for [`Job::run`].
+    #[inline(always)]
+    unsafe fn inverse<V: Lanes>(&self, Softmax { m, l }: Softmax, head: usize) -> V {
+        let Some(sinks) = self.operands.sinks else { return V::splat(1.0 / l) };
+        // SAFETY: there is a sink for every head.
+        let sink = unsafe { *f32s(sinks).add(head) };
+        let most = if sink > m { sink } else { m };
+        let (scale, sink) = (exp(V::splat(m - most)), exp(V::splat(sink - most)));
+        scale.div(V::splat(l).fma(scale, sink))
+    }
+
     /// Divides by the softmax sums and writes the output in the requested forms.
     ///
     /// # Safety
@@ -516,7 +550,7 @@ impl Job<'_> {
                 for h in 0..self.heads.len() {
                     let state = i * self.heads.len() + h;
                     let total = (&raw const scratch.total).cast::<f32>().add(state * padded);
-                    let inverse = V::splat(1.0 / scratch.total_softmax[state].l);
+                    let inverse = self.inverse::<V>(scratch.total_softmax[state], self.heads.start + h);
                     for at in (0..dim).step_by(16) {
                         let n = 16.min(dim - at);
                         V::load(total.add(at)).mul(inverse).store_n(out.add(h * dim + at), n);

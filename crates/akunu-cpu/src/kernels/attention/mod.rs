@@ -6,7 +6,8 @@
 //! position bias is added. Positions are processed in segments of [`SEGMENT`] counted from the sequence's position 0.
 //! Within a segment `m` is the maximum score, `p = exp(score − m)`, `l = Σ p` (sixteen lanes, lane `position mod 16`,
 //! then the canonical reduction tree), and `acc = Σ p · value`, one fused multiply-add after the other in the order of
-//! positions. Segments are merged in order. A window's start only masks: segment boundaries never depend on the row,
+//! positions. Segments are merged in order, and after them the sink, if there are sinks: its `m` is the sink, its `l` is 1
+//! and its `acc` is 0. A window's start only masks: segment boundaries never depend on the row,
 //! so a row's output does not depend on the other rows of the batch.
 //!
 //! The keys of sixteen positions are interleaved by element, so that a lane is a position: both products are then the
@@ -110,6 +111,8 @@ struct Deal<'a> {
 struct Run {
     rows: Range<usize>,
     segments: Range<usize>,
+    /// The end of the positions that are visible to any of the rows.
+    end: usize,
     /// The indices of its first unit and job.
     unit: usize,
     job: usize,
@@ -125,7 +128,7 @@ impl<'a> Deal<'a> {
         if all.is_empty() {
             return None;
         }
-        let cache = Cache::new(op.kv, p.head_dim, p.positions);
+        let cache = Cache::new(op.kv, p.head_dim, p.positions).paged(operands.blocks, p.block);
         let kv_heads = p.kv_heads as usize;
         let group = p.heads as usize / kv_heads;
         let states = (STATE_FLOATS / cache.padded()).min(MAX_STATES);
@@ -168,7 +171,9 @@ impl<'a> Deal<'a> {
     /// The run of rows that ends before row `end`.
     fn run_before(&self, end: usize, unit: usize, job: usize) -> Run {
         let rows = self.rows_before(end);
-        Run { segments: self.segments(&rows), rows, unit, job }
+        let visible = self.visible(&rows);
+        let segments = visible.start / SEGMENT..visible.end.div_ceil(SEGMENT);
+        Run { segments, rows, end: visible.end, unit, job }
     }
 
     fn run_after(&self, run: &Run) -> Run {
@@ -187,11 +192,11 @@ impl<'a> Deal<'a> {
         end - count..end
     }
 
-    /// The segments that are visible to any of the rows.
-    fn segments(&self, rows: &Range<usize>) -> Range<usize> {
+    /// The range of the positions that are visible to any of the rows.
+    fn visible(&self, rows: &Range<usize>) -> Range<usize> {
         let seen = rows.clone().map(|row| seen(&self.p, &self.all[row]));
         let (start, end) = seen.fold((usize::MAX, 0), |(a, b), seen| (a.min(seen.start), b.max(seen.end)));
-        start / SEGMENT..end.div_ceil(SEGMENT)
+        start..end
     }
 
     fn job(&self, run: &Run, part: usize) -> Job<'a> {
@@ -206,6 +211,7 @@ impl<'a> Deal<'a> {
             cache: self.cache,
             all: self.all,
             rows: run.rows.clone(),
+            end: run.end,
             kv_head,
             heads,
         }

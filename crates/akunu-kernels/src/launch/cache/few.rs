@@ -7,7 +7,7 @@ use crate::function::source;
 use crate::launch::Shape;
 use crate::{Launch, Source};
 
-use super::tensor::{COPIES, FEW_ROWS, TENSOR};
+use super::tensor::{COPIES, TENSOR};
 use super::{group_of, heads_bytes, kv_number};
 
 static ATTENTION_FEW: Source = source!("cuda/attention_few.h");
@@ -15,16 +15,24 @@ static ATTENTION_FEW: Source = source!("cuda/attention_few.h");
 const SIMDS: u32 = 8;
 /// Query heads per product; the other 8 of its 16 rows hold the remainders of their f16 split.
 const MOST_HEADS: u32 = 8;
+/// Positions that a SIMD group handles per iteration.
+const RUN: u32 = 16;
 /// Positions that a threadgroup handles per iteration, and the fewest that are worth a threadgroup of their own.
-const ITERATION: u32 = SIMDS * 16;
+const ITERATION: u32 = SIMDS * RUN;
 const SPAN: u32 = 2 * ITERATION;
 
 impl Shape<'_> {
+    /// `long_run`: the number of rows of one sequence in a row that another kernel handles, and the rows of its tiles.
     /// `None`: this chip, cache type or shape is not supported.
-    pub(super) fn attention_few(&self, p: &AttentionParams, op: Attention) -> Option<Launch> {
+    pub(super) fn attention_few(
+        &self,
+        p: &AttentionParams,
+        op: Attention,
+        long_run: Option<[u32; 2]>,
+    ) -> Option<Launch> {
         let Attention { kv, out, rope, .. } = op;
         let dim = p.head_dim;
-        let suits = self.chip.tensor_cores && kv == KvType::F16 && self.rows <= FEW_ROWS;
+        let suits = self.chip.tensor_cores && kv == KvType::F16 && self.in_one_block(RUN, p.block);
         if !suits || !matches!(dim, 32 | 64 | 96 | 128) {
             return None;
         }
@@ -32,15 +40,18 @@ impl Shape<'_> {
         let tiles = group.div_ceil(MOST_HEADS);
         let head_tile = group.div_ceil(tiles);
         // Register use allows one threadgroup per SM.
-        let splits = self.stretches(p, [tiles, head_tile], SPAN, self.chip.units);
+        let wanted = self.chip.units;
+        let splits = self.stretches(p, [tiles, head_tile], SPAN, wanted);
+        let [long_run, tile_rows] = long_run.unwrap_or([0, 1]);
         let shared = heads_bytes([head_tile, dim, SIMDS], rope.is_some());
         let launch = self
-            .heads("attention_few", &[&COPIES, &TENSOR, &ATTENTION_FEW], p, splits, op)
+            .heads("attention_few", &[&COPIES, &TENSOR, &ATTENTION_FEW], p, [splits, wanted], op)
             .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("HEAD_TILE", head_tile)])
-            .constants([("TILES", tiles), ("SPLITS", splits), ("SPAN", SPAN)])
+            .variant([("LONG_RUN", long_run), ("ALIGN", RUN)])
+            .constants([("TILES", tiles), ("SPAN", SPAN), ("TILE_ROWS", tile_rows)])
             .out(out)
             .shared(shared);
         (shared <= self.chip.shared_bytes)
-            .then(|| launch.over([p.kv_heads * tiles * splits, self.rows, 1], SIMDS * 32))
+            .then(|| launch.over([self.groups(p.kv_heads * tiles, [splits, wanted]), 1, 1], SIMDS * 32))
     }
 }

@@ -27,13 +27,15 @@ fn shared_bytes([lines, span]: [u32; 2], dim: u32, kv: KvType) -> u32 {
 impl Shape<'_> {
     /// `None`: this chip or shape is not supported.
     pub(super) fn attention_tiles(&self, p: &AttentionParams, op: Attention) -> Option<Launch> {
-        let Attention { kv, out, query_factors, .. } = op;
+        let Attention { kv, out, query_factors, sinks, .. } = op;
         let dim = p.head_dim;
         if !self.chip.tiles || self.rows <= FEW_ROWS || !dim.is_multiple_of(8) {
             return None;
         }
         let group = group_of(p)?;
-        let fits = |size: &[u32; 2]| shared_bytes(*size, dim, kv) <= self.chip.shared_bytes;
+        let fits = |size: &[u32; 2]| {
+            shared_bytes(*size, dim, kv) <= self.chip.shared_bytes && self.in_one_block(size[1], p.block)
+        };
         let [lines, span] = SIZES.into_iter().find(fits)?;
         // A q8 block must not be split between threadgroups.
         let whole = |heads: u32| !out.q8() || (heads * dim).is_multiple_of(32);
@@ -44,8 +46,9 @@ impl Shape<'_> {
         Some(
             self.launch("attention_tiles", vec![&KV, &RUNS, &TILES, &ATTENTION_TILES], &suffix)
                 .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("LINES", lines), ("SPAN", span)])
-                .variant([("FACTORS", u32::from(query_factors))])
-                .constants([("HEADS", p.heads), ("POSITIONS", p.positions)])
+                .variant([("FACTORS", u32::from(query_factors)), ("SINKS", u32::from(sinks))])
+                .constants([("HEADS", p.heads), ("POSITIONS", p.positions), ("LONG_RUN", 1)])
+                .variant([("BLOCK", p.block)])
                 .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
                 .constants([("TILE_ROWS", tile_rows), ("TILES_DOWN", down), ("SHARERS", SHARERS)])
                 .out(out)

@@ -14,7 +14,7 @@ static TENSOR: Source = source!("cuda/tensor.h");
 static GEMM_FEW: Source = source!("cuda/gemm_few.h");
 
 /// The numbers of rows for which this kernel is the fastest.
-const ROWS: RangeInclusive<u32> = 3..=64;
+const ROWS: RangeInclusive<u32> = 3..=128;
 
 /// The tile of a threadgroup, as the kernel defines it.
 #[derive(Clone, Copy, Debug)]
@@ -34,16 +34,20 @@ struct Few {
 impl Few {
     /// With few lines, a threadgroup gets few lines and many SIMD groups, so that the whole GPU is busy.
     fn new(product: &Product, rows: u32, units: u32) -> Few {
-        let row_tiles = rows.div_ceil(8).next_power_of_two();
-        let lines = product.outputs * product.streams();
+        let row_tiles = product.rows_together(rows).div_ceil(8).next_power_of_two();
+        let lines = (product.outputs * product.streams()).saturating_mul(product.tiles(rows, 8 * row_tiles));
         let [out_tiles, across, slices, deep] = match lines / units {
             // 32 outputs are stored together.
             ..128 if product.streams() == 2 => [2, 2, 8, 16],
             // The accumulators of many rows leave no registers for two tiles.
-            ..128 if row_tiles == 8 => [1, 2, 8, 16],
-            ..128 => [2, 1, 16, 32],
-            // With more rows, each threadgroup covers more lines, so that the rows are read less often.
-            256.. if row_tiles == 8 => [2, 4, 2, 8],
+            ..128 if row_tiles == 16 => [1, 2, 8, 16],
+            ..40 if row_tiles < 8 => [2, 1, 16, 32],
+            ..128 => [2, 1, 8, 16],
+            // With more rows, each SIMD group covers more lines, so that the rows are read less often.
+            _ if row_tiles == 16 && product.streams() == 2 => [2, 4, 2, 8],
+            _ if row_tiles == 16 => [2, 2, 4, 8],
+            _ if row_tiles == 8 => [4, 1, 4, 8],
+            _ if row_tiles < 4 => [2, 4, 2, 8],
             _ => [2, 2, 4, 8],
         };
         Few { row_tiles, out_tiles, across, slices, deep }
@@ -68,8 +72,11 @@ impl Shape<'_> {
     pub(super) fn gemm_few(&self, product: &Product, rows: u32) -> Option<Launch> {
         let of = type_sources(product.weight, product.inputs, true);
         // The kernel counts the blocks of a matrix in 32 bits.
-        let countable = product.outputs.checked_mul(product.inputs / of.block).is_some();
-        let suits = product.weight.is_quantised() && ROWS.contains(&rows) && !product.in_norms();
+        let countable =
+            product.matrix_rows().and_then(|rows| rows.checked_mul(product.inputs / of.block)).is_some();
+        let suits = product.weight.is_quantised()
+            && ROWS.contains(&product.rows_together(rows))
+            && !product.in_norms();
         if !self.chip.tensor_cores || !suits || !countable {
             return None;
         }
@@ -87,7 +94,7 @@ impl Shape<'_> {
                 .variant([("ROW_TILES", row_tiles), ("OUT_TILES", out_tiles)])
                 .variant([("ACROSS", across), ("SLICES", slices), ("DEEP", deep)])
                 .shared(shared)
-                .over([groups, 1, 1], across * slices * 32),
+                .over([groups, product.tiles(rows, 8 * row_tiles), 1], across * slices * 32),
         )
     }
 }

@@ -56,7 +56,7 @@ impl Tile {
     /// Row tiles vary fastest, so that threadgroups with the same weights run at the same time.
     fn groups(self, product: &Product, rows: u32) -> [u32; 3] {
         let columns = product.outputs * product.streams();
-        [rows.div_ceil(self.rows()), columns.div_ceil(self.columns()), 1]
+        [product.tiles(rows, self.rows()), columns.div_ceil(self.columns()), 1]
     }
 
     /// The estimated time of the SM with the most threadgroups. A single one cannot overlap its latency with another,

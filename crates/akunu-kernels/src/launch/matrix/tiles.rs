@@ -66,16 +66,17 @@ fn weight_tiles(weight: DType, inputs_in_blocks: bool, chip: &Chip) -> u32 {
 impl Shape<'_> {
     /// `None`: this chip or number of rows is not supported.
     pub(super) fn gemm_tiles(&self, product: &Product, rows: u32) -> Option<Launch> {
-        let many = product.form == MatmulForm::Gemm || rows >= FEWEST_ROWS;
+        let together = product.rows_together(rows);
+        let many = product.form == MatmulForm::Gemm || together >= FEWEST_ROWS;
         if !self.chip.tiles || !many {
             return None;
         }
         let of = type_sources(product.weight, product.inputs, true);
-        let group = Group::of(rows);
+        let group = Group::of(together);
         let tiles = weight_tiles(product.weight, of.block > 1, self.chip);
         let shared = group.shared_bytes(if tiles == 0 { 4 } else { 2 });
         let groups =
-            [rows.div_ceil(group.rows()), (product.outputs * product.streams()).div_ceil(COLUMNS), 1];
+            [product.tiles(rows, group.rows()), (product.outputs * product.streams()).div_ceil(COLUMNS), 1];
         let launch = self.product_launch("gemm_tiles", &[&TILES, &GEMM_TILES], product, of);
         Some(
             launch

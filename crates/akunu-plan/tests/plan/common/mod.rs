@@ -2,8 +2,8 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use akunu_arch::{
-    EmbeddingFacts, ModelConfig, Rope, RopeScaling, Source, SuggestedSampling, WeightProvider, Window,
-    WindowPattern,
+    EmbeddingFacts, ExpertFacts, ModelConfig, Rope, RopeScaling, Router, Source, SuggestedSampling,
+    WeightProvider, Window, WindowPattern,
 };
 use akunu_format::{Affine, DType, Place, Region, ScaleType, TensorInfo};
 use akunu_plan::{Capabilities, InPlace, KeyOrder, KvType, PlanOptions};
@@ -67,9 +67,11 @@ pub fn config(architecture: &str) -> ModelConfig {
         activation: None,
         bidirectional: false,
         embedding: EmbeddingFacts::default(),
+        experts: None,
         encoder: None,
         alignment_heads: Vec::new(),
         left_out: None,
+        packed_as: None,
         sampling: SuggestedSampling::default(),
         eos_ids: vec![],
         bos_id: None,
@@ -92,6 +94,32 @@ pub fn family(architecture: &str) -> ModelConfig {
             c.rope.local_base = Some(10_000.0);
             c.rope.base = 1e6;
         }
+        // The first layer is dense.
+        "qwen2moe" => {
+            c.experts = Some(ExpertFacts {
+                count: 5,
+                used: 2,
+                ffn_size: 96,
+                shared_ffn_size: Some(160),
+                normalised: false,
+                scale: 1.0,
+                groups: [1, 1],
+                router: Router::SOFTMAX,
+            });
+        }
+        "gpt-oss" => {
+            c.window = Some(Window { size: 8, pattern: WindowPattern::Unstated });
+            c.experts = Some(ExpertFacts {
+                count: 5,
+                used: 2,
+                ffn_size: 96,
+                shared_ffn_size: None,
+                normalised: true,
+                scale: 1.0,
+                groups: [1, 1],
+                router: Router::SOFTMAX,
+            });
+        }
         _ => {}
     }
     c
@@ -111,7 +139,7 @@ pub fn model(config: ModelConfig, dtype: impl Fn(&str) -> DType) -> FakeModel {
         add("attn_q.weight", &[q, hidden]);
         add("attn_k.weight", &[kv, hidden]);
         add("attn_v.weight", &[kv, hidden]);
-        if family == "qwen2" {
+        if ["qwen2", "gpt-oss"].contains(&family) {
             add("attn_q.bias", &[q]);
             add("attn_k.bias", &[kv]);
             add("attn_v.bias", &[kv]);
@@ -125,7 +153,33 @@ pub fn model(config: ModelConfig, dtype: impl Fn(&str) -> DType) -> FakeModel {
             add("post_attention_norm.weight", &[hidden]);
             add("post_ffw_norm.weight", &[hidden]);
         }
+        if let Some(experts) = config.experts.filter(|_| family == "gpt-oss") {
+            let (count, ffn) = (experts.count, experts.ffn_size);
+            add("attn_sinks.weight", &[config.head_count]);
+            add("attn_output.bias", &[hidden]);
+            add("post_attention_norm.weight", &[hidden]);
+            add("ffn_gate_inp.weight", &[count, hidden]);
+            add("ffn_gate_inp.bias", &[count]);
+            for (part, outputs, inputs) in [("gate", ffn, hidden), ("up", ffn, hidden), ("down", hidden, ffn)]
+            {
+                add(&format!("ffn_{part}_exps.weight"), &[count, outputs, inputs]);
+                add(&format!("ffn_{part}_exps.bias"), &[count, outputs]);
+            }
+            continue;
+        }
         add("ffn_norm.weight", &[hidden]);
+        if let Some(experts) = config.experts.filter(|_| layer > 0) {
+            let (count, ffn, shared) = (experts.count, experts.ffn_size, experts.shared_ffn_size.unwrap());
+            add("ffn_gate_inp.weight", &[count, hidden]);
+            add("ffn_gate_exps.weight", &[count, ffn, hidden]);
+            add("ffn_up_exps.weight", &[count, ffn, hidden]);
+            add("ffn_down_exps.weight", &[count, hidden, ffn]);
+            add("ffn_gate_inp_shexp.weight", &[hidden]);
+            add("ffn_gate_shexp.weight", &[shared, hidden]);
+            add("ffn_up_shexp.weight", &[shared, hidden]);
+            add("ffn_down_shexp.weight", &[hidden, shared]);
+            continue;
+        }
         add("ffn_gate.weight", &[ffn, hidden]);
         add("ffn_up.weight", &[ffn, hidden]);
         add("ffn_down.weight", &[hidden, ffn]);
@@ -178,7 +232,8 @@ impl Builder<'_> {
             region: 0,
             offset: places[0].offset,
             bytes: places[0].bytes,
-            scales_offsets: (dtype.planes() == 3).then_some([places[1], places[2]]),
+            scales_offsets: [1, 2].map(|plane| (dtype.planes() > plane).then(|| places[plane])),
+            order: None,
         });
     }
 }
@@ -219,6 +274,7 @@ pub fn capabilities() -> Capabilities {
         folds: false,
         half_products: None,
         keys: KeyOrder::PositionMajor,
+        block: 16,
         in_place: InPlace::All,
         samples: false,
         chain: 8,
@@ -234,6 +290,7 @@ pub fn options() -> PlanOptions {
         context: 32,
         slots: 2,
         kv: KvType::F16,
+        kv_bytes: None,
         prefill_rows: 16,
         prefill_logit_rows: 1,
         chain: 8,

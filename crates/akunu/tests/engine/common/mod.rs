@@ -27,6 +27,15 @@ pub fn checked_in(name: &str) -> PathBuf {
 /// Folders in testdata/mlx.
 pub const MLX_MODELS: [&str; 3] = ["llama-mixed", "gemma3-tied", "phi3-stacked"];
 
+/// Folders whose weights are packed in parts: MLX's, and those of testdata/quantised.
+pub fn packed_folders() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(checked_in("quantised")).unwrap();
+    let mut folders: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
+    folders.sort();
+    assert!(!folders.is_empty(), "testdata/quantised is empty");
+    MLX_MODELS.iter().map(|name| checked_in("mlx").join(name)).chain(folders).collect()
+}
+
 /// The models in Hugging Face's format in the repository, by name.
 pub fn checked_in_models() -> Vec<(String, PathBuf)> {
     let entries = std::fs::read_dir(checked_in("models")).unwrap();

@@ -1,0 +1,566 @@
+//! Mixtures of experts: routing, sorting rows by expert, products with the matrices of each row's expert, and the sum of
+//! what they give.
+
+use std::ops::Range;
+
+use akunu_plan::ops::{self, CombineParams, ExpertParams, GatherParams, Indices, RouteParams};
+use akunu_plan::{GroupRank, Kernel, Scores, q8};
+
+use super::matrix::{GROUP, Product, SUMS, group_bytes, outputs_of, pieces};
+use super::rows::parts_of_rows;
+use super::{OpKernel, put_q8};
+use crate::command::{Command, Context, f32s, row_bytes};
+use crate::groups::{Group, LEAST_ROWS, SIDE};
+use crate::isa::Lanes;
+use crate::isa::target::Target;
+use crate::math;
+use crate::tile::PackedKernel;
+
+const MAX_EXPERTS: usize = ops::MAX_EXPERTS;
+
+impl OpKernel for ops::Route {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: RouteParams = command.params();
+        let Kernel::Route(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let (experts, top) = (p.experts as usize, p.top as usize);
+        // SAFETY: rows are within the table's; there are at most `MAX_EXPERTS` experts, and `top` is at most their number.
+        unsafe {
+            let bias = o.bias.map(|bias| std::slice::from_raw_parts(f32s(bias), experts));
+            for row in context.units(context.rows) {
+                let logits = std::slice::from_raw_parts(f32s(o.logits).add(row * experts), experts);
+                let picks = std::slice::from_raw_parts_mut(o.picks.0.cast::<u32>().add(row * top), top);
+                let shares = std::slice::from_raw_parts_mut(f32s(o.shares).add(row * top), top);
+                let scores = Scored::of::<V>(op.scores, logits);
+                if op.by_score() {
+                    choose(op, &p, &scores.keys(experts, bias)[..experts], picks);
+                } else {
+                    choose(op, &p, logits, picks);
+                }
+                if op.scores == Scores::SparseMixer {
+                    mix::<V>(logits, picks, p.tolerance, shares);
+                } else {
+                    scores.shares(picks, op.normalised.then_some(p.epsilon), shares);
+                }
+                let any_nan = logits.iter().any(|logit| logit.is_nan());
+                shares
+                    .iter_mut()
+                    .for_each(|share| *share = if any_nan { f32::NAN } else { p.scale * *share });
+            }
+        }
+    }
+}
+
+/// The scores of a row's experts, times a common factor.
+struct Scored {
+    scores: [f32; MAX_EXPERTS],
+    factor: f32,
+}
+
+impl Scored {
+    #[inline(always)]
+    fn of<V: Lanes>(kind: Scores, logits: &[f32]) -> Scored {
+        let mut scores = [f32::NEG_INFINITY; MAX_EXPERTS];
+        let n = logits.len();
+        scores[..n].copy_from_slice(logits);
+        if kind == Scores::Sigmoid {
+            for sixteen in scores[..n.next_multiple_of(16)].as_chunks_mut::<16>().0 {
+                let at = sixteen.as_mut_ptr();
+                // SAFETY: there are sixteen numbers.
+                unsafe {
+                    let exp = math::exp(V::zero().sub(V::load(at)));
+                    V::splat(1.0).div(V::splat(1.0).add(exp)).store(at);
+                }
+            }
+            return Scored { scores, factor: 1.0 };
+        }
+        let mut most = logits[0];
+        for &logit in logits {
+            most = if logit > most || most.is_nan() { logit } else { most };
+        }
+        exps_of::<V>(&mut scores, n, most);
+        let factor = scores[..n].iter().sum();
+        Scored { scores, factor }
+    }
+
+    /// Scores with the bias that is added for choosing.
+    fn keys(&self, experts: usize, bias: Option<&[f32]>) -> [f32; MAX_EXPERTS] {
+        let mut keys = self.scores;
+        keys[..experts].iter_mut().for_each(|key| *key /= self.factor);
+        keys.iter_mut().zip(bias.unwrap_or_default()).for_each(|(key, bias)| *key += bias);
+        keys
+    }
+
+    /// `epsilon`: what is added to the sum of scores, if shares are normalised.
+    fn shares(&self, picks: &[u32], epsilon: Option<f32>, shares: &mut [f32]) {
+        for (share, pick) in shares.iter_mut().zip(picks) {
+            *share = self.scores[*pick as usize];
+        }
+        let divisor = match epsilon {
+            Some(0.0) => shares.iter().sum(),
+            Some(epsilon) => shares.iter().sum::<f32>() + epsilon * self.factor,
+            None => self.factor,
+        };
+        shares.iter_mut().for_each(|share| *share /= divisor);
+    }
+}
+
+/// The experts with the largest keys, largest first, from the best groups.
+fn choose(op: ops::Route, p: &RouteParams, keys: &[f32], picks: &mut [u32]) {
+    let Some(rank) = op.groups else { return pick(keys, 0..keys.len(), picks) };
+    let (groups, each) = (p.groups as usize, (p.experts / p.groups) as usize);
+    let mut ranks = [0.0; MAX_EXPERTS];
+    for (key, group) in ranks.iter_mut().zip(keys.chunks_exact(each)) {
+        let mut best = [0; 2];
+        let best = &mut best[..each.min(2)];
+        pick(group, 0..each, best);
+        let [first, second] = [0, best.len() - 1].map(|nth| number(group[best[nth] as usize]));
+        *key = if rank == GroupRank::TwoBest { first + second } else { first };
+    }
+    let mut best = [0; MAX_EXPERTS];
+    pick(&ranks[..groups], 0..groups, &mut best[..p.groups_used as usize]);
+    let mut open = [false; MAX_EXPERTS];
+    best[..p.groups_used as usize].iter().for_each(|group| open[*group as usize] = true);
+    pick(keys, (0..keys.len()).filter(|expert| open[expert / each]), picks);
+}
+
+fn number(key: f32) -> f32 {
+    if key.is_nan() { f32::NEG_INFINITY } else { key }
+}
+
+/// The candidates with the largest keys, largest first, equal ones in order; NaN is the smallest.
+fn pick(keys: &[f32], candidates: impl Iterator<Item = usize>, picks: &mut [u32]) {
+    let key = |index: u32| number(keys[index as usize]);
+    for (seen, candidate) in candidates.enumerate() {
+        let new = number(keys[candidate]);
+        let mut at = seen.min(picks.len());
+        if at == picks.len() && key(picks[at - 1]) >= new {
+            continue;
+        }
+        at = at.min(picks.len() - 1);
+        while at > 0 && key(picks[at - 1]) < new {
+            picks[at] = picks[at - 1];
+            at -= 1;
+        }
+        picks[at] = candidate as u32;
+    }
+}
+
+/// The shares of a sparse mixer: the softmax of each choice among the experts that are left and near it.
+#[inline(always)]
+fn mix<V: Lanes>(logits: &[f32], picks: &[u32], tolerance: f32, shares: &mut [f32]) {
+    for (place, share) in shares.iter_mut().enumerate() {
+        let largest = logits[picks[place] as usize];
+        let mut near = [f32::NEG_INFINITY; MAX_EXPERTS];
+        for (near, &logit) in near.iter_mut().zip(logits) {
+            let is_far = largest - logit > tolerance * logit.abs().max(largest);
+            *near = if is_far { f32::NEG_INFINITY } else { logit };
+        }
+        picks[..place].iter().for_each(|before| near[*before as usize] = f32::NEG_INFINITY);
+        exps_of::<V>(&mut near, logits.len(), largest);
+        *share = 1.0 / near[..logits.len()].iter().sum::<f32>();
+    }
+}
+
+/// e to the power of the first `n` numbers minus `most`.
+#[inline(always)]
+fn exps_of<V: Lanes>(values: &mut [f32; MAX_EXPERTS], n: usize, most: f32) {
+    for sixteen in values[..n.next_multiple_of(16)].as_chunks_mut::<16>().0 {
+        let at = sixteen.as_mut_ptr();
+        // SAFETY: there are sixteen numbers.
+        unsafe { math::exp(V::load(at).sub(V::splat(most))).store(at) };
+    }
+}
+
+impl OpKernel for ops::Gather {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: GatherParams = command.params();
+        let Kernel::Gather(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let (cols, experts, top) = (p.cols as usize, p.experts as usize, p.top as usize);
+        let picked = context.rows * top;
+        // SAFETY: rows are within the table's, and numbers of experts are limited to those that there are, so every place
+        // is below the number of picks. Each worker writes the rows and places of its own picks, and one the starts.
+        unsafe {
+            let picks = std::slice::from_raw_parts(o.picks.0.cast::<u32>(), picked);
+            let expert = |pick: u32| (pick as usize).min(experts - 1);
+            let mut next = [0_u32; MAX_EXPERTS + 1];
+            for pick in picks {
+                next[expert(*pick) + 1] += 1;
+            }
+            for expert in 0..experts {
+                next[expert + 1] += next[expert];
+            }
+            if context.part == 0 {
+                std::slice::from_raw_parts_mut(o.starts.0.cast::<u32>(), experts + 1)
+                    .copy_from_slice(&next[..=experts]);
+            }
+            let own = context.share(picked);
+            for (index, pick) in picks.iter().enumerate().take(own.end) {
+                let place = &mut next[expert(*pick)];
+                let to = *place as usize;
+                *place += 1;
+                if index < own.start {
+                    continue;
+                }
+                *o.places.0.cast::<u32>().add(index) = to as u32;
+                let row = index / top;
+                let forms = [
+                    (o.x.f32.map(|x| x.0), o.out.f32.map(|out| out.0), row_bytes(cols, false)),
+                    (o.x.q8.map(|x| x.0), o.out.q8.map(|out| out.0), row_bytes(cols, true)),
+                ];
+                for form in forms {
+                    if let (Some(x), Some(out), bytes) = form {
+                        x.add(row * bytes).copy_to_nonoverlapping(out.add(to * bytes), bytes);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The sorted rows of the experts that have any, in order: the expert and its rows.
+#[derive(Clone, Copy)]
+struct Sorted {
+    starts: *const u32,
+    experts: usize,
+    rows: usize,
+}
+
+impl Sorted {
+    #[inline(always)]
+    fn new(starts: Indices<*mut u8>, p: &ExpertParams, context: &Context) -> Sorted {
+        Sorted { starts: starts.0.cast(), experts: p.experts as usize, rows: context.rows * p.top as usize }
+    }
+
+    /// # Safety
+    /// `experts + 1` numbers can be read at `starts`.
+    #[inline(always)]
+    unsafe fn of(&self, expert: usize) -> Range<usize> {
+        // SAFETY: as the caller promises.
+        let [start, end] = [0, 1].map(|next| unsafe { *self.starts.add(expert + next) } as usize);
+        start.min(self.rows)..end.min(self.rows)
+    }
+
+    /// The number of experts with rows.
+    ///
+    /// # Safety
+    /// As for [`Sorted::of`].
+    #[inline(always)]
+    unsafe fn used(&self) -> usize {
+        let mut used = 0;
+        for expert in 0..self.experts {
+            // SAFETY: as the caller promises.
+            used += usize::from(!unsafe { self.of(expert) }.is_empty());
+        }
+        used
+    }
+}
+
+/// The part of a range of units that belongs to the `index`-th of several that have `each` units.
+#[inline(always)]
+fn units_of(units: &Range<usize>, index: usize, each: usize) -> Range<usize> {
+    let first = index * each;
+    units.start.clamp(first, first + each) - first..units.end.clamp(first, first + each) - first
+}
+
+/// Products of the rows of one expert.
+struct OfExpert {
+    product: Product,
+    rows: Range<usize>,
+    /// The first output among those of all experts.
+    first: usize,
+}
+
+impl OfExpert {
+    #[inline(always)]
+    fn new(
+        product: &Product,
+        command: &Command,
+        expert: usize,
+        rows: Range<usize>,
+        outputs: usize,
+    ) -> OfExpert {
+        let first_group = first_group(rows.start, expert);
+        let packed = command.packed.filter(|_| rows.len() >= LEAST_ROWS);
+        let product = product.of_rows(rows.start, packed.map(|kernel| (kernel, first_group)));
+        OfExpert { product, rows, first: expert * outputs }
+    }
+}
+
+/// The place of an expert's packed rows, in groups. Each expert begins with a group of its own, and no two experts share
+/// one: the groups before `start` and one for each expert are at least as many as the experts before have.
+fn first_group(start: usize, expert: usize) -> usize {
+    start / SIDE + expert
+}
+
+/// The most groups of packed rows.
+pub(crate) fn most_groups(rows: usize, experts: usize) -> usize {
+    rows / SIDE + experts
+}
+
+/// Packs the rows of the experts that have enough of them, before the command's products.
+///
+/// # Safety
+/// As for [`Run`](crate::command::Run).
+#[inline(always)]
+pub(crate) unsafe fn pack(command: &Command, context: &Context, kernel: &PackedKernel) {
+    let (x, starts) = match command.kernel {
+        Kernel::ExpertMatmul(op) => (command.operands(op).x, command.operands(op).starts),
+        Kernel::ExpertGlu(op) => (command.operands(op).x, command.operands(op).starts),
+        _ => return,
+    };
+    let p: ExpertParams = command.params();
+    let (sorted, inputs) = (Sorted::new(starts, &p, context), p.inputs as usize);
+    let x_stride = row_bytes(inputs, matches!(x, ops::Input::Q8(_)));
+    // SAFETY: rows are within the command's input; the device reserved groups for all of them, and each group is written by
+    // one worker.
+    unsafe {
+        let mut seen = 0;
+        for expert in 0..sorted.experts {
+            let rows = sorted.of(expert);
+            if rows.len() < LEAST_ROWS {
+                continue;
+            }
+            for group in 0..rows.len().div_ceil(SIDE) {
+                seen += 1;
+                if seen % context.parts != context.part {
+                    continue;
+                }
+                let first = rows.start + group * SIDE;
+                let to = first_group(rows.start, expert) + group;
+                (kernel.pack)(&Group {
+                    x: x.get().add(first * x_stride),
+                    x_stride,
+                    rows: SIDE.min(rows.end - first),
+                    inputs,
+                    to: context.packed.add(to * group_bytes(inputs, kernel)),
+                });
+            }
+        }
+    }
+}
+
+impl OpKernel for ops::ExpertMatmul {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: ExpertParams = command.params();
+        let Kernel::ExpertMatmul(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let outputs = p.outputs as usize;
+        let sorted = Sorted::new(o.starts, &p, context);
+        let product = Product::of((command, context), o.x, op.weight, p.inputs as usize);
+        let (out, bias) = (f32s(o.out), o.bias.map(f32s));
+        let each = outputs.div_ceil(GROUP);
+        // SAFETY: the scratch is used by this worker only; outputs are within the command's, rows within the table's,
+        // and each output is written by one worker.
+        unsafe {
+            let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
+            let piece = product.at_once(context.rows) / GROUP;
+            for units in context.pieces(sorted.used() * each, piece) {
+                let mut index = 0;
+                for expert in 0..sorted.experts {
+                    let rows = sorted.of(expert);
+                    if rows.is_empty() {
+                        continue;
+                    }
+                    let (first, n) = outputs_of(&units_of(&units, index, each), GROUP, outputs);
+                    index += 1;
+                    if n == 0 {
+                        continue;
+                    }
+                    let of = OfExpert::new(&product, command, expert, rows, outputs);
+                    for (row, count) in of.product.row_tiles(of.rows.len()) {
+                        of.product.sums(context, [o.weight], (of.first + first, n), (row, count), [sums]);
+                        for (r, half, n) in pieces(count, n) {
+                            let mut v = V::load(sums.add(r * SUMS + half));
+                            if let Some(bias) = bias {
+                                v = v.add(V::load_n(bias.add(of.first + first + half), n));
+                            }
+                            v.store_n(out.add((of.rows.start + row + r) * outputs + first + half), n);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl OpKernel for ops::ExpertGlu {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: ExpertParams = command.params();
+        let Kernel::ExpertGlu(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let outputs = p.outputs as usize;
+        let sorted = Sorted::new(o.starts, &p, context);
+        let product = Product::of((command, context), o.x, op.weight, p.inputs as usize);
+        let biases = [o.gate_bias, o.up_bias].map(|bias| bias.map(f32s));
+        let each = outputs.div_ceil(q8::BLOCK);
+        // SAFETY: as for `ExpertMatmul`. If q8 is written, outputs are whole blocks of 32, and a worker has whole blocks.
+        unsafe {
+            let gate = (&raw mut (*context.scratch).tile).cast::<f32>();
+            let up = (&raw mut (*context.scratch).tile_up).cast::<f32>();
+            let piece = product.at_once(context.rows) / q8::BLOCK;
+            for units in context.pieces(sorted.used() * each, piece) {
+                let mut index = 0;
+                for expert in 0..sorted.experts {
+                    let rows = sorted.of(expert);
+                    if rows.is_empty() {
+                        continue;
+                    }
+                    let (first, n) = outputs_of(&units_of(&units, index, each), q8::BLOCK, outputs);
+                    index += 1;
+                    if n == 0 {
+                        continue;
+                    }
+                    let of = OfExpert::new(&product, command, expert, rows, outputs);
+                    let weights = [o.gate_weight, o.up_weight];
+                    for (row, count) in of.product.row_tiles(of.rows.len()) {
+                        of.product.sums(context, weights, (of.first + first, n), (row, count), [gate, up]);
+                        for (r, half, n) in pieces(count, n) {
+                            let at = r * SUMS + half;
+                            let (mut g, mut u) = (V::load(gate.add(at)), V::load(up.add(at)));
+                            if let [Some(gate_bias), Some(up_bias)] = biases {
+                                g = g.add(V::load_n(gate_bias.add(of.first + first + half), n));
+                                u = u.add(V::load_n(up_bias.add(of.first + first + half), n));
+                            }
+                            let v = math::glu(op.glu, g, u);
+                            v.store(gate.add(at));
+                            if let Some(out) = o.out.f32 {
+                                let row = of.rows.start + row + r;
+                                v.store_n(f32s(out).add(row * outputs + first + half), n);
+                            }
+                        }
+                        if let Some(out) = o.out.q8 {
+                            for r in 0..count {
+                                let row = of.rows.start + row + r;
+                                let to = out.0.add(row * q8::row_bytes(outputs));
+                                for block in 0..n / q8::BLOCK {
+                                    let from = gate.add(r * SUMS + block * q8::BLOCK);
+                                    put_q8::<V>(to, outputs, first / q8::BLOCK + block, from);
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl OpKernel for ops::Combine {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: CombineParams = command.params();
+        let Kernel::Combine(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let (cols, top) = (p.cols as usize, p.top as usize);
+        let last = (context.rows * top).saturating_sub(1);
+        // SAFETY: rows are within the table's, and places are limited to them.
+        unsafe {
+            for (row, part) in parts_of_rows(context, context.rows, cols) {
+                let places = std::slice::from_raw_parts(o.places.0.cast::<u32>().add(row * top), top);
+                let shares = std::slice::from_raw_parts(f32s(o.shares).add(row * top), top);
+                let mut at = part.start;
+                while at < part.end {
+                    let n = 16.min(part.end - at);
+                    let mut sum = V::zero();
+                    for (place, share) in places.iter().zip(shares) {
+                        let y = f32s(o.y).add((*place as usize).min(last) * cols + at);
+                        sum = V::splat(*share).fma(V::load_n(y, n), sum);
+                    }
+                    if let Some(shared) = o.shared {
+                        let shared = V::load_n(f32s(shared).add(row * cols + at), n);
+                        sum = match o.gate {
+                            Some(gate) => {
+                                let negative = V::splat(-*f32s(gate).add(row));
+                                let gate = V::splat(1.0).div(V::splat(1.0).add(math::exp(negative)));
+                                gate.fma(shared, sum)
+                            }
+                            None => sum.add(shared),
+                        };
+                    }
+                    if let Some(residual) = o.residual {
+                        sum = sum.add(V::load_n(f32s(residual).add(row * cols + at), n));
+                    }
+                    sum.store_n(f32s(o.out).add(row * cols + at), n);
+                    at += 16;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn picked(logits: &[f32], top: usize) -> Vec<u32> {
+        let mut picks = vec![0; top];
+        pick(logits, 0..logits.len(), &mut picks);
+        picks
+    }
+
+    #[test]
+    fn the_largest_are_picked_in_order_and_equal_ones_by_number() {
+        assert_eq!(picked(&[1.0, 3.0, 2.0, 3.0], 3), [1, 3, 2]);
+        assert_eq!(picked(&[0.0; 5], 5), [0, 1, 2, 3, 4]);
+        assert_eq!(picked(&[5.0, 4.0, 3.0], 1), [0]);
+        assert_eq!(picked(&[3.0, 4.0, 5.0], 1), [2]);
+        assert_eq!(picked(&[-0.0, 0.0, -0.0], 2), [0, 1]);
+    }
+
+    #[test]
+    fn nan_is_the_smallest() {
+        let nan = f32::NAN;
+        assert_eq!(picked(&[nan, 1.0, nan, f32::NEG_INFINITY, 2.0], 4), [4, 1, 0, 2]);
+        assert_eq!(picked(&[nan; 4], 2), [0, 1]);
+    }
+
+    fn chosen(op: ops::Route, keys: &[f32], [groups, used]: [u32; 2], top: usize) -> Vec<u32> {
+        let p =
+            RouteParams { experts: keys.len() as u32, groups, groups_used: used, ..RouteParams::default() };
+        let mut picks = vec![9; top];
+        choose(op, &p, keys, &mut picks);
+        picks
+    }
+
+    #[test]
+    fn experts_of_the_best_groups_are_chosen() {
+        let grouped = |rank| ops::Route {
+            scores: Scores::Sigmoid,
+            normalised: true,
+            corrected: true,
+            groups: Some(rank),
+        };
+        let (best, two) = (grouped(GroupRank::Best), grouped(GroupRank::TwoBest));
+        let keys = [0.9, 0.1, 0.0, 0.6, 0.6, 0.5, 0.7, 0.2, 0.6];
+        assert_eq!(chosen(best, &keys, [3, 1], 2), [0, 1]);
+        assert_eq!(chosen(two, &keys, [3, 1], 2), [6, 8]);
+        assert_eq!(chosen(two, &keys, [3, 2], 4), [6, 3, 4, 8]);
+        // Equal groups in order; those that are not used do not fill up.
+        assert_eq!(chosen(best, &[0.0; 4], [2, 1], 2), [0, 1]);
+        assert_eq!(
+            chosen(two, &[1.0, f32::NAN, f32::NAN, f32::NEG_INFINITY, 2.0, f32::NAN], [3, 1], 2),
+            [0, 1]
+        );
+        assert_eq!(chosen(best, &[f32::NAN, f32::NAN, f32::NEG_INFINITY, 0.0], [2, 1], 2), [3, 2]);
+        assert_eq!(chosen(best, &[f32::NAN; 4], [2, 1], 2), [0, 1]);
+    }
+
+    #[test]
+    fn packed_rows_of_two_experts_share_no_group() {
+        for counts in [[0, 1, 16], [15, 17, 31], [16, 16, 16], [1, 1, 1], [33, 6, 100]] {
+            let (mut start, mut free) = (0, 0);
+            for (expert, count) in counts.into_iter().enumerate() {
+                assert!(first_group(start, expert) >= free, "{counts:?}");
+                free = first_group(start, expert) + usize::div_ceil(count, SIDE);
+                start += count;
+            }
+            assert!(free <= most_groups(start, counts.len()), "{counts:?}");
+        }
+    }
+}

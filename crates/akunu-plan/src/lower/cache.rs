@@ -1,0 +1,147 @@
+//! The KV cache of a model: how many blocks it has, and its buffers.
+//!
+//! Sliding-window layers have blocks of their own where that takes less memory: as many as the windows of all slots
+//! and the rows of a pass need at once, however long the texts are.
+
+use akunu_arch::ModelConfig;
+
+use super::{Buffers, KvLayout, size, too_large};
+use crate::plan::{CachePlan, PlanError, PlanOptions, WindowPlan};
+use crate::{BufferKind, Capabilities, Card};
+
+const TOO_MANY_POSITIONS: &str = "the requested context and slots need more than 4294967295 cache positions";
+
+/// The cache of the layers that see the whole text, and that of sliding-window layers if they have one of their own.
+#[derive(Debug)]
+pub(super) struct Caches {
+    pub kv: KvLayout,
+    pub windows: Option<KvLayout>,
+    pub plan: CachePlan,
+}
+
+pub(super) fn caches(
+    (config, arch): (&ModelConfig, &'static Card),
+    options: &PlanOptions,
+    capabilities: &Capabilities,
+    buffers: &mut Buffers,
+) -> Result<Caches, PlanError> {
+    let row = options.kv.row_bytes(config.head_dim).unwrap_or(0);
+    let block = block_positions(capabilities, options.context);
+    let slot_positions = options.context.next_multiple_of(block);
+    let logical = slot_positions
+        .checked_mul(options.slots)
+        .and_then(|positions| u32::try_from(positions).ok())
+        .ok_or_else(|| PlanError::Unsupported(TOO_MANY_POSITIONS.into()))?;
+    let windows = || (0..config.layer_count).filter_map(|layer| arch.layer_window(config, layer));
+    let (sliding, window) = (windows().count(), windows().max().unwrap_or(0));
+    let bytes_of = |layers: usize| size(&[2, layers, config.kv_head_count, block, row]);
+    let sizes = Sizes {
+        whole: bytes_of(config.layer_count - sliding)?,
+        sliding: bytes_of(sliding)?,
+        enough: if sliding > 0 { enough_for_windows(window, options, block) } else { 0 },
+    };
+    let (block, slot_positions) = (block as u32, slot_positions as u32);
+    let count = match options.kv_bytes {
+        None => logical / block,
+        Some(bytes) => sizes.count(bytes).min((logical / block).into()) as u32,
+    };
+    if count * block < slot_positions {
+        let needed = sizes.needed((slot_positions / block).into());
+        return Err(PlanError::Unsupported(format!(
+            "a KV cache of {} bytes has {} positions, fewer than the context of {}; it needs at least {needed} \
+             bytes (--kv-memory), or a smaller context (-c)",
+            options.kv_bytes.unwrap_or(needed),
+            count * block,
+            options.context
+        )));
+    }
+    let mut layout = |prefix: &str, layers: usize, count: u32| {
+        let positions = count * block;
+        let layer_bytes = size(&[config.kv_head_count, positions as usize, row])?;
+        let bytes = layer_bytes.checked_mul(layers as u64).ok_or_else(too_large)?;
+        let table_bytes = size(&[(logical / block) as usize, 4])?;
+        let [k, v] = ["k", "v"].map(|part| buffers.add(format!("{prefix}{part}"), bytes, BufferKind::Kv));
+        let table = buffers.add(format!("{prefix}blocks"), table_bytes, BufferKind::Io);
+        let (blocks, alignment) = (Some(table), block);
+        let layout =
+            KvLayout { k, v, positions, logical, slot_positions, alignment, blocks, block, layer_bytes };
+        Ok::<_, PlanError>((layout, table))
+    };
+    let mut plan =
+        CachePlan { table: None, block, count, slot_blocks: slot_positions / block, windows: None };
+    if sliding == 0 || sizes.enough >= count.into() {
+        let (kv, table) = layout("kv.", config.layer_count, count)?;
+        plan.table = Some(table);
+        return Ok(Caches { kv, windows: None, plan });
+    }
+    let (own, table) = layout("kv.window_", sliding, sizes.enough as u32)?;
+    plan.windows = Some(WindowPlan { table, count: sizes.enough as u32, positions: window as u32 });
+    if sliding == config.layer_count {
+        return Ok(Caches { kv: own, windows: Some(own), plan });
+    }
+    let (kv, table) = layout("kv.", config.layer_count - sliding, count)?;
+    plan.table = Some(table);
+    Ok(Caches { kv, windows: Some(own), plan })
+}
+
+/// Positions of a block: as the device prefers, unless a context is shorter.
+fn block_positions(capabilities: &Capabilities, context: usize) -> usize {
+    let least = capabilities.keys.alignment();
+    capabilities.block.min(context.next_power_of_two()).max(least)
+}
+
+/// Blocks of sliding-window layers that are enough for all slots at once: those of the positions that the next row of
+/// each slot sees, itself included, one more of each that is begun in a pass or copied, and those of the rows of a
+/// pass.
+fn enough_for_windows(window: usize, options: &PlanOptions, block: usize) -> u64 {
+    let of_slot = window.saturating_add(block).saturating_sub(2) / block + 2;
+    let of_pass = options.prefill_rows.max(options.chain).div_ceil(block);
+    (of_slot as u64).saturating_mul(options.slots as u64).saturating_add(of_pass as u64)
+}
+
+/// Bytes of a block: of the layers that see the whole text, and of sliding-window layers, of which `enough` are enough.
+struct Sizes {
+    whole: u64,
+    sliding: u64,
+    enough: u64,
+}
+
+impl Sizes {
+    /// Bytes of `count` blocks, with as many for sliding-window layers as can be used.
+    fn needed(&self, count: u64) -> u64 {
+        count.saturating_mul(self.whole).saturating_add(count.min(self.enough).saturating_mul(self.sliding))
+    }
+
+    /// The most blocks that fit in `bytes`.
+    fn count(&self, bytes: u64) -> u64 {
+        let both = bytes / (self.whole + self.sliding).max(1);
+        if both < self.enough {
+            return both;
+        }
+        match self.whole {
+            0 => u64::MAX,
+            whole => (bytes - self.enough * self.sliding) / whole,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_divided_so_that_windows_never_limit_what_runs() {
+        let sizes = Sizes { whole: 10, sliding: 50, enough: 6 };
+        // As long as there are fewer blocks than windows may need, each has both parts.
+        assert_eq!([0, 59, 60, 360, 369].map(|bytes| sizes.count(bytes)), [0, 0, 1, 6, 6]);
+        assert_eq!([420, 429, 430, 1300].map(|bytes| sizes.count(bytes)), [12, 12, 13, 100]);
+        for count in [1, 6, 7, 100] {
+            assert_eq!(sizes.count(sizes.needed(count)), count);
+            assert_eq!(sizes.count(sizes.needed(count) - 1), count - 1);
+        }
+        let plain = Sizes { whole: 10, sliding: 0, enough: 0 };
+        assert_eq!([9, 10, 29].map(|bytes| plain.count(bytes)), [0, 1, 2]);
+        let everywhere = Sizes { whole: 0, sliding: 50, enough: 6 };
+        assert_eq!([299, 300, 350].map(|bytes| everywhere.count(bytes)), [5, u64::MAX, u64::MAX]);
+    }
+}

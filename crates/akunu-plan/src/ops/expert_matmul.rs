@@ -1,0 +1,125 @@
+//! `x · Wᵀ (+ bias)` of rows sorted by expert, each with the matrix of its expert. The matrices are adjacent.
+
+use super::extent::{Counts, Extent, f32s, input, weight};
+use super::gather::starts;
+use super::matmul::{WEIGHT, product_name};
+use super::route::check_experts;
+use super::{F32, Indices, Input, Op, Weight, operands, params};
+use crate::reference::Bound;
+use crate::table::Binding;
+use crate::{Cost, DType, Row};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExpertMatmul {
+    pub weight: DType,
+    /// Whether the input is in int8 blocks.
+    pub q8: bool,
+    pub bias: bool,
+}
+
+params! {
+    ExpertParams {
+        inputs: u32,
+        /// Of one expert.
+        outputs: u32,
+        experts: u32,
+        top: u32,
+    }
+}
+
+operands! {
+    ExpertMatmulOperands of ExpertMatmul as op {
+        /// `rows · top` rows.
+        x: read Input(op.q8),
+        starts: read Indices,
+        weight: read Weight(WEIGHT, op.weight),
+        out: write F32,
+        bias: read F32 if op.bias,
+    }
+}
+
+impl Op for ExpertMatmul {
+    type Params = ExpertParams;
+    type Operands<T: Copy> = ExpertMatmulOperands<T>;
+
+    fn name(self) -> String {
+        let bias = if self.bias { "_bias" } else { "" };
+        format!("experts_{}{bias}", product_name(self.weight, self.q8, false))
+    }
+
+    fn extents(self, p: &ExpertParams, counts: &Counts) -> Result<ExpertMatmulOperands<Extent>, String> {
+        let (rows, all) = sizes(p, counts)?;
+        Ok(ExpertMatmulOperands {
+            x: input(self.q8, rows, p.inputs)?,
+            starts: starts(p.experts),
+            weight: weight(self.weight, p.inputs, all)?,
+            out: f32s(rows, p.outputs),
+            bias: self.bias.then(|| f32s(1, all)),
+        })
+    }
+
+    fn cost(self, p: &ExpertParams, rows: &[Row], _: usize) -> Cost {
+        cost(p, (self.weight, self.q8), 1, rows.len())
+    }
+
+    fn reference(self, mut bound: Bound<'_>) {
+        let (p, o) = (bound.params::<ExpertParams>(), bound.operands(self));
+        let y = expert_products(&bound, &p, (o.x, o.starts), (o.weight, self.weight), o.bias);
+        bound.write_f32s(o.out, |_, out| {
+            for (out, y) in out.iter_mut().zip(y.iter().flatten()) {
+                *out = *y as f32;
+            }
+        });
+    }
+}
+
+/// The number of sorted rows, and the outputs of all experts.
+pub(super) fn sizes(p: &ExpertParams, counts: &Counts) -> Result<(usize, u32), String> {
+    check_experts(p.experts, p.top)?;
+    let all = p.outputs.checked_mul(p.experts);
+    let all = all.ok_or_else(|| format!("{} outputs of each of {} experts", p.outputs, p.experts))?;
+    Ok((counts.rows * p.top as usize, all))
+}
+
+/// Which experts are read is known only when a pass runs. This counts as many as its rows can be routed to.
+pub(super) fn cost(p: &ExpertParams, (weight, q8): (DType, bool), matrices: u64, rows: usize) -> Cost {
+    let picked = rows * p.top as usize;
+    let experts = picked.min(p.experts as usize) as u64;
+    let one = Cost::product(weight, p.inputs, matrices * u64::from(p.outputs), 1, q8);
+    Cost {
+        weight_bytes: one.weight_bytes * experts,
+        int8_ops: one.int8_ops * picked as u64,
+        f32_ops: one.f32_ops * picked as u64,
+        ..one
+    }
+}
+
+/// The products of the reference device: `[sorted row][output]`.
+pub(super) fn expert_products(
+    bound: &Bound<'_>,
+    p: &ExpertParams,
+    (x, starts): (Input<Binding>, Indices<Binding>),
+    (weight, dtype): (Weight<Binding>, DType),
+    bias: Option<F32<Binding>>,
+) -> Vec<Vec<f64>> {
+    let (inputs, outputs) = (p.inputs as usize, p.outputs as usize);
+    let rows = bound.live.rows * p.top as usize;
+    let mut y = vec![vec![0.0; outputs]; rows];
+    for expert in 0..p.experts as usize {
+        let [start, end] =
+            [0, 1].map(|next| (bound.indices(starts)[expert + next] as usize).min(rows));
+        if start >= end {
+            continue;
+        }
+        let x: Vec<Vec<f64>> = (start..end).map(|row| bound.input_row(x, row, inputs)).collect();
+        for output in 0..outputs {
+            let of_all = expert * outputs + output;
+            let w = bound.weight_row(weight, dtype, of_all, inputs);
+            let bias = bias.map_or(0.0, |bias| f64::from(bound.f32s(bias)[of_all]));
+            for (x, y) in x.iter().zip(&mut y[start..end]) {
+                y[output] = x.iter().zip(&w).map(|(x, w)| x * f64::from(*w)).sum::<f64>() + bias;
+            }
+        }
+    }
+    y
+}

@@ -1,0 +1,12 @@
+//! The blocks of the KV cache, as plain data without tensors or a device: who uses them, and what they contain.
+
+mod list;
+mod pool;
+mod siblings;
+#[cfg(test)]
+mod tests;
+mod windows;
+
+pub(crate) use list::{BlockCopy, BlockList, MIN_COPY, PoolFull};
+pub(crate) use pool::BlockPool;
+pub(crate) use siblings::common;
