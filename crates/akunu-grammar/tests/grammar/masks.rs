@@ -1,10 +1,8 @@
 //! What grammars allow, byte by byte and token by token.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod common;
-
+use crate::common::{bytes_vocabulary, compile, takes, workers};
 use akunu_grammar::{GrammarError, Reasoning, ResponseFormat, Session, Tool};
-use common::{bytes_vocabulary, compile, takes, workers};
 use serde_json::json;
 
 fn lark(text: &str) -> ResponseFormat {

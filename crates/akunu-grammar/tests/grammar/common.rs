@@ -1,5 +1,5 @@
 //! Vocabularies, and answers in a grammar.
-#![allow(clippy::unwrap_used, dead_code)]
+#![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, LazyLock};
 

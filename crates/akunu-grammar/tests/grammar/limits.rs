@@ -1,14 +1,12 @@
 //! Limits on the work of a grammar. They end it with an error, and not the process.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use crate::common::{bytes_vocabulary, compile, takes, workers};
 use akunu_grammar::{Client, GrammarError, Limits, ResponseFormat, Session, Vocabulary, Workers};
-use common::{bytes_vocabulary, compile, takes, workers};
 use serde_json::json;
 
 fn vocabulary(limits: Limits) -> Arc<Vocabulary> {

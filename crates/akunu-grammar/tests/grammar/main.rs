@@ -1,0 +1,4 @@
+mod common;
+mod limits;
+mod masks;
+mod schema;
