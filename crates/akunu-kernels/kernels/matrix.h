@@ -34,8 +34,8 @@ INLINE u32 tiles_in(Span rows, u32 size) { return rows.first < rows.end ? (rows.
 // Each lane counts the tiles of some experts; the one whose experts have the wanted tile finds it among them. Waits for
 // the previous kernel, which decides what is read.
 INLINE Span rows_of(THREAD_PTR Bindings* in, const DEVICE Pass* pass, u32 tile, u32 size, u32 lane) {
-    WAIT_FOR_INPUT();
     const u32 live = live_rows(pass, false) * CHOSEN, each = (EXPERTS + 31) / 32, from = lane * each;
+    WAIT_FOR_INPUT();
     u32 own = 0;
     for (u32 e = from; e < from + each && e < EXPERTS; e++) own += tiles_in(rows_of_expert(*in, e, live), size);
     u32 at = sum_before(own, lane), expert = 0, first = 0, end = 0;
