@@ -268,7 +268,7 @@ impl RequestQueue {
         submitted.map_err(|refused| {
             self.mail.remove(number);
             match refused {
-                Refused::QueueFull { .. } | Refused::TooLate { .. } => {
+                Refused::QueueFull { .. } | Refused::TooMany { .. } | Refused::TooLate { .. } => {
                     Failure::new(Status::QueueFull, refused.to_string())
                 }
                 Refused::Closed if self.mail.lock().is_closing => freed("model"),

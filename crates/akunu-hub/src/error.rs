@@ -67,8 +67,12 @@ pub enum Error {
     #[error("{host} returned status {status} for {what}; try again later")]
     Server { host: String, status: u16, what: String },
 
-    #[error("cannot reach {host}: {reason}; check the connection, or HF_ENDPOINT")]
-    Unreachable { host: String, reason: String },
+    #[error(
+        "cannot reach {host}{}: {reason}; check {}",
+        proxy.as_ref().map(|proxy| format!(" through the proxy {proxy}")).unwrap_or_default(),
+        if proxy.is_some() { "HTTPS_PROXY, and NO_PROXY for hosts that need no proxy" } else { "the connection, or HF_ENDPOINT" }
+    )]
+    Unreachable { host: String, proxy: Option<String>, reason: String },
 
     #[error(
         "the connection was interrupted at {received} of {size} bytes of {file}: {reason}; run the command again to resume"

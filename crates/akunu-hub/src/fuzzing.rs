@@ -30,6 +30,7 @@ pub fn listing(json: &[u8]) -> Result<Vec<Listed>> {
             cache: "/nonexistent".into(),
             token: None,
             offline: false,
+            proxy: None,
             retry_policy: RetryPolicy::default(),
         };
         Http::new(&settings, Default::default()).expect("a valid endpoint")

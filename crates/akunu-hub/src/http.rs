@@ -128,6 +128,8 @@ impl Http {
             .tls_config(tls);
         if endpoint.host().is_some_and(is_loopback) {
             config = config.proxy(None);
+        } else if let Some(proxy) = &settings.proxy {
+            proxy.check()?;
         }
         Ok(Http {
             agent: config.build().new_agent(),
@@ -287,7 +289,9 @@ impl Http {
         } else {
             Retry::Unanswered
         };
-        RequestError::new(Error::Unreachable { host: host(uri), reason }, retry)
+        let proxy = self.agent.config().proxy().filter(|proxy| !proxy.is_no_proxy(uri));
+        let proxy = proxy.map(|proxy| format!("{}:{}", proxy.host(), proxy.port()));
+        RequestError::new(Error::Unreachable { host: host(uri), proxy, reason }, retry)
     }
 
     fn refusal(&self, status: u16, headers: &HeaderMap, uri: &Uri, resource: Resource<'_>) -> RequestError {

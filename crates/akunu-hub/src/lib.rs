@@ -35,6 +35,6 @@ pub use error::Error;
 pub use hub::{Hub, Observer, Pulled, Silent};
 pub use names::{KNOWN, Known};
 pub use reference::{PREFIX, Reference, Repo};
-pub use settings::{RetryPolicy, Settings, Token};
+pub use settings::{ProxyVariable, RetryPolicy, Settings, Token};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ureq::http::Uri;
+use ureq::{Proxy, ProxyProtocol};
 
 use crate::{Error, Result};
 
@@ -67,7 +68,46 @@ pub struct Settings {
     pub token: Option<Token>,
     /// Use only the cache, without any network access.
     pub offline: bool,
+    pub proxy: Option<ProxyVariable>,
     pub retry_policy: RetryPolicy,
+}
+
+/// A variable that names a proxy, which is read by the HTTP client itself.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ProxyVariable {
+    variable: &'static str,
+    value: String,
+}
+
+impl fmt::Debug for ProxyVariable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProxyVariable({})", self.variable)
+    }
+}
+
+impl ProxyVariable {
+    /// The variables in the client's order. It takes the first that it can read, and no proxy if there is none.
+    const NAMES: [&str; 6] =
+        ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
+
+    fn find(get: impl Fn(&str) -> Option<String>) -> Option<ProxyVariable> {
+        let mut names = ProxyVariable::NAMES.into_iter();
+        names.find_map(|variable| Some(ProxyVariable { variable, value: get(variable)? }))
+    }
+
+    /// Checks that the client can use the proxy. Otherwise it would try without one.
+    pub(crate) fn check(&self) -> Result<()> {
+        let reason = match Proxy::new(&self.value).map(|proxy| proxy.protocol()) {
+            Ok(ProxyProtocol::Http | ProxyProtocol::Https) => return Ok(()),
+            Ok(_) => {
+                "the address of a SOCKS proxy; only HTTP proxies are supported, such as http://127.0.0.1:3128"
+            }
+            Err(_) => "not the address of a proxy; an example is http://127.0.0.1:3128",
+        };
+        // It may contain a password.
+        let value = if self.value.contains('@') { "…" } else { &self.value };
+        Err(Error::Setting { variable: self.variable, value: value.to_string(), reason })
+    }
 }
 
 impl Settings {
@@ -77,12 +117,13 @@ impl Settings {
             cache: cache.into(),
             token: None,
             offline: false,
+            proxy: None,
             retry_policy: RetryPolicy::default(),
         })
     }
 
     /// The settings from `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE` and their older names.
-    /// `variable` looks a variable up; an empty one counts as unset.
+    /// The proxy's are `HTTPS_PROXY` and the like. `variable` looks a variable up; an empty one counts as unset.
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Settings> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let home = get("HF_HOME").map(PathBuf::from).or_else(|| {
@@ -96,6 +137,7 @@ impl Settings {
         let endpoint = get("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_string());
         let mut settings = Settings::new(&endpoint, cache)?;
         settings.offline = get("HF_HUB_OFFLINE").is_some_and(|value| is_true(&value));
+        settings.proxy = ProxyVariable::find(get);
         settings.token = match get("HF_TOKEN").or_else(|| get("HUGGING_FACE_HUB_TOKEN")) {
             Some(value) => Some(Token::new(&value).ok_or(Error::Setting {
                 variable: "HF_TOKEN",
@@ -165,6 +207,31 @@ mod tests {
         for text in ["hub.example", "ftp://hub.example", "https://", "nonsense here"] {
             assert!(matches!(endpoint(text), Err(Error::Setting { .. })), "{text}");
         }
+    }
+
+    #[test]
+    fn a_proxy_that_cannot_be_used_is_an_error_and_its_password_is_not_shown() {
+        let check = |variables: &[(&str, &str)]| {
+            let variables = [&[("HOME", "/h")], variables].concat();
+            from(&variables).unwrap().proxy.map_or(Ok(()), |proxy| proxy.check())
+        };
+        for usable in
+            ["proxy.example:3128", "http://proxy.example", "https://user:word@proxy.example:443", ""]
+        {
+            assert!(check(&[("HTTPS_PROXY", usable)]).is_ok(), "{usable}");
+        }
+        for (broken, reason) in [
+            ("http://", "not the address"),
+            ("not a URL", "not the address"),
+            ("ftp://proxy.example", "not the address"),
+            ("socks5://proxy.example:1080", "SOCKS"),
+        ] {
+            let error = check(&[("HTTPS_PROXY", broken)]).unwrap_err().to_string();
+            assert!(error.contains("HTTPS_PROXY") && error.contains(broken), "{error}");
+            assert!(error.contains(reason), "{error}");
+        }
+        let secret = check(&[("all_proxy", "socks5://user:word@proxy.example")]).unwrap_err().to_string();
+        assert!(secret.contains("all_proxy") && !secret.contains("word"), "{secret}");
     }
 
     #[test]

@@ -53,13 +53,11 @@ impl App {
             };
             let events = match submitted {
                 Ok(events) => events,
-                Err(refused @ (Refused::QueueFull { .. } | Refused::TooLate { .. })) => {
-                    return Err(queue_full(&refused));
-                }
                 Err(Refused::Closed) => {
                     self.models().forget(&lease);
                     continue;
                 }
+                Err(refused) => return Err(queue_full(&refused)),
             };
             let deadline = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
             let mut transcribing = Transcribing { events, cancel, _lease: lease, deadline, is_over: false };

@@ -57,9 +57,14 @@ impl App {
             }
             match self.submit(prepared, lease.clone(), deadline, cancel) {
                 Err(Refused::Closed) => self.models().forget(&lease),
-                Err(refused @ (Refused::QueueFull { .. } | Refused::TooLate { .. })) => {
-                    return Err(queue_full(&refused));
+                Err(Refused::TooMany { requests, limit }) => {
+                    let message = format!(
+                        "the request asks for {requests} answers, and the server has places for {limit} (--parallel and \
+                         --queue)"
+                    );
+                    return Err(Refusal::invalid(message).param("n").code("invalid_value"));
                 }
+                Err(refused) => return Err(queue_full(&refused)),
                 Ok(running) => return Ok(running),
             }
         }

@@ -221,14 +221,12 @@ impl App {
             };
             let answer = match submitted {
                 Ok(answer) => answer,
-                Err(refused @ (Refused::QueueFull { .. } | Refused::TooLate { .. })) => {
-                    return Err(queue_full(&refused));
-                }
                 Err(Refused::Closed) => {
                     self.models().forget(&lease);
                     lease = self.models().get(model).await?;
                     continue;
                 }
+                Err(refused) => return Err(queue_full(&refused)),
             };
             let answer = match deadline {
                 None => answer.await,

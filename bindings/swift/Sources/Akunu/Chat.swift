@@ -40,22 +40,20 @@ public final class Chat: @unchecked Sendable {
         all = Shared(system.map { [Chat.message("system", $0)] } ?? [])
     }
 
-    /// Adds a user's message, and generates the answer, which is added when it has ended.
+    /// Generates the answer to a user's message. Both are added to the messages when the answer has ended, and neither
+    /// if it fails, or is cancelled before its first token.
     public func send(_ text: String, _ limits: Limits = Limits()) -> Generation<Delta> {
         answer(to: [Chat.message("user", text)], limits)
     }
 
-    /// Adds the results of the tools that the last answer calls, in the order of the calls, and generates the next
-    /// answer.
+    /// Generates the next answer from the results of the tools that the last one calls, in the order of the calls.
+    /// Results and answer are added as those of a user's message.
     public func send(results: [String], _ limits: Limits = Limits()) -> Generation<Delta> {
         answer(to: results.map { Chat.message("tool", $0) }, limits)
     }
 
     private func answer(to new: [String], _ limits: Limits) -> Generation<Delta> {
-        let messages = all.with { all in
-            all += new
-            return all
-        }
+        let messages = self.messages + new
         var conversation = "{\"messages\": [\(messages.joined(separator: ","))]"
         conversation += tools.isEmpty ? "}" : ", \"tools\": [\(tools.joined(separator: ","))]}"
         let (session, all, text) = (session, all, conversation)
@@ -78,9 +76,8 @@ public final class Chat: @unchecked Sendable {
                     }
                 }
             }
-            // There is none if it was cancelled before the first token.
             if let message = try? filledText({ akunu_answer_message(session.handle, $0, $1, $2) }) {
-                all.with { $0.append(message) }
+                all.with { $0 += new + [message] }
             }
             found.with { $0 = Stats(stats) }
         }

@@ -159,6 +159,17 @@ final class AkunuTests: XCTestCase {
         XCTAssertTrue(["fox", "owl"].contains(held))
     }
 
+    func testAChatForgetsAMessageWithoutAnAnswer() async throws {
+        let chat = Chat(try Session(model()), system: "You tell stories.")
+        do {
+            _ = try await chat.send("which?", Limits(maxTokens: 20, format: .regex("("))).answer()
+            XCTFail("no error")
+        } catch {}
+        XCTAssertEqual(chat.messages.count, 1)
+        _ = try await chat.send("tell me about a fox", Limits(maxTokens: 5)).answer()
+        XCTAssertEqual(chat.messages.count, 3)
+    }
+
     func testRequestsOfABatchHaveTheTextsOfSingleOnes() async throws {
         let batch = try model(batch: true, sessions: 3)
         let session = try Session(model())

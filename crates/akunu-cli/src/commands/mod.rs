@@ -94,9 +94,14 @@ fn without_vocabulary(command: &Command) -> Option<&'static str> {
     }
 }
 
+/// Whether an argument is the name of the embedded model, and not that of a file.
+fn is_embedded(model: &Path) -> bool {
+    model.to_str() == Some(akunu_server::EMBEDDED) && !model.exists()
+}
+
 /// Opens a model, whose files are mapped, or with `no_mmap` read.
 fn open(model: Option<&Path>, no_mmap: bool) -> Result<Arc<Model>, Failure> {
-    let model = match model {
+    let model = match model.filter(|path| !is_embedded(path)) {
         Some(path) => {
             let path = hub::resolve(path)?;
             let model = if no_mmap { Model::read(&path)? } else { Model::open(&path)? };
@@ -126,7 +131,7 @@ fn open_generating(model: Option<&Path>, no_mmap: bool) -> Result<Arc<Model>, Fa
 
 /// The tokenizer of a model, or of a GGUF file that contains only a vocabulary.
 fn open_tokenizer(model: Option<&Path>) -> Result<Arc<dyn Tokenizer>, Failure> {
-    let model = model.map(hub::resolve).transpose()?;
+    let model = model.filter(|path| !is_embedded(path)).map(hub::resolve).transpose()?;
     let model = model.as_deref();
     if let Some(gguf) = model.and_then(|path| Gguf::open(path).ok()) {
         let found = akunu_tokenizer::from_gguf(gguf.metadata());

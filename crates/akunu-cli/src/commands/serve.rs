@@ -228,7 +228,16 @@ fn cors(origins: &[String]) -> Cors {
 
 fn specs(args: &ServeArgs) -> Result<Vec<ModelSpec>, Failure> {
     let mut specs = Vec::with_capacity(args.models.len() + args.model.len());
-    for model in args.models.iter().chain(&args.model) {
+    let models = || args.models.iter().chain(&args.model);
+    // Nothing is downloaded for a server that cannot start because another model is missing.
+    for model in models().filter(|model| !super::is_embedded(model) && !hub::is_reference(model)) {
+        akunu::Model::open(model)?;
+    }
+    for model in models() {
+        if super::is_embedded(model) {
+            specs.push(ModelSpec::embedded());
+            continue;
+        }
         let path = hub::resolve(model)?.into_owned();
         // Open all models now, so that errors are reported at the start and not at the first request.
         akunu::Model::open(&path)?;
@@ -238,6 +247,7 @@ fn specs(args: &ServeArgs) -> Result<Vec<ModelSpec>, Failure> {
     if specs.is_empty() {
         specs.push(ModelSpec::embedded());
     }
+    let names: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
     for alias in &args.alias {
         let (alias, model) = match alias.split_once('=') {
             Some((alias, model)) => (alias, Some(model)),
@@ -249,6 +259,7 @@ fn specs(args: &ServeArgs) -> Result<Vec<ModelSpec>, Failure> {
         };
         let spec = spec.ok_or_else(|| {
             Failure::usage(format!("--alias {alias}: there is no model \"{}\"", model.unwrap_or_default()))
+                .hint(format!("the models are {}", names.join(", ")))
         })?;
         spec.aliases.push(alias.to_string());
     }

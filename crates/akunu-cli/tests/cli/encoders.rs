@@ -286,7 +286,7 @@ fn pairs_that_cannot_be_scored() {
     for name in ["bert-mean", "qwen3-reranker"] {
         refuses(&["rerank", path(&small(name)), "--ids", "1,2"], 1, &["no classifier"]);
     }
-    refuses(&["rerank", "embedded", "--ids", "1,2"], 1, &["no file embedded"]);
+    refuses(&["rerank", "embedded", "--ids", "1,2"], 1, &["no classifier"]);
 }
 
 /// Adds a vocabulary of letters to the cross-encoder.

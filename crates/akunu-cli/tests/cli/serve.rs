@@ -89,7 +89,17 @@ fn startup_errors_are_reported_immediately() {
     let port = taken.local_addr().unwrap().port().to_string();
     refuses(&["serve", "--port", &port], 1, &["cannot listen on 127.0.0.1", "--port"]);
     refuses(&["serve", "/nowhere/model.gguf"], 1, &["there is no file /nowhere/model.gguf"]);
-    refuses(&["serve", "--alias", "fast=other"], 2, &["there is no model \"other\""]);
+    refuses(
+        &["serve", "--alias", "fast=other"],
+        2,
+        &["there is no model \"other\"", "hint: the models are akunu-tales"],
+    );
+    // The first would be downloaded.
+    refuses(
+        &["serve", "qwen3:0.6b", "qwne3:0.6b"],
+        1,
+        &["there is no file qwne3:0.6b", "hint: short names of models are qwen3:0.6b"],
+    );
     refuses(&["serve", "--alias", "a", "--alias", "a"], 2, &["two models have the name \"a\""]);
     refuses(&["serve", "--tls-cert", "/nowhere"], 2, &["--tls-key"]);
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
 mod growth;
 mod hostile_gguf;
+mod imatrix;
 mod oracle_blocks;
 mod quantise_error;
 mod real_blocks;

@@ -353,22 +353,35 @@ fn start_speech(
 
 /// A use of a loaded model, which prevents it from being unloaded.
 #[derive(Debug)]
-pub struct Lease(Arc<Loaded>);
+pub struct Lease {
+    loaded: Arc<Loaded>,
+    /// Whether the time until an idle model is unloaded begins with the end of this use.
+    is_request: bool,
+}
 
 impl Lease {
     pub(super) fn new(loaded: &Arc<Loaded>) -> Lease {
+        Lease::counted(loaded, true)
+    }
+
+    /// A lease for looking at a model, which does not make it one that was used.
+    pub(super) fn to_look(loaded: &Arc<Loaded>) -> Lease {
+        Lease::counted(loaded, false)
+    }
+
+    fn counted(loaded: &Arc<Loaded>, is_request: bool) -> Lease {
         loaded.users.fetch_add(1, Ordering::AcqRel);
-        Lease(loaded.clone())
+        Lease { loaded: loaded.clone(), is_request }
     }
 
     pub(super) fn is_same_model(&self, loaded: &Arc<Loaded>) -> bool {
-        Arc::ptr_eq(&self.0, loaded)
+        Arc::ptr_eq(&self.loaded, loaded)
     }
 }
 
 impl Clone for Lease {
     fn clone(&self) -> Lease {
-        Lease::new(&self.0)
+        Lease::counted(&self.loaded, self.is_request)
     }
 }
 
@@ -376,13 +389,16 @@ impl Deref for Lease {
     type Target = Loaded;
 
     fn deref(&self) -> &Loaded {
-        &self.0
+        &self.loaded
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        *self.0.last_used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        self.0.users.fetch_sub(1, Ordering::AcqRel);
+        if self.is_request {
+            let mut last_used = self.loaded.last_used.lock().unwrap_or_else(PoisonError::into_inner);
+            *last_used = Instant::now();
+        }
+        self.loaded.users.fetch_sub(1, Ordering::AcqRel);
     }
 }

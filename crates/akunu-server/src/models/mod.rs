@@ -49,7 +49,15 @@ impl ModelSpec {
     fn is_called(&self, name: &str) -> bool {
         self.name == name || self.aliases.iter().any(|alias| alias == name)
     }
+
+    /// The name that the command line has for the embedded model stands for it without being listed.
+    fn is_also_called(&self, name: &str) -> bool {
+        self.path.is_none() && name == EMBEDDED
+    }
 }
+
+/// The name of the embedded model on the command line, and in requests besides its own.
+pub const EMBEDDED: &str = "embedded";
 
 /// Default number of concurrent requests of a model. Each has a slot with a whole context.
 pub const PARALLEL: usize = 4;
@@ -186,14 +194,18 @@ impl Models {
         Models { entries, options, loading: tokio::sync::Mutex::new(()) }
     }
 
-    /// All models, with a lease of those that are loaded.
+    /// All models, with a lease of those that are loaded, which does not count as a use.
     pub fn list(&self) -> impl Iterator<Item = (&ModelSpec, Option<Lease>)> {
-        self.entries.iter().map(|entry| (&entry.spec, entry.lease()))
+        self.entries.iter().map(|entry| (&entry.spec, entry.loaded().as_ref().map(Lease::to_look)))
     }
 
     fn entry(&self, name: Option<&str>) -> Result<&Entry, Refusal> {
         let found = match name {
-            Some(name) => self.entries.iter().find(|entry| entry.spec.is_called(name)),
+            Some(name) => {
+                let mut entries = self.entries.iter();
+                let also = || self.entries.iter().find(|entry| entry.spec.is_also_called(name));
+                entries.find(|entry| entry.spec.is_called(name)).or_else(also)
+            }
             None => self.entries.first(),
         };
         found.ok_or_else(|| {

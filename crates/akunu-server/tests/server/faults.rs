@@ -207,25 +207,34 @@ fn a_full_queue_is_429_with_retry_after() {
 
 #[test]
 fn answers_that_do_not_all_fit_the_queue_are_not_begun() {
-    let server = serve_with(|options| {
+    let server = serve_endless(|options| {
         options.models.scheduler.queue = 4;
         options.models.engine = options.models.engine.clone().batching(4);
     });
-    // Loads the model.
-    assert_healthy(&server);
     let ask = |n: usize| {
         let mut body = story(3);
         body["n"] = n.into();
         server.post("/v1/completions", &body)
     };
-    server.until_idle();
-    let passes = server.metric("akunu_passes_total");
+    let mut endless = connect(server.address());
+    endless.write_all(&streamed(ENDLESS)).unwrap();
+    server.until(&["akunu_running_requests"], 1.0);
+    let begun = || server.metric("akunu_prompt_tokens_total") + server.metric("akunu_reused_tokens_total");
+    let before = begun();
     for _ in 0..10 {
-        let refused = ask(9);
+        let refused = ask(8);
         assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("queue_full")));
+        // More than there are places will never fit.
+        let refused = ask(9);
+        assert_eq!((refused.status, refused.header("retry-after")), (400, None));
+        let error = refused.json()["error"].clone();
+        assert_eq!((&error["param"], &error["code"]), (&json!("n"), &json!("invalid_value")));
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("9 answers") && message.contains("places for 8"), "{message}");
     }
+    assert_eq!(begun(), before);
+    drop(endless);
     server.until_idle();
-    assert_eq!(server.metric("akunu_passes_total"), passes);
     assert_eq!(ask(8).json()["choices"].as_array().unwrap().len(), 8);
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use akunu_server::ModelSpec;
 use serde_json::{Value as Json, json};
@@ -96,6 +96,30 @@ fn idle_models_are_unloaded_and_loaded_again() {
     assert_eq!(ask(&server, TALES).0, 200);
     server.until(&["akunu_model_loaded"], 0.0);
     assert_eq!(ask(&server, TALES).0, 200);
+}
+
+#[test]
+fn looking_at_models_does_not_keep_them_loaded() {
+    let server = serve_with(|options| options.models.idle_unload = Some(Duration::from_millis(500)));
+    assert_eq!(ask(&server, TALES).0, 200);
+    let began = Instant::now();
+    while loaded(&server, TALES) {
+        assert_eq!(server.get("/v1/models").status, 200);
+        assert!(began.elapsed() < Duration::from_secs(60), "it is still loaded");
+    }
+}
+
+#[test]
+fn the_embedded_model_has_its_name_of_the_command_line() {
+    let server = serve_with(|_| {});
+    assert_eq!(ask(&server, "embedded").0, 200);
+    assert_eq!(server.get("/v1/models/embedded").json()["id"], "embedded");
+    assert!(!server.get("/v1/models").text().contains("embedded"));
+    // A file of that name comes first.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("embedded.gguf");
+    let server = serve_with(|options| options.models.models.push(spec("embedded", &path)));
+    assert_eq!(ask(&server, "embedded").0, 503);
 }
 
 #[test]

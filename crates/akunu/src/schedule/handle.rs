@@ -38,6 +38,9 @@ impl Handle {
         if state.closing != Closing::Never {
             return Err(Refused::Closed);
         }
+        if jobs.len() > state.capacity {
+            return Err(Refused::TooMany { requests: jobs.len(), limit: state.capacity });
+        }
         if state.waiting + state.active + jobs.len() > state.capacity {
             return Err(Refused::QueueFull { waiting: state.waiting });
         }

@@ -69,6 +69,9 @@ pub(super) type Listener<'a> = Box<dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a>
 pub enum Refused {
     #[error("the queue is full: {waiting} requests are waiting")]
     QueueFull { waiting: usize },
+    /// Waiting does not help.
+    #[error("{requests} requests at once are more than the {limit} that slots and queue hold together")]
+    TooMany { requests: usize, limit: usize },
     #[error(
         "the request would wait {:.0} s for its turn, and {:.0} s is the limit", expected.as_secs_f64().ceil(),
         deadline.as_secs_f64()

@@ -235,6 +235,7 @@ fn requests_are_submitted_together_or_not_at_all() {
     };
     assert_eq!(several(0..2), Ok(()));
     assert_eq!(several(2..5), Err(Refused::QueueFull { waiting: 2 }));
+    assert_eq!(several(2..7), Err(Refused::TooMany { requests: 5, limit: 4 }));
     assert_eq!(handle.stats().waiting, 2);
     assert_eq!(several(5..7), Ok(()));
     handle.close();

@@ -35,9 +35,6 @@ use settings::Settings;
 use slash_commands::{HELP, SlashCommand};
 use stats::ChatReport;
 
-/// What the embedded model is called.
-const EMBEDDED: &str = "embedded";
-
 const EXAMPLES: &str = "\
 Examples:
   akunu chat model.gguf
@@ -206,8 +203,7 @@ impl Source {
     /// A model by its name in the conversation, with its own template.
     fn named(name: &str) -> Source {
         let path = environment::at_home(name);
-        let is_embedded = name == EMBEDDED && !path.exists();
-        Source { model: (!is_embedded).then_some(path), template: None, template_name: None }
+        Source { model: (!super::is_embedded(&path)).then_some(path), template: None, template_name: None }
     }
 
     fn template(&self, model: &Model, path: Option<&Path>) -> Result<ChatTemplate, Failure> {
@@ -442,7 +438,7 @@ impl Conversation<'_> {
             .source
             .model
             .as_ref()
-            .map_or_else(|| EMBEDDED.to_string(), |path| path.display().to_string());
+            .map_or_else(|| akunu_server::EMBEDDED.to_string(), |path| path.display().to_string());
         output::note(&format!(
             "{} ({place}) on {}, with a context of {} tokens",
             loaded.engine.model().name(),

@@ -23,7 +23,7 @@ fn tone() -> Vec<f32> {
 #[test]
 fn frames_of_speech_are_those_of_hugging_face() {
     let Some(path) = data("frames_of_speech_are_those_of_hugging_face", "whisper/jfk.wav") else { return };
-    let oracle: Value = serde_json::from_str(include_str!("data/jfk_mel.json")).expect("JSON");
+    let oracle: Value = serde_json::from_str(include_str!("../data/jfk_mel.json")).expect("JSON");
     for bands in [80, 128] {
         let mut audio = Audio::open(&path).expect("a WAV file");
         let (mut mel, mut samples) = (Mel::new(bands), Vec::new());
@@ -131,7 +131,7 @@ fn windows_end_in_silence_and_loudness_is_of_all_bands() {
 #[test]
 fn filters_are_those_of_openai() {
     // A list for each band: its first frequency that is not 0, and its weights from there.
-    let oracle: Value = serde_json::from_str(include_str!("data/mel_filters.json")).expect("JSON");
+    let oracle: Value = serde_json::from_str(include_str!("../data/mel_filters.json")).expect("JSON");
     for bands in [80, 128] {
         let wanted = oracle[format!("mel_{bands}")].as_array().expect("bands");
         let filters = mel_filters(bands);
