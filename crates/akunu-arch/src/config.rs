@@ -382,6 +382,19 @@ fn embedding(tensors: &[TensorInfo]) -> Result<&TensorInfo, FormatError> {
     Ok(tensor)
 }
 
+/// Rejects more layers than the file can contain, so that lists of them take no more memory than it justifies.
+pub(crate) fn check_layer_count(
+    layers: usize,
+    place: &'static str,
+    tensors: &[TensorInfo],
+) -> Result<(), FormatError> {
+    if layers <= tensors.len() {
+        return Ok(());
+    }
+    let problem = format!("{layers} layers, but the file has only {} tensors", tensors.len());
+    Err(FormatError::Config { key: "layer count".to_string(), place, problem })
+}
+
 impl ModelConfig {
     /// Whether RoPE is applied in a layer.
     pub fn rotates(&self, layer: usize) -> bool {
@@ -479,11 +492,7 @@ impl ModelConfig {
                 return wrong("encoder layer count", problem);
             }
         }
-        if self.layer_count > tensors.len() {
-            let problem =
-                format!("{} layers, but the file has only {} tensors", self.layer_count, tensors.len());
-            return wrong("layer count", problem);
-        }
+        check_layer_count(self.layer_count, place, tensors)?;
         let width = embedding(tensors)?.cols();
         if width != self.hidden_size {
             let problem = format!("it is {}, but token_embd.weight has {width} columns", self.hidden_size);

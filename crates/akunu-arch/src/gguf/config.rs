@@ -177,6 +177,7 @@ fn read(
 ) -> Result<ModelConfig, FormatError> {
     let layer_count = layer_count(keys)?;
     let hidden_size = keys.required(Fact::HiddenSize)?;
+    crate::config::check_layer_count(layer_count, PLACE, tensors)?;
     let head_count =
         keys.per_layer(Fact::HeadCount, layer_count)?.ok_or_else(|| keys.missing(Fact::HeadCount))?;
     let kv_head_count = keys.per_layer(Fact::KvHeadCount, layer_count)?.unwrap_or(head_count);

@@ -3,7 +3,7 @@
 
 use akunu_arch::{GgufModel, SafeTensorsModel};
 use akunu_format::{Array, DType, GgufWriter, Metadata, Region, Strings, TensorSpec, Value};
-use akunu_testing::{MeasuringAllocator, assert_growth};
+use akunu_testing::{Cost, MeasuringAllocator, assert_growth};
 
 #[global_allocator]
 static ALLOCATOR: MeasuringAllocator = MeasuringAllocator;
@@ -163,4 +163,22 @@ fn gguf_files() {
         let is_bad = ["tensors that nobody knows", "tensors of experts"].contains(&what);
         assert_eq!(read(&file).is_err(), is_bad, "{what}: {:?}", read(&file).err());
     }
+}
+
+/// Families in which some layers are not rotated have a list of all of them.
+#[test]
+fn layers_that_a_file_does_not_have_take_no_memory() {
+    let as_smollm3 = |metadata: &mut Metadata| {
+        let llama: Vec<_> = metadata.iter().map(|(key, value)| (key.to_string(), value.clone())).collect();
+        for (key, value) in llama {
+            metadata.insert(key.replace("llama.", "smollm3."), value);
+        }
+        metadata.insert("general.architecture", Value::String("smollm3".into()));
+        metadata.insert("smollm3.block_count", Value::U32(1 << 28));
+    };
+    let region = Region::from_vec(gguf(1, as_smollm3, std::iter::empty()));
+    let mut error = String::new();
+    let cost = Cost::of(|| error = GgufModel::from_region(region).unwrap_err().to_string());
+    assert!(error.contains("268435456 layers, but the file has only 2 tensors"), "{error}");
+    assert!(cost.peak < 1 << 20, "{cost:?}");
 }
