@@ -573,12 +573,12 @@ impl Emitter<'_> {
             block: kv.block,
             scale: context.attention_scale(),
             soft_cap: config.attention_soft_cap.unwrap_or(0.0),
-            window: attend.window.map_or(0, |window| window.behind as u32),
-            ahead: attend.window.map_or(0, |window| window.ahead as u32),
+            window: attend.window.map_or(0, |window| saturated(window.behind)),
+            ahead: attend.window.map_or(0, |window| saturated(window.ahead)),
             rope_dims: rotation.map_or(0, |rotation| self.rope_dims(rotation)),
             epsilon: if rotation.is_some() { config.norm_epsilon } else { 0.0 },
             reach: attend.position_bias.map_or(0, |bias| bias.reach as u32),
-            factor_step: attend.query_factors.map_or(0, |factors| factors.step as u32),
+            factor_step: attend.query_factors.map_or(0, |factors| saturated(factors.step)),
             factors: attend.query_factors.map_or(0, |factors| factors.count as u32),
             across: if attend.across { context.encoder_positions() } else { 0 },
         };
@@ -741,4 +741,9 @@ fn route(experts: &ExpertFacts, corrected: bool) -> (Route, RouteParams) {
         tolerance: router.tolerance,
     };
     (op, params)
+}
+
+/// A number of positions. A file may state more than any context has, which are as good as all.
+fn saturated(count: usize) -> u32 {
+    count.try_into().unwrap_or(u32::MAX)
 }

@@ -258,3 +258,16 @@ fn windows_follow_the_file_first_and_the_family_second() {
     assert_eq!(windows("llama", WindowPattern::Unstated, 2), [8, 8]);
     assert_eq!(windows("qwen3", WindowPattern::Layers(vec![false, true]), 2), [0, 8]);
 }
+
+/// `config.json` may state any number.
+#[test]
+fn windows_beyond_any_context_hide_nothing() {
+    for size in [u32::MAX as usize, 1 << 32, (1 << 32) + 4] {
+        let mut config = family("llama");
+        config.window = Some(akunu_arch::Window { size, pattern: WindowPattern::Unstated });
+        let plan = plan(&model(config, |_| DType::F16), &capabilities(), &options()).unwrap();
+        let commands = &plan.tables.decode().commands;
+        let attends = commands.iter().find(|c| matches!(c.kernel, Kernel::Attention(_))).unwrap();
+        assert_eq!(attends.params::<AttentionParams>().window, u32::MAX, "{size}");
+    }
+}
