@@ -174,14 +174,17 @@ fn help(shared: &Shared, stage: Stage, worker: usize) -> bool {
     if let Some(work) = unsafe { *shared.work.get() } {
         // SAFETY: the caller of `run` keeps the work alive until no stage is running, and this worker's part keeps
         // the stage running.
-        let work = unsafe { &*work };
+        let run = || unsafe { &*work }.run(worker, part);
         // A part that panicked counts as done, so that the stage ends; nothing relies on its results, since there is no
         // further stage.
-        if catch_unwind(AssertUnwindSafe(|| work.run(worker, part))).is_err() {
+        if catch_unwind(AssertUnwindSafe(run)).is_err() {
             shared.panicked.store(true, Ordering::Relaxed);
         }
+        // `finish` gets a pointer and no reference: an argument that is a reference has to be valid until the call
+        // returns, and the work may be gone once the last stage has ended.
         shared.stages.finish(stage, || {
-            let next = || !shared.panicked.load(Ordering::Relaxed) && work.next();
+            // SAFETY: as above; the stage ends after this call.
+            let next = || !shared.panicked.load(Ordering::Relaxed) && unsafe { &*work }.next();
             catch_unwind(AssertUnwindSafe(next)).unwrap_or_else(|_| {
                 shared.panicked.store(true, Ordering::Relaxed);
                 false
@@ -236,6 +239,17 @@ mod tests {
                 assert_eq!(pool.run(&work), Ok(()));
                 assert!(work.runs.iter().all(|runs| runs.load(Ordering::Relaxed) == stages));
             }
+        }
+    }
+
+    /// In Miri a reference that a worker still has in a call would be an error.
+    #[test]
+    fn work_may_be_dropped_when_it_is_done() {
+        let mut pool = Pool::new(2).unwrap();
+        for _ in 0..200 {
+            let runs = (0..2).map(|_| AtomicUsize::new(0)).collect();
+            let work = Box::new(Counter { runs, stage: AtomicUsize::new(0), stages: 1 });
+            assert_eq!(pool.run(&*work), Ok(()));
         }
     }
 
