@@ -47,12 +47,13 @@ impl Job<'_> {
         // SAFETY: rows and their visible positions were checked against the buffers; the states fit in the scratch.
         unsafe {
             self.begin::<V>(scratch);
-            let from = (&raw const scratch.segment).cast::<f32>();
             for segment in segments {
                 self.segment::<V>(scratch, segment);
+                let from = (&raw const scratch.segment).cast::<f32>();
+                let to = (&raw mut scratch.total).cast::<f32>();
                 for state in 0..self.states() {
-                    let softmax = scratch.segment_softmax[state];
-                    self.merge::<V>(scratch, state, softmax, from.add(state * self.cache.padded()));
+                    let (softmax, at) = (scratch.segment_softmax[state], state * self.cache.padded());
+                    self.merge::<V>(&mut scratch.total_softmax[state], to.add(at), softmax, from.add(at));
                 }
             }
             self.finish::<V>(scratch);
@@ -92,11 +93,13 @@ impl Job<'_> {
         // SAFETY: all partial results have been written in the layout of `partial`.
         unsafe {
             scratch.total_softmax[..states].fill(EMPTY);
+            let to = (&raw mut scratch.total).cast::<f32>();
             for i in 0..count {
                 let from = partials.add(i * stride);
                 for state in 0..states {
-                    let softmax = *from.add(states * padded).cast::<Softmax>().add(state);
-                    self.merge::<V>(scratch, state, softmax, from.add(state * padded));
+                    let (softmax, at) =
+                        (*from.add(states * padded).cast::<Softmax>().add(state), state * padded);
+                    self.merge::<V>(&mut scratch.total_softmax[state], to.add(at), softmax, from.add(at));
                 }
             }
             self.finish::<V>(scratch);
@@ -489,22 +492,21 @@ impl Job<'_> {
         }
     }
 
-    /// Merges the next segment's result of one state into its total.
+    /// Merges the next segment's result of one state into its total, whose head is at `to`.
     ///
     /// # Safety
-    /// `state` is below `self.states()`, and a padded head can be read at `from`.
+    /// A padded head can be read at `from`, and written at `to`, which is another one.
     #[inline(always)]
-    unsafe fn merge<V: Lanes>(&self, scratch: &mut Scratch, state: usize, s: Softmax, from: *const f32) {
-        let (t, padded) = (scratch.total_softmax[state], self.cache.padded());
+    unsafe fn merge<V: Lanes>(&self, total: &mut Softmax, to: *mut f32, s: Softmax, from: *const f32) {
+        let (t, padded) = (*total, self.cache.padded());
         if !s.is_used() {
             return;
         }
-        // SAFETY: the state has a padded head in `total`, and one can be read at `from`.
+        // SAFETY: as the caller promises.
         unsafe {
-            let to = (&raw mut scratch.total).cast::<f32>().add(state * padded);
             if !t.is_used() {
                 from.copy_to_nonoverlapping(to, padded);
-                scratch.total_softmax[state] = s;
+                *total = s;
                 return;
             }
             let m = if s.m > t.m { s.m } else { t.m };
@@ -514,7 +516,7 @@ impl Job<'_> {
             for at in (0..padded).step_by(16) {
                 V::load(from.add(at)).fma(new, V::load(to.add(at)).mul(old)).store(to.add(at));
             }
-            scratch.total_softmax[state] = Softmax { m, l: l[0] };
+            *total = Softmax { m, l: l[0] };
         }
     }
 
