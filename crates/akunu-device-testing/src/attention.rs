@@ -325,7 +325,7 @@ pub fn head_scores() -> Vec<Spec> {
     specs
 }
 
-fn scores_of((heads, kv_heads, dim): (u32, u32, u32), head: u32, kv: KvType, count: u32) -> Spec {
+pub(crate) fn scores_of((heads, kv_heads, dim): (u32, u32, u32), head: u32, kv: KvType, count: u32) -> Spec {
     let window = (count + 3).next_multiple_of(16);
     let rows: Vec<Row> = [(count, 0), (count, window), (1, window), (count + 3, 0), (count / 2, window)]
         .map(|(kv_len, start)| Row { token: 0, position: kv_len - 1, kv_len, start })

@@ -125,30 +125,31 @@ pub(crate) fn unfinished(kv: KvType, bias: bool, (rows, kv_heads, dim): (usize, 
 }
 
 pub fn moves() -> Vec<Case> {
+    HEADS.into_iter().flat_map(moves_of).collect()
+}
+
+pub(crate) fn moves_of((_, kv_heads, dim): (u32, u32, u32)) -> Vec<Case> {
     let mut cases = vec![];
-    for (_, kv_heads, dim) in HEADS {
-        for kv in kv_types(dim) {
-            let positions = 96;
-            let params = KvMoveParams { kv_heads, head_dim: dim, rope_dims: dim, positions, block: 0 };
-            let caches =
-                |positions: u32| [47, 48].map(|seed| cache(kv, seed, kv_heads, positions, dim)).to_vec();
-            for (style, paged) in [(RopeStyle::HalfSplit, true), (RopeStyle::Interleaved, false)] {
-                let (all, table) = if paged { in_blocks(positions, 16) } else { (positions, vec![]) };
-                let params = KvMoveParams { positions: all, block: if paged { 16 } else { 0 }, ..params };
-                let mut data = caches(all);
-                let frequencies: Vec<f32> = (0..dim / 2).map(|i| 0.7_f32.powi(i as i32)).collect();
-                data.push(f32s(&frequencies));
-                data.extend(paged.then_some(table));
-                // In a sequence that begins at 32, the first 3 positions stay and the next 5 are removed.
-                let moved = Move { from: 40, to: 35, len: 19 };
-                let kernel = Kernel::KvShift(ops::KvShift { style, kv, paged });
-                cases.push(Case::new(kernel, params, Shape::moves(moved, MoveKind::Shift, positions), data));
-            }
-            // Whole groups of keys, and from the middle of one group to the middle of another.
-            for moved in [Move { from: 64, to: 0, len: 29 }, Move { from: 3, to: 40, len: 34 }] {
-                let shape = Shape::moves(moved, MoveKind::Copy, positions);
-                cases.push(Case::new(Kernel::KvCopy(ops::KvCopy { kv }), params, shape, caches(positions)));
-            }
+    for kv in kv_types(dim) {
+        let positions = 96;
+        let params = KvMoveParams { kv_heads, head_dim: dim, rope_dims: dim, positions, block: 0 };
+        let caches = |positions: u32| [47, 48].map(|seed| cache(kv, seed, kv_heads, positions, dim)).to_vec();
+        for (style, paged) in [(RopeStyle::HalfSplit, true), (RopeStyle::Interleaved, false)] {
+            let (all, table) = if paged { in_blocks(positions, 16) } else { (positions, vec![]) };
+            let params = KvMoveParams { positions: all, block: if paged { 16 } else { 0 }, ..params };
+            let mut data = caches(all);
+            let frequencies: Vec<f32> = (0..dim / 2).map(|i| 0.7_f32.powi(i as i32)).collect();
+            data.push(f32s(&frequencies));
+            data.extend(paged.then_some(table));
+            // In a sequence that begins at 32, the first 3 positions stay and the next 5 are removed.
+            let moved = Move { from: 40, to: 35, len: 19 };
+            let kernel = Kernel::KvShift(ops::KvShift { style, kv, paged });
+            cases.push(Case::new(kernel, params, Shape::moves(moved, MoveKind::Shift, positions), data));
+        }
+        // Whole groups of keys, and from the middle of one group to the middle of another.
+        for moved in [Move { from: 64, to: 0, len: 29 }, Move { from: 3, to: 40, len: 34 }] {
+            let shape = Shape::moves(moved, MoveKind::Copy, positions);
+            cases.push(Case::new(Kernel::KvCopy(ops::KvCopy { kv }), params, shape, caches(positions)));
         }
     }
     cases

@@ -56,7 +56,7 @@ fn route(op: ops::Route, (rows, experts, top): Routed, groups: [usize; 2]) -> Sp
     })
 }
 
-fn gather(rows: usize, cols: usize, (experts, top): (usize, usize), form: OutputForms) -> Case {
+pub(crate) fn gather(rows: usize, cols: usize, (experts, top): (usize, usize), form: OutputForms) -> Case {
     let params = GatherParams { cols: cols as u32, experts: experts as u32, top: top as u32 };
     let mut data = vec![u32s(&picks(rows, experts, top))];
     if form.f32() {
@@ -72,9 +72,14 @@ fn gather(rows: usize, cols: usize, (experts, top): (usize, usize), form: Output
 }
 
 /// Rows, experts and experts of a row.
-type Routed = (usize, usize, usize);
+pub(crate) type Routed = (usize, usize, usize);
 
-fn expert_matmul(dtype: DType, (rows, experts, top): Routed, [inputs, outs]: [usize; 2], bias: bool) -> Case {
+pub(crate) fn expert_matmul(
+    dtype: DType,
+    (rows, experts, top): Routed,
+    [inputs, outs]: [usize; 2],
+    bias: bool,
+) -> Case {
     let op = ops::ExpertMatmul { weight: dtype, q8: dtype.is_quantised(), bias };
     let sorted = rows * top;
     let mut data = vec![input(dtype, 84, sorted, inputs), u32s(&starts(&picks(rows, experts, top), experts))];
@@ -84,7 +89,7 @@ fn expert_matmul(dtype: DType, (rows, experts, top): Routed, [inputs, outs]: [us
     Case::new(op.into(), params([inputs, outs], experts, top), Shape::rows(rows), data)
 }
 
-fn expert_glu(
+pub(crate) fn expert_glu(
     dtype: DType,
     (rows, experts, top): Routed,
     [inputs, outs]: [usize; 2],
@@ -109,7 +114,7 @@ fn params([inputs, outs]: [usize; 2], experts: usize, top: usize) -> ExpertParam
     ExpertParams { inputs: inputs as u32, outputs: outs as u32, experts: experts as u32, top: top as u32 }
 }
 
-fn combine(rows: usize, cols: usize, top: usize, [shared, gated, residual]: [bool; 3]) -> Case {
+pub(crate) fn combine(rows: usize, cols: usize, top: usize, [shared, gated, residual]: [bool; 3]) -> Case {
     let params = CombineParams { cols: cols as u32, top: top as u32 };
     let all = rows * top;
     let places: Vec<u32> = (0..all).map(|pick| ((pick * 5 + 2) % all) as u32).collect();

@@ -17,6 +17,7 @@ mod late;
 pub mod matrices;
 pub mod rows;
 pub mod sampled;
+pub mod small;
 
 pub use case::{Case, POISON, Shape, Spec, Work};
 pub use data::{f32s, poison, q8_row, to_f32s, values, weight_rows};

@@ -4,3 +4,4 @@ mod pool;
 mod quantised;
 mod reference;
 mod same_bits;
+mod small;

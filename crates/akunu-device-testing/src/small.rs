@@ -1,0 +1,90 @@
+//! Small shapes of every op, with each type of weights, for Miri, which takes about a thousand times as long as a processor.
+
+use std::collections::HashSet;
+
+use akunu_plan::ops::GluKind;
+use akunu_plan::{Activation, KvType, OutputForms};
+
+use crate::attention::{self, Seen, attend, attend_with_sinks};
+use crate::case::{Case, Spec};
+use crate::data::dtypes;
+use crate::rows::{self, ACTIVATIONS, OUTS};
+use crate::{cache, experts, matrices};
+
+/// Rows that are packed before they are multiplied.
+const PACKED: usize = 7;
+
+/// Ops with weights, one or two of each type: one row, and rows that are packed.
+pub fn with_weights() -> Vec<Spec> {
+    let mut specs = vec![];
+    for (i, dtype) in dtypes().into_iter().enumerate() {
+        let inputs = if dtype.block_len() == 1 { 7 } else { dtype.block_len() };
+        specs.push(matrices::matmul(dtype, 1, (inputs, 5), i % 2 == 0, i % 3 == 0));
+        specs.push(matrices::matmul(dtype, PACKED, (inputs, 17), i % 2 == 1, i % 3 == 1));
+        specs.push(matrices::glu_matmul(dtype, 1, inputs, 32, ACTIVATIONS[i % 5], OUTS[i % 3]));
+    }
+    specs.extend(first_of_each(rows::along_rows().into_iter().filter(|spec| spec.name.starts_with("embed"))));
+    specs
+}
+
+/// Products of rows that are sorted by expert.
+pub fn of_experts() -> Vec<Case> {
+    let mut cases = vec![];
+    for (i, dtype) in dtypes().into_iter().enumerate() {
+        let inputs = if dtype.block_len() == 1 { 7 } else { dtype.block_len() };
+        let routed = [(1, 3, 2), (PACKED, 2, 1)][i % 2];
+        cases.push(experts::expert_matmul(dtype, routed, [inputs, 5], i % 3 == 0));
+        let glu = if i % 4 == 0 { GluKind::Clamped } else { GluKind::Plain(Activation::Silu) };
+        cases.push(experts::expert_glu(dtype, routed, [inputs, 32], (glu, OUTS[i % 3], i % 3 == 1)));
+    }
+    for form in OUTS {
+        cases.push(experts::gather(5, 32, (4, 2), form));
+    }
+    cases.push(experts::combine(5, 37, 2, [true, true, true]));
+    cases
+}
+
+/// Attention and what writes the cache that it reads, in each type of cache.
+pub fn of_the_cache() -> Vec<Spec> {
+    let (one, many) = (
+        Seen { rows: 1, first: 20, window: 0, soft_cap: 0.0, factor_step: 8, paged: false },
+        Seen { rows: 9, first: 30, window: 17, soft_cap: 5.0, factor_step: 0, paged: true },
+    );
+    let mut specs = vec![];
+    for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
+        specs.push(attend((2, 1, 32), kv, one, OutputForms::Both));
+        specs.push(attend((4, 2, 32), kv, many, OutputForms::F32));
+        specs.push(attend_with_sinks((2, 1, 32), kv, many, OutputForms::Q8));
+        specs.push(attention::texts((2, 1, 32), kv, &[5, 1, 18], [9, 8, 0], OutputForms::F32));
+        specs.push(attention::texts((2, 1, 32), kv, &[3, 20], [0, 0, 20], OutputForms::F32));
+        specs.push(attention::scores_of((2, 1, 32), 1, kv, 16));
+    }
+    specs.extend(first_of_each(cache::rope()));
+    specs.extend(first_of_each(cache::rope_before_norms()));
+    specs
+}
+
+/// Other ops of rows.
+pub fn along_rows() -> Vec<Spec> {
+    let along = rows::along_rows().into_iter().filter(|spec| !spec.name.starts_with("embed"));
+    first_of_each(along.chain(experts::routes())).collect()
+}
+
+/// Other ops that depend on the rows of a pass, and moves in the cache.
+pub fn other_cases() -> Vec<Case> {
+    let mut cases = rows::asking();
+    cases.push(matrices::asking());
+    cases.extend(rows::of_audio());
+    cases.extend(cache::moves_of((2, 1, 32)));
+    cases
+}
+
+/// The first of specs whose names differ in numbers only.
+fn first_of_each(specs: impl IntoIterator<Item = Spec>) -> impl Iterator<Item = Spec> {
+    let mut seen = HashSet::new();
+    let words = |name: &str| {
+        let words = name.split(' ').filter(|word| !word.starts_with(|first: char| first.is_ascii_digit()));
+        words.collect::<Vec<_>>().join(" ")
+    };
+    specs.into_iter().filter(move |spec| seen.insert(words(&spec.name)))
+}
