@@ -287,6 +287,34 @@ def gpt_oss(seed: int, dtype: str, ffn: int, store=lambda stored, config: stored
     return Family(config, twin=without(config, "quantization_config"), store=store, seed=seed)
 
 
+def yarn(factor: int, scale: float) -> dict:
+    return {"beta_fast": 32, "beta_slow": 1, "factor": factor, "mscale": scale, "mscale_all_dim": scale,
+            "original_max_position_embeddings": 8, "type": "yarn"}
+
+
+def deepseek(kind: str, architecture: str, dtype: str, sizes: dict, latent: tuple, rank: int | None, **fields) -> dict:
+    """`latent`: values of the latent vector, and of a head without RoPE, with it, and of its values. The first layer is
+    dense."""
+    names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    return published(kind, architecture, dtype, **sizes, **dict(zip(names, latent)), attention_bias=False,
+                     attention_dropout=0.0, first_k_dense_replace=1, hidden_act="silu", moe_intermediate_size=24,
+                     moe_layer_freq=1, n_shared_experts=2, pretraining_tp=1, q_lora_rank=rank, rms_norm_eps=1e-6,
+                     rope_theta=10000, tie_word_embeddings=False, **fields)
+
+
+def deepseek_v2(seed: int, *of, **fields) -> Family:
+    config = deepseek("deepseek_v2", "DeepseekV2ForCausalLM", *of, norm_topk_prob=False, scoring_func="softmax", **fields)
+    return Family(config, store=experts_apart("gate_proj", "up_proj", "down_proj"), seed=seed)
+
+
+def deepseek_v3(seed: int, kind: str, *of, **fields) -> Family:
+    """Kimi K2 is one, too."""
+    config = deepseek(kind, "DeepseekV3ForCausalLM", *of, norm_topk_prob=True, scoring_func="sigmoid",
+                      topk_method="noaux_tc", **fields)
+    store = glm_moe if fields["num_nextn_predict_layers"] else experts_apart("gate_proj", "up_proj", "down_proj")
+    return Family(config, twin={**config, "model_type": "deepseek_v3"}, store=store, seed=seed)
+
+
 def llama_twin(config: dict, **fields) -> dict:
     """The LLaMA that computes the same."""
     shared = ("torch_dtype", "vocab_size", "max_position_embeddings", "hidden_size", "num_attention_heads", "head_dim",
@@ -494,6 +522,22 @@ FAMILIES = {
     "phimoe": Family(PHIMOE, store=phimoe, seed=307),
     "hunyuan-moe": Family(HUNYUAN_MOE, twin={**without(HUNYUAN_MOE, "moe_intermediate_size"), "moe_topk": 3},
                           store=EXPERTS, seed=318),
+    "deepseek-v2-lite": deepseek_v2(601, "bfloat16", wide(48, 2, 3, 3, 72), (20, 12, 8, 10), None, n_group=1,
+                                    n_routed_experts=7, num_experts_per_tok=3, routed_scaling_factor=1.0, topk_group=1,
+                                    topk_method="greedy", rope_scaling=yarn(4, 0.707)),
+    "deepseek-v2": deepseek_v2(602, "float16", wide(40, 2, 4, 4, 56), (28, 10, 6, 14), 18, n_group=3,
+                               n_routed_experts=9, num_experts_per_tok=3, routed_scaling_factor=16.0, topk_group=2,
+                               topk_method="group_limited_greedy", rope_scaling=None),
+    "deepseek-v3": deepseek_v3(623, "deepseek_v3", "bfloat16", wide(48, 3, 3, 3, 72), (24, 14, 6, 10), 20, n_group=4,
+                               n_routed_experts=12, num_experts_per_tok=4, num_nextn_predict_layers=1, topk_group=2,
+                               routed_scaling_factor=2.5, rope_scaling=yarn(8, 1.0)),
+    "kimi-k2": deepseek_v3(604, "kimi_k2", "bfloat16", wide(40, 2, 5, 5, 64), (18, 8, 4, 12), 22, n_group=1,
+                           n_routed_experts=9, num_experts_per_tok=3, num_nextn_predict_layers=0, topk_group=1,
+                           routed_scaling_factor=2.827, rope_scaling=yarn(32, 1.0)),
+    # Rows of its matrices are whole blocks of quantised types.
+    "deepseek-v3-hd32": deepseek_v3(613, "deepseek_v3", "float16", wide(64, 2, 3, 3, 96), (64, 32, 32, 32), 32,
+                                    n_group=2, n_routed_experts=6, num_experts_per_tok=2, num_nextn_predict_layers=0,
+                                    topk_group=1, routed_scaling_factor=2.5, rope_scaling=None),
 }
 
 

@@ -132,6 +132,10 @@ pub struct HfKind {
     pub expected: &'static [(&'static str, &'static str)],
     /// The same for numbers.
     pub expected_numbers: &'static [(&'static str, f64)],
+    /// How its models choose experts, if not as the card says.
+    pub router: Option<Router>,
+    /// A field, and its values with which experts are not chosen by groups, whatever other fields say.
+    pub ungrouped: Option<(&'static str, &'static [&'static str])>,
     /// Scaling of RoPE if the file has no settings of it.
     pub rope_scaling: RopeScaling,
     /// The table of learned positions begins with `pad_token_id + 1` rows for padding.
@@ -343,6 +347,8 @@ impl HfKind {
         refused: &[],
         expected: &[],
         expected_numbers: &[],
+        router: None,
+        ungrouped: None,
         rope_scaling: RopeScaling::None,
         padded_positions: false,
     };

@@ -65,6 +65,9 @@ pub struct ModelConfig {
     pub embedding: EmbeddingFacts,
     /// The experts of layers that route their tokens, if there are such layers.
     pub experts: Option<ExpertFacts>,
+    /// Of models whose keys and values are made from one vector of each position. Their cache has one head, of that
+    /// vector and a rotated key that all heads share: `head_dim` and `kv_head_count` are those of the cache.
+    pub latent: Option<LatentFacts>,
     /// The encoder of audio whose states the decoder attends to, in models that transcribe.
     pub encoder: Option<EncoderFacts>,
     /// The heads (layer, head) of the decoder whose attention to the audio follows what is said, if the files state them.
@@ -129,6 +132,21 @@ pub enum GroupRank {
     Best,
     /// The sum of the two best ones.
     TwoBest,
+}
+
+/// The sizes of latent attention (multi-head latent attention).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatentFacts {
+    /// Values of the vector that keys and values are made from.
+    pub size: usize,
+    /// Elements of a head's queries and keys before those that RoPE rotates.
+    pub plain: usize,
+    /// Elements of a head's values.
+    pub values: usize,
+    /// Values of the vector that queries are made from, if there is one.
+    pub query_rank: Option<usize>,
+    /// With YaRN, scores are multiplied by (1 + 0.1 · growth · ln factor)².
+    pub growth: f64,
 }
 
 impl ExpertFacts {
@@ -396,6 +414,18 @@ pub(crate) fn check_layer_count(
 }
 
 impl ModelConfig {
+    /// What attention scores are multiplied by.
+    pub fn score_scale(&self) -> f32 {
+        let Some(latent) = self.latent.filter(|_| self.attention_scale.is_none()) else {
+            return self.attention_scale.unwrap_or(1.0 / (self.head_dim as f32).sqrt());
+        };
+        let grown = match self.rope.scaling {
+            RopeScaling::Yarn { factor, .. } if factor > 1.0 => 0.1 * latent.growth * factor.ln() + 1.0,
+            _ => 1.0,
+        };
+        (grown * grown / ((latent.plain + self.rope.dims) as f64).sqrt()) as f32
+    }
+
     /// Whether RoPE is applied in a layer.
     pub fn rotates(&self, layer: usize) -> bool {
         self.rope.dims > 0 && !self.unrotated.get(layer).copied().unwrap_or(false)
@@ -459,6 +489,23 @@ impl ModelConfig {
                 "head count",
                 format!("{heads} query heads are not a multiple of {kv_heads} key-value heads"),
             );
+        }
+        if let Some(latent) = self.latent {
+            let rank = latent.query_rank.unwrap_or(1);
+            for (key, value) in [
+                ("latent size", latent.size),
+                ("size of keys without RoPE", latent.plain),
+                ("size of values", latent.values),
+                ("rank of queries", rank),
+                ("RoPE dimensions", self.rope.dims),
+            ] {
+                if value == 0 || value > MAX {
+                    return wrong(key, format!("{value} is out of range"));
+                }
+            }
+            if !(latent.growth.is_finite() && (0.0..=100.0).contains(&latent.growth)) {
+                return wrong("scale of scores with YaRN", format!("{} is out of range", latent.growth));
+            }
         }
         if let Some(experts) = self.experts {
             if let Some(problem) = experts.contradiction() {

@@ -72,6 +72,16 @@ pub enum Fact {
     ExpertsEvery,
     /// Layers after the last that predict further tokens. They are not run.
     FurtherLayers,
+    /// Of latent attention: values of the vector that all heads' keys and values are made from.
+    LatentSize,
+    /// Values of the vector that queries are made from, if there is one.
+    QueryRank,
+    /// Elements of a head's queries and keys, rotated ones included.
+    KeySize,
+    /// The same without those that RoPE rotates.
+    PlainKeySize,
+    /// Elements of a head's values.
+    ValueSize,
     /// Of the encoder of audio.
     EncoderLayerCount,
     EncoderHeadCount,
@@ -92,6 +102,8 @@ pub enum Form {
     InverseRoot,
     /// The fact is 1/n for the number n in the file.
     Inverse,
+    /// The fact is 10 · n for the number n in the file.
+    Tenth,
 }
 
 impl Form {
@@ -101,6 +113,7 @@ impl Form {
             Form::Plain => number,
             Form::InverseRoot => number.powf(-0.5),
             Form::Inverse => 1.0 / number,
+            Form::Tenth => 10.0 * number,
         }
     }
 
@@ -110,6 +123,7 @@ impl Form {
             Form::Plain => fact,
             Form::InverseRoot => fact.powi(-2),
             Form::Inverse => 1.0 / fact,
+            Form::Tenth => 0.1 * fact,
         }
     }
 }

@@ -10,6 +10,7 @@ mod families;
 mod ggml;
 mod gguf;
 mod hf;
+mod latent;
 mod names;
 mod open;
 mod provider;
@@ -19,9 +20,9 @@ pub mod tower;
 
 pub use card::{ACTIVATIONS, Card, DefaultWindow, HfKind, RerankPrompt, RopeStyle, Sliding};
 pub use config::{
-    Activation, EmbeddingFacts, EncoderFacts, ExpertFacts, GroupRank, MAX_EXPERTS, MAX_MODULES, ModelConfig,
-    Pooling, QueryScaling, Rope, RopeFactors, RopeScaling, Router, Scores, Source, SuggestedSampling, Window,
-    WindowPattern,
+    Activation, EmbeddingFacts, EncoderFacts, ExpertFacts, GroupRank, LatentFacts, MAX_EXPERTS, MAX_MODULES,
+    ModelConfig, Pooling, QueryScaling, Rope, RopeFactors, RopeScaling, Router, Scores, Source,
+    SuggestedSampling, Window, WindowPattern,
 };
 pub use families::CARDS;
 pub use ggml::GgmlModel;

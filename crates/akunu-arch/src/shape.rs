@@ -1,6 +1,6 @@
 //! Shapes of published models, from their configurations.
 
-use crate::{Pooling, RopeScaling};
+use crate::{LatentFacts, Pooling, RopeScaling};
 
 /// The shape of a file with random weights, for `akunu synth`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,6 +29,8 @@ pub struct Shape {
     pub pooling: Option<Pooling>,
     /// For mixtures of experts.
     pub experts: Option<ExpertShape>,
+    /// For latent attention; `head_dim` and `kv_heads` are those of the cache.
+    pub latent: Option<LatentFacts>,
     /// For models that transcribe.
     pub encoder: Option<EncoderShape>,
 }

@@ -1,6 +1,6 @@
 //! Tensor rules: the names of each tensor in GGUF and Hugging Face files, its shape, and how a conversion treats it.
 
-use crate::{ModelConfig, Shape};
+use crate::{LatentFacts, ModelConfig, Shape};
 
 /// A dimension of a tensor, by its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,18 @@ pub enum Dim {
     ExpertFfn,
     /// Of the expert that all tokens share.
     SharedFfn,
+    /// Values of the vector that queries are made from.
+    QueryRank,
+    /// Elements of all heads' queries, in latent attention.
+    LatentQuery,
+    /// Values of the vector that keys and values are made from.
+    Latent,
+    /// Elements of a head's keys before those that RoPE rotates, of its values, and of all heads' values.
+    PlainKey,
+    Value,
+    Values,
+    /// Elements of all heads' keys, without those that RoPE rotates, and values.
+    PlainKeysValues,
     /// Of the encoder of audio.
     EncoderFfn,
     EncoderPositions,
@@ -52,6 +64,7 @@ pub struct Sizes {
     pub rope_dims: usize,
     pub positions: usize,
     pub experts: ExpertSizes,
+    pub latent: LatentSizes,
     pub encoder: EncoderSizes,
 }
 
@@ -61,6 +74,26 @@ pub struct ExpertSizes {
     pub count: usize,
     pub ffn: usize,
     pub shared_ffn: usize,
+}
+
+/// The sizes of latent attention; 0 without it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LatentSizes {
+    pub size: usize,
+    pub plain: usize,
+    pub values: usize,
+    pub query_rank: usize,
+}
+
+impl From<Option<LatentFacts>> for LatentSizes {
+    fn from(latent: Option<LatentFacts>) -> LatentSizes {
+        latent.map_or_else(LatentSizes::default, |latent| LatentSizes {
+            size: latent.size,
+            plain: latent.plain,
+            values: latent.values,
+            query_rank: latent.query_rank.unwrap_or(0),
+        })
+    }
 }
 
 /// The sizes of an encoder of audio; 0 without one.
@@ -90,6 +123,13 @@ impl Dim {
             Dim::Experts => sizes.experts.count,
             Dim::ExpertFfn => sizes.experts.ffn,
             Dim::SharedFfn => sizes.experts.shared_ffn,
+            Dim::QueryRank => sizes.latent.query_rank,
+            Dim::LatentQuery => sizes.heads * (sizes.latent.plain + sizes.rope_dims),
+            Dim::Latent => sizes.latent.size,
+            Dim::PlainKey => sizes.latent.plain,
+            Dim::Value => sizes.latent.values,
+            Dim::Values => sizes.heads * sizes.latent.values,
+            Dim::PlainKeysValues => sizes.heads * (sizes.latent.plain + sizes.latent.values),
             Dim::EncoderFfn => sizes.encoder.ffn,
             Dim::EncoderPositions => sizes.encoder.positions,
             Dim::ThreeFrames => 3 * sizes.encoder.bands,
@@ -114,6 +154,7 @@ impl From<&ModelConfig> for Sizes {
                 ffn: experts.ffn_size,
                 shared_ffn: experts.shared_ffn_size.unwrap_or(0),
             }),
+            latent: config.latent.into(),
             encoder: config.encoder.as_ref().map_or_else(EncoderSizes::default, |encoder| EncoderSizes {
                 ffn: encoder.ffn_size,
                 positions: encoder.positions,
@@ -132,13 +173,14 @@ impl From<&Shape> for Sizes {
             heads: shape.heads,
             kv_heads: shape.kv_heads,
             head_dim: shape.head_dim,
-            rope_dims: shape.head_dim,
+            rope_dims: shape.latent.map_or(shape.head_dim, |latent| shape.head_dim - latent.size),
             positions: shape.context,
             experts: shape.experts.map_or_else(ExpertSizes::default, |experts| ExpertSizes {
                 count: experts.count,
                 ffn: experts.ffn,
                 shared_ffn: experts.shared_ffn.unwrap_or(0),
             }),
+            latent: shape.latent.into(),
             encoder: shape.encoder.map_or_else(EncoderSizes::default, |encoder| EncoderSizes {
                 ffn: shape.ffn,
                 positions: encoder.positions,
@@ -173,6 +215,8 @@ pub enum Kind {
     Residual,
     /// Its rows are heads with RoPE: permuted if the RoPE layouts of the two kinds of files differ.
     Rotated,
+    /// For each head the rows of its keys, then those of its values. Opening a file takes it apart.
+    KeysValues,
     /// The card's `norm_weight_offset` is added.
     Norm,
     /// A parameter that is in no module of its own: its Hugging Face name does not end with `.weight`.
@@ -216,6 +260,11 @@ impl TensorRule {
     /// Whether it is a norm of queries or keys.
     pub fn is_of_qk_norm(&self) -> bool {
         matches!(self.name, "attn_q_norm" | "attn_k_norm")
+    }
+
+    /// Whether it is one of the two matrices that make queries from a vector of fewer values, or the norm between them.
+    pub fn is_of_query_rank(&self) -> bool {
+        matches!(self.name, "attn_q_a" | "attn_q_a_norm" | "attn_q_b")
     }
 
     /// Whether it belongs to the expert that all tokens share.
@@ -352,6 +401,23 @@ pub const QK_NORMS: &[TensorRule] = &[
 
 pub const ATTN_OUTPUT: &[TensorRule] =
     &[layer("attn_output", "self_attn.o_proj", Kind::Residual, &[Dim::Hidden, Dim::Query])];
+
+/// Latent attention: queries, directly or from a vector of fewer values; the vector that all heads' keys and values are
+/// made from, beside a rotated key that they share; and for each head the matrix that brings its queries to that vector,
+/// and the one that makes its values from it. Hugging Face files have the last two in one ([`crate::latent`]).
+pub const LATENT_ATTENTION: &[TensorRule] = &[
+    layer("attn_norm", "input_layernorm", Kind::Norm, &[Dim::Hidden]),
+    layer("attn_q", "self_attn.q_proj", Kind::Matrix, &[Dim::LatentQuery, Dim::Hidden]),
+    layer("attn_q_a", "self_attn.q_a_proj", Kind::Matrix, &[Dim::QueryRank, Dim::Hidden]),
+    layer("attn_q_a_norm", "self_attn.q_a_layernorm", Kind::Norm, &[Dim::QueryRank]),
+    layer("attn_q_b", "self_attn.q_b_proj", Kind::Matrix, &[Dim::LatentQuery, Dim::QueryRank]),
+    layer("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa", Kind::Matrix, &[Dim::Head, Dim::Hidden]),
+    layer("attn_kv_a_norm", "self_attn.kv_a_layernorm", Kind::Norm, &[Dim::Latent]),
+    layer("attn_kv_b", "self_attn.kv_b_proj", Kind::KeysValues, &[Dim::PlainKeysValues, Dim::Latent]),
+    gguf_layer("attn_k_b", Kind::Matrix, &[Dim::Heads, Dim::Latent, Dim::PlainKey]),
+    gguf_layer("attn_v_b", Kind::Matrix, &[Dim::Heads, Dim::Value, Dim::Latent]),
+    layer("attn_output", "self_attn.o_proj", Kind::Residual, &[Dim::Hidden, Dim::Values]),
+];
 
 /// The norm before the feed-forward part, as LLaMA calls it.
 pub const FFN_NORM: &[TensorRule] =

@@ -41,6 +41,8 @@ pub enum BlockKind {
     },
     /// Attention and its output projection.
     Attend { x: State, attention: Attention },
+    /// Latent attention and its output projection.
+    AttendLatent { x: State },
     /// Attention to the states of the encoder of audio, and its output projection.
     AttendAcross { x: State },
     /// The feed-forward part.
@@ -142,6 +144,9 @@ impl Layer<'_> {
     }
 
     pub fn attend(&mut self, x: State) -> State {
+        if self.config.latent.is_some() {
+            return self.push(BlockKind::AttendLatent { x });
+        }
         let window = self.card.layer_window(self.config, self.index);
         let rotation = match (self.config.rotates(self.index), window) {
             (false, _) => None,

@@ -1,12 +1,12 @@
 //! Limits of the CPU kernels, checked when a table is prepared.
 
 use akunu_plan::ops::{
-    self, AttentionParams, ExpertParams, GluMatmulParams, HeadScoresParams, KvMoveParams, MatmulParams,
-    QkvParams, RopeKvParams,
+    self, AttentionParams, ExpertParams, GluMatmulParams, HeadScoresParams, KvMoveParams,
+    LatentAttentionParams, LatentKvParams, MatmulParams, QkvParams, RopeKvParams,
 };
 use akunu_plan::{DType, DispatchCommand, DispatchTable, EntryBounds, Kernel, KeyOrder, q8};
 
-use crate::panel::{KV_TILE, MAX_HEAD, MAX_ROW};
+use crate::panel::{KV_TILE, MAX_HEAD, MAX_LATENT, MAX_ROW};
 
 pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<(), String> {
     let in_halves = match command.kernel {
@@ -16,6 +16,9 @@ pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<
         | Kernel::ExpertGlu(ops::ExpertGlu { out, .. })
         | Kernel::Gather(ops::Gather { form: out })
         | Kernel::Round(ops::Round { out })
+        | Kernel::HeadsApart(ops::HeadsApart { out })
+        | Kernel::HeadsTogether(ops::HeadsTogether { out })
+        | Kernel::LatentAttention(ops::LatentAttention { out, .. })
         | Kernel::Attention(ops::Attention { out, .. }) => out.f16(),
         Kernel::Activate(ops::Activate { input, out, .. }) => input.f16() || out.f16(),
         Kernel::RopeKv(ops::RopeKv { input, .. }) => input.f16(),
@@ -40,6 +43,19 @@ pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<
         Kernel::RopeKv(_) => {
             let p: RopeKvParams = command.params();
             head(p.head_dim).and_then(|()| keys(table, p.positions, p.block))
+        }
+        Kernel::LatentKv(_) => {
+            let p: LatentKvParams = command.params();
+            latent(p.latent, p.rope_dims)
+        }
+        Kernel::LatentAttention(_) => {
+            let p: LatentAttentionParams = command.params();
+            latent(p.latent, p.rope_dims)
+        }
+        Kernel::KvShift(ops::KvShift { latent: true, .. })
+        | Kernel::KvCopy(ops::KvCopy { latent: true, .. }) => {
+            let p: KvMoveParams = command.params();
+            head(p.rope_dims).and_then(|()| latent(p.head_dim, 0))
         }
         Kernel::KvShift(_) | Kernel::KvCopy(_) => {
             let p: KvMoveParams = command.params();
@@ -88,6 +104,13 @@ fn input(weight: DType, q8: bool, inputs: u32) -> Result<(), String> {
 fn head(head_dim: u32) -> Result<(), String> {
     if head_dim as usize > MAX_HEAD {
         return Err(format!("heads of {head_dim}; at most {MAX_HEAD} are supported"));
+    }
+    Ok(())
+}
+
+fn latent(size: u32, rope_dims: u32) -> Result<(), String> {
+    if size as usize + rope_dims as usize > MAX_LATENT {
+        return Err(format!("latent rows of {size} and {rope_dims}; at most {MAX_LATENT} are supported"));
     }
     Ok(())
 }

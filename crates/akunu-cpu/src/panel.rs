@@ -30,6 +30,9 @@ pub(crate) const SEGMENT: usize = 256;
 pub(crate) const SCORES: usize = SEGMENT + 16;
 /// The largest supported head.
 pub(crate) const MAX_HEAD: usize = 512;
+/// The longest supported rows of a latent cache, and how many of them latent attention loads at once.
+pub(crate) const MAX_LATENT: usize = 2 * MAX_HEAD;
+pub(crate) const LATENT_TILE: usize = KV_TILE * MAX_HEAD / MAX_LATENT;
 /// The most states, (row, head) pairs, that attention processes at once.
 pub(crate) const MAX_STATES: usize = 128;
 /// Numbers of the heads of all states: at least 32 of the largest heads.

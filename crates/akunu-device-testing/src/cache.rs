@@ -143,13 +143,18 @@ pub(crate) fn moves_of((_, kv_heads, dim): (u32, u32, u32)) -> Vec<Case> {
             data.extend(paged.then_some(table));
             // In a sequence that begins at 32, the first 3 positions stay and the next 5 are removed.
             let moved = Move { from: 40, to: 35, len: 19 };
-            let kernel = Kernel::KvShift(ops::KvShift { style, kv, paged });
+            let kernel = Kernel::KvShift(ops::KvShift { style, kv, paged, latent: false });
             cases.push(Case::new(kernel, params, Shape::moves(moved, MoveKind::Shift, positions), data));
         }
         // Whole groups of keys, and from the middle of one group to the middle of another.
         for moved in [Move { from: 64, to: 0, len: 29 }, Move { from: 3, to: 40, len: 34 }] {
             let shape = Shape::moves(moved, MoveKind::Copy, positions);
-            cases.push(Case::new(Kernel::KvCopy(ops::KvCopy { kv }), params, shape, caches(positions)));
+            cases.push(Case::new(
+                Kernel::KvCopy(ops::KvCopy { kv, latent: false }),
+                params,
+                shape,
+                caches(positions),
+            ));
         }
     }
     cases

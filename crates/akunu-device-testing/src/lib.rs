@@ -14,6 +14,7 @@ mod failing;
 pub mod folded;
 mod halves;
 mod late;
+pub mod latent;
 pub mod matrices;
 pub mod rows;
 pub mod sampled;
@@ -32,6 +33,7 @@ pub fn specs() -> Vec<Spec> {
     all.extend(rows::along_rows());
     all.extend(cache::rope());
     all.extend(cache::rope_before_norms());
+    all.extend(latent::writes());
     all.extend(attention::attention());
     all.extend(attention::attention_with_sinks());
     all.extend(attention::whole_texts());
@@ -45,6 +47,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(cache::moves());
     all.extend(rows::of_audio());
     all.extend(experts::experts());
+    all.extend(latent::latent());
     all
 }
 

@@ -326,6 +326,66 @@ LAYOUT(SampleParams, 8);
 PLACE(SampleParams, vocab, 0);
 PLACE(SampleParams, advance, 4);
 
+struct LatentKvParams {
+    u32 latent;
+    u32 rope_dims;
+    u32 positions;
+    u32 block;
+    f32 epsilon;
+};
+LAYOUT(LatentKvParams, 20);
+PLACE(LatentKvParams, latent, 0);
+PLACE(LatentKvParams, rope_dims, 4);
+PLACE(LatentKvParams, positions, 8);
+PLACE(LatentKvParams, block, 12);
+PLACE(LatentKvParams, epsilon, 16);
+
+struct HeadsApartParams {
+    u32 heads;
+    u32 stride;
+    u32 dim;
+};
+LAYOUT(HeadsApartParams, 12);
+PLACE(HeadsApartParams, heads, 0);
+PLACE(HeadsApartParams, stride, 4);
+PLACE(HeadsApartParams, dim, 8);
+
+struct LatentQueriesParams {
+    u32 heads;
+    u32 latent;
+    u32 plain;
+    u32 rope_dims;
+};
+LAYOUT(LatentQueriesParams, 16);
+PLACE(LatentQueriesParams, heads, 0);
+PLACE(LatentQueriesParams, latent, 4);
+PLACE(LatentQueriesParams, plain, 8);
+PLACE(LatentQueriesParams, rope_dims, 12);
+
+struct LatentAttentionParams {
+    u32 heads;
+    u32 latent;
+    u32 rope_dims;
+    u32 positions;
+    u32 block;
+    f32 scale;
+};
+LAYOUT(LatentAttentionParams, 24);
+PLACE(LatentAttentionParams, heads, 0);
+PLACE(LatentAttentionParams, latent, 4);
+PLACE(LatentAttentionParams, rope_dims, 8);
+PLACE(LatentAttentionParams, positions, 12);
+PLACE(LatentAttentionParams, block, 16);
+PLACE(LatentAttentionParams, scale, 20);
+
+struct HeadsTogetherParams {
+    u32 heads;
+    u32 dim;
+};
+LAYOUT(HeadsTogetherParams, 8);
+PLACE(HeadsTogetherParams, heads, 0);
+PLACE(HeadsTogetherParams, dim, 4);
+
 struct KvMoveParams {
     u32 kv_heads;
     u32 head_dim;
@@ -362,6 +422,11 @@ union Params {
     HeadScoresParams head_scores;
     ArgmaxParams argmax;
     SampleParams sample;
+    LatentKvParams latent_kv;
+    HeadsApartParams heads_apart;
+    LatentQueriesParams latent_queries;
+    LatentAttentionParams latent_attention;
+    HeadsTogetherParams heads_together;
     KvMoveParams kv_move;
 };
 LAYOUT(Params, 64);

@@ -8,6 +8,7 @@ use crate::{Function, Source};
 mod cache;
 mod experts;
 mod halves;
+mod latent;
 mod matrix;
 mod rows;
 mod sample;
@@ -177,10 +178,15 @@ impl Shape<'_> {
             Kernel::RopeKv(op) => self.rope_kv(op)?,
             Kernel::Attention(op) => return Ok(self.attention(op)?.into_iter().map(Work::Launch).collect()),
             Kernel::HeadScores(ops::HeadScores { kv }) => self.head_scores(kv),
+            Kernel::LatentKv(op) => self.latent_kv(op),
+            Kernel::HeadsApart(op) => self.heads_apart(op)?,
+            Kernel::LatentQueries(op) => self.latent_queries(op),
+            Kernel::LatentAttention(op) => self.latent_attention(op)?,
+            Kernel::HeadsTogether(op) => self.heads_together(op)?,
             Kernel::Argmax(ops::Argmax) => self.argmax(),
             Kernel::Sample(ops::Sample) => return Ok(self.sample()?.into_iter().map(Work::Launch).collect()),
-            Kernel::KvShift(ops::KvShift { style, kv, .. }) => self.kv_shift(style, kv),
-            Kernel::KvCopy(ops::KvCopy { kv }) => self.kv_copy(kv),
+            Kernel::KvShift(op) => self.kv_shift(op),
+            Kernel::KvCopy(op) => self.kv_copy(op),
         };
         Ok(vec![Work::Launch(launch)])
     }

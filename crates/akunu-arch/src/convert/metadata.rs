@@ -3,7 +3,7 @@
 use akunu_format::{Array, FormatError, Metadata, Value};
 
 use super::embedding;
-use crate::facts::{Fact, SIGMOID};
+use crate::facts::{Fact, SIGMOID, SOFTMAX};
 use crate::gguf::config::{ALIGNMENT_HEADS, MULTILINGUAL, further_layers};
 use crate::names::layer_and_part;
 use crate::tensors::{Kind, Part};
@@ -137,7 +137,8 @@ fn describe(
         (Fact::HeadCount, config.head_count),
         (Fact::KvHeadCount, config.kv_head_count),
         (Fact::HeadDim, config.head_dim),
-        (Fact::ValueHeadDim, config.head_dim),
+        // Of the cache, where it is latent.
+        (Fact::ValueHeadDim, config.latent.map_or(config.head_dim, |latent| latent.size)),
     ] {
         keys.number(keys.card.gguf_key(fact), value)?;
     }
@@ -157,6 +158,18 @@ fn describe(
     }
     if keys.card.rule(Fact::Parallel).is_some() {
         keys.put(keys.card.gguf_key(Fact::Parallel), Value::Bool(config.parallel));
+    }
+    if let Some(latent) = config.latent {
+        for (fact, value) in [
+            (Fact::QueryRank, latent.query_rank),
+            (Fact::LatentSize, Some(latent.size)),
+            (Fact::KeySize, Some(latent.plain + config.rope.dims)),
+            (Fact::ValueSize, Some(latent.values)),
+        ] {
+            if let Some(value) = value {
+                keys.number(keys.card.gguf_key(fact), value)?;
+            }
+        }
     }
     experts(weights, &mut keys)?;
     if let Some(encoder) = config.encoder {
@@ -202,7 +215,7 @@ fn experts(weights: &dyn WeightProvider, keys: &mut Keys<'_>) -> Result<(), Form
         (Fact::SharedExperts, shared.is_multiple_of(experts.ffn_size).then_some(shared / experts.ffn_size)),
         (Fact::ExpertGroups, (groups > 1).then_some(groups)),
         (Fact::ExpertGroupsUsed, (groups > 1).then_some(used)),
-        (Fact::Scores, (scores == Scores::Sigmoid).then_some(SIGMOID)),
+        (Fact::Scores, scores_number(keys.card, scores)),
         (Fact::DenseLayers, Some(first)),
         (Fact::ExpertsEvery, Some(every)),
     ] {
@@ -211,7 +224,7 @@ fn experts(weights: &dyn WeightProvider, keys: &mut Keys<'_>) -> Result<(), Form
         }
     }
     // Readers of families with sigmoids want it stated.
-    if experts.scale != 1.0 || scores == Scores::Sigmoid {
+    if experts.scale != 1.0 || scores_number(keys.card, scores).is_some() {
         keys.float(keys.card.gguf_key(Fact::ShareScale), experts.scale.into());
     }
     if scores == Scores::SparseMixer {
@@ -222,6 +235,16 @@ fn experts(weights: &dyn WeightProvider, keys: &mut Keys<'_>) -> Result<(), Form
         keys.put(keys.card.gguf_key(Fact::NormalisedShares), Value::Bool(experts.normalised));
     }
     Ok(())
+}
+
+/// Stated for sigmoids, and where models of a family have different scores.
+fn scores_number(card: &Card, scores: Scores) -> Option<usize> {
+    let differ = card.hf.iter().any(|kind| kind.router.is_some());
+    match scores {
+        Scores::Sigmoid => Some(SIGMOID),
+        Scores::Softmax if differ => Some(SOFTMAX),
+        Scores::Softmax | Scores::SparseMixer => None,
+    }
 }
 
 /// The first layer with a router, and every which layer from there on has one.
@@ -298,8 +321,17 @@ fn rope(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
             keys.float("rope.scaling.yarn_beta_fast", beta_fast);
             keys.float("rope.scaling.yarn_beta_slow", beta_slow);
             // For some families, readers divide by the value that YaRN derives from the factor.
-            let divides = keys.card.rule(Fact::YarnLogMultiplier).is_some();
-            if divides && attention_factor == Some(1.0) {
+            let divides = keys.card.rule(Fact::YarnLogMultiplier).is_some() && config.latent.is_none();
+            if let (Some(latent), Some(rule)) = (config.latent, keys.card.rule(Fact::YarnLogMultiplier)) {
+                if latent.growth != 0.0 {
+                    let multiplier = rule.gguf_form.field(latent.growth);
+                    keys.float(keys.card.gguf_key(Fact::YarnLogMultiplier), multiplier);
+                }
+                let own = attention_factor.unwrap_or(0.1 * factor.ln() + 1.0);
+                if own != 1.0 {
+                    keys.float("rope.scaling.attn_factor", own);
+                }
+            } else if divides && attention_factor == Some(1.0) {
                 keys.float(keys.card.gguf_key(Fact::YarnLogMultiplier), 1.0);
             } else if let Some(stated) = attention_factor {
                 // Readers multiply this by the value that YaRN derives from the factor.

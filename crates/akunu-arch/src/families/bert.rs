@@ -101,6 +101,7 @@ const BGE_LARGE: Shape = Shape {
     biases: Biases::All,
     pooling: Some(Pooling::First),
     experts: None,
+    latent: None,
     encoder: None,
 };
 

@@ -69,5 +69,6 @@ const GEMMA3_1B: Shape = Shape {
     biases: Biases::None,
     pooling: None,
     experts: None,
+    latent: None,
     encoder: None,
 };

@@ -89,6 +89,7 @@ const GPT_OSS_20B: Shape = Shape {
     biases: Biases::Matrices,
     pooling: None,
     experts: Some(ExpertShape { count: 32, used: 4, ffn: 2880, shared_ffn: None, dense_layers: 0 }),
+    latent: None,
     encoder: None,
 };
 

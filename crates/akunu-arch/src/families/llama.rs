@@ -113,6 +113,7 @@ const LLAMA_8B: Shape = Shape {
     biases: Biases::None,
     pooling: None,
     experts: None,
+    latent: None,
     encoder: None,
 };
 

@@ -2,6 +2,7 @@
 
 mod bert;
 mod cohere;
+mod deepseek;
 mod ernie4_5_moe;
 mod exaone;
 mod falcon;
@@ -50,6 +51,7 @@ pub static CARDS: &[&Card] = &[
     &phi3::CARD,
     &cohere::CARD,
     &cohere::COHERE2,
+    &deepseek::CARD,
     &ernie4_5_moe::CARD,
     &exaone::CARD,
     &falcon::CARD,

@@ -128,5 +128,6 @@ const MODERNBERT_BASE: Shape = Shape {
     biases: Biases::None,
     pooling: Some(Pooling::First),
     experts: None,
+    latent: None,
     encoder: None,
 };

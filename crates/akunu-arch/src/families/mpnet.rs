@@ -72,5 +72,6 @@ const ALL_MPNET_BASE: Shape = Shape {
     biases: Biases::All,
     pooling: Some(Pooling::Mean),
     experts: None,
+    latent: None,
     encoder: None,
 };

@@ -103,5 +103,6 @@ const NOMIC_EMBED: Shape = Shape {
     biases: Biases::None,
     pooling: Some(Pooling::Mean),
     experts: None,
+    latent: None,
     encoder: None,
 };

@@ -55,5 +55,6 @@ const OLMOE_7B: Shape = Shape {
     biases: Biases::None,
     pooling: None,
     experts: Some(ExpertShape { count: 64, used: 8, ffn: 1024, shared_ffn: None, dense_layers: 0 }),
+    latent: None,
     encoder: None,
 };

@@ -68,6 +68,7 @@ pub(super) const QWEN3_8B: Shape = Shape {
     biases: Biases::None,
     pooling: None,
     experts: None,
+    latent: None,
     encoder: None,
 };
 

@@ -161,6 +161,7 @@ const TINY: Shape = Shape {
     biases: Biases::AllButKeys,
     pooling: None,
     experts: None,
+    latent: None,
     encoder: Some(EncoderShape { layers: 4, positions: 1500, bands: 80 }),
 };
 

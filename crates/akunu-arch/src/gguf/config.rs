@@ -5,8 +5,9 @@ use akunu_format::{Array, FormatError, Metadata, TensorInfo, Value, printable};
 use super::embedding::embedding_facts;
 use crate::facts::{Fact, SIGMOID, SOFTMAX};
 use crate::{
-    ACTIVATIONS, Activation, Card, EncoderFacts, ExpertFacts, ModelConfig, QueryScaling, Rope, RopeFactors,
-    RopeScaling, Router, Scores, Source, SuggestedSampling, Window, WindowPattern,
+    ACTIVATIONS, Activation, Card, EncoderFacts, ExpertFacts, GroupRank, LatentFacts, ModelConfig,
+    QueryScaling, Rope, RopeFactors, RopeScaling, Router, Scores, Source, SuggestedSampling, Window,
+    WindowPattern,
 };
 
 const PLACE: &str = "GGUF metadata";
@@ -181,7 +182,11 @@ fn read(
     let head_count =
         keys.per_layer(Fact::HeadCount, layer_count)?.ok_or_else(|| keys.missing(Fact::HeadCount))?;
     let kv_head_count = keys.per_layer(Fact::KvHeadCount, layer_count)?.unwrap_or(head_count);
-    let head_dim = head_dim(keys, hidden_size, head_count)?;
+    let latent = latent(keys)?;
+    let head_dim = match latent {
+        Some(latent) => latent.size.saturating_add(keys.required(Fact::RopeDims)?),
+        None => head_dim(keys, hidden_size, head_count)?,
+    };
     let context_length = keys.required(Fact::ContextLength)?;
     let ffn_size = keys.per_layer(Fact::FfnSize, layer_count)?.ok_or_else(|| keys.missing(Fact::FfnSize))?;
     let mut config = ModelConfig {
@@ -194,7 +199,7 @@ fn read(
         layer_count,
         ffn_size,
         head_count,
-        kv_head_count,
+        kv_head_count: if latent.is_some() { 1 } else { kv_head_count },
         head_dim,
         norm_epsilon: keys.number(Fact::NormEpsilon)?.ok_or_else(|| keys.missing(Fact::NormEpsilon))? as f32,
         rope: rope(keys, head_dim, context_length, factors)?,
@@ -211,6 +216,7 @@ fn read(
         bidirectional: bidirectional(keys)?,
         embedding: embedding_facts(keys, tensors)?,
         experts: experts(keys, ffn_size)?,
+        latent,
         encoder: encoder(keys)?,
         alignment_heads: alignment_heads(keys)?,
         left_out: None,
@@ -231,6 +237,29 @@ fn layer_count(keys: &Keys<'_>) -> Result<usize, FormatError> {
         let problem = format!("{further} of {all} layers");
         FormatError::key(&keys.name(keys.of(Fact::FurtherLayers)), problem)
     })
+}
+
+/// Older files have the sizes of keys and values under the keys that are those of the cache now.
+fn latent(keys: &Keys<'_>) -> Result<Option<LatentFacts>, FormatError> {
+    if keys.card.rule(Fact::LatentSize).is_none() {
+        return Ok(None);
+    }
+    let size = |now: Fact, before: Fact| match keys.count(now)? {
+        Some(size) => Ok::<_, FormatError>(size),
+        None => keys.required(before),
+    };
+    let (key, rope) = (size(Fact::KeySize, Fact::HeadDim)?, keys.required(Fact::RopeDims)?);
+    let plain = key.checked_sub(rope).ok_or_else(|| {
+        let problem = format!("{rope} of {key} elements of keys");
+        FormatError::key(&keys.name(keys.of(Fact::RopeDims)), problem)
+    })?;
+    Ok(Some(LatentFacts {
+        size: keys.required(Fact::LatentSize)?,
+        plain,
+        values: size(Fact::ValueSize, Fact::ValueHeadDim)?,
+        query_rank: keys.count(Fact::QueryRank)?.filter(|&rank| rank > 0),
+        growth: keys.number(Fact::YarnLogMultiplier)?.unwrap_or(0.0),
+    }))
 }
 
 fn experts(keys: &Keys<'_>, ffn_size: usize) -> Result<Option<ExpertFacts>, FormatError> {
@@ -260,7 +289,12 @@ fn router(keys: &Keys<'_>) -> Result<Router, FormatError> {
         Some(other) => return Err(keys.unsupported(keys.of(Fact::Scores), format!("is {other}"))),
     };
     let tolerance = keys.number(Fact::RouterJitter)?.map_or(own.tolerance, |jitter| 2.0 * jitter as f32);
-    Ok(Router { scores, tolerance, ..own })
+    // Files do not say how groups are ranked; models with other scores than their family's rank them as others do.
+    let rank = match scores {
+        Scores::Sigmoid => GroupRank::TwoBest,
+        Scores::Softmax | Scores::SparseMixer => GroupRank::Best,
+    };
+    Ok(Router { scores, tolerance, rank: if scores == own.scores { own.rank } else { rank }, ..own })
 }
 
 /// The number of layers after the last one, which predict further tokens.
@@ -430,6 +464,10 @@ fn rope_scaling(
 
 /// `None` means the value that YaRN derives from the factor.
 fn yarn_attention_factor(keys: &Keys<'_>, factor: f64, extra: f64) -> Result<Option<f64>, FormatError> {
+    // With latent attention, the multiplier is one of scores.
+    if keys.card.rule(Fact::LatentSize).is_some() {
+        return Ok(Some(extra));
+    }
     let own = 0.1 * factor.ln() + 1.0;
     let divisor = keys.nonzero_fact(Fact::YarnLogMultiplier)?;
     Ok(match divisor {

@@ -11,7 +11,7 @@ use akunu_format::{
     FormatError, Gguf, Loading, Metadata, Region, TensorInfo, index_names, refuse_misaligned,
 };
 
-use crate::{ModelConfig, RopeFactors, WeightProvider, names};
+use crate::{Card, ModelConfig, RopeFactors, WeightProvider, latent, names};
 
 /// A GGUF container with its configuration: runnable, as far as the file itself can tell.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub struct GgufModel {
     config: ModelConfig,
     tensors: Vec<TensorInfo>,
     by_name: HashMap<String, usize>,
+    /// Of the file, and of what is made from it.
+    regions: Vec<Region>,
 }
 
 impl GgufModel {
@@ -53,10 +55,14 @@ impl GgufModel {
         let config = ModelConfig { left_out, ..config };
         let mut tensors = names::split_fused(gguf.tensors(), &config)?;
         tensors.retain(|tensor| !ROPE_FACTORS.contains(&tensor.name.as_str()));
+        let mut regions = gguf.regions().to_vec();
+        refuse_misaligned(&tensors, &regions)?;
+        if let Some(card) = Card::find(&config.architecture) {
+            latent::take_apart(&mut tensors, &mut regions, card, &config)?;
+        }
         let by_name = index_names(&tensors)?;
         names::refuse_unknown(&tensors, &config)?;
-        refuse_misaligned(&tensors, gguf.regions())?;
-        Ok(GgufModel { gguf, config, tensors, by_name })
+        Ok(GgufModel { gguf, config, tensors, by_name, regions })
     }
 
     pub fn gguf(&self) -> &Gguf {
@@ -82,7 +88,7 @@ impl WeightProvider for GgufModel {
     }
 
     fn regions(&self) -> &[Region] {
-        self.gguf.regions()
+        &self.regions
     }
 
     fn metadata(&self) -> Option<&Metadata> {

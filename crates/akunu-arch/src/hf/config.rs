@@ -9,7 +9,7 @@ use akunu_format::{FormatError, TensorInfo, printable};
 use super::rope;
 use crate::facts::Fact;
 use crate::{
-    Activation, Card, EncoderFacts, ExpertFacts, HfKind, ModelConfig, Router, Sliding, Source,
+    Activation, Card, EncoderFacts, ExpertFacts, HfKind, LatentFacts, ModelConfig, Router, Sliding, Source,
     SuggestedSampling, Window, WindowPattern,
 };
 
@@ -214,7 +214,11 @@ pub(super) fn model_config(
     }
     let ffn_size = ffn_size(&fields, hidden_size)?;
     let context_length = fields.required(Fact::ContextLength)?.saturating_sub(padding_positions(&fields)?);
-    let head_dim = head_dim(&fields, hidden_size, head_count)?;
+    let latent = latent(&fields)?;
+    let head_dim = match &latent {
+        Some(latent) => latent.size.saturating_add(fields.required(Fact::RopeDims)?),
+        None => head_dim(&fields, hidden_size, head_count)?,
+    };
     let mut rope = rope::rope(&fields, head_dim, context_length)?;
     if !fields.card.rotary {
         rope.dims = 0;
@@ -229,7 +233,7 @@ pub(super) fn model_config(
         layer_count,
         ffn_size,
         head_count,
-        kv_head_count: kv_head_count(&fields, head_count)?,
+        kv_head_count: if latent.is_some() { 1 } else { kv_head_count(&fields, head_count)? },
         head_dim,
         norm_epsilon: fields.number(Fact::NormEpsilon)?.ok_or_else(|| fields.missing(Fact::NormEpsilon))?
             as f32,
@@ -247,6 +251,7 @@ pub(super) fn model_config(
         bidirectional: fields.card.bidirectional || text.bool(BIDIRECTIONAL)? == Some(true),
         embedding: super::classifier::classifier_facts(&fields, tensors)?,
         experts: experts(&fields, ffn_size)?,
+        latent,
         encoder: encoder(&fields, generation)?,
         alignment_heads: generation
             .map_or(Ok(Vec::new()), |generation| alignment_heads(&fields, generation))?,
@@ -260,7 +265,8 @@ pub(super) fn model_config(
     config.check(CONFIG, tensors)?;
     fields.refuse_missing_field(&[Fact::FfnSize], config.ffn_size, cols(tensors, "blk.0.ffn_down.weight"))?;
     // Absent sizes are derived from present ones, so only one of these can be wrong because it is absent.
-    let (q, kv) = (config.head_count * config.head_dim, config.kv_head_count * config.head_dim);
+    let values = config.latent.map_or(config.head_dim, |latent| latent.values);
+    let (q, kv) = (config.head_count * values, config.kv_head_count * config.head_dim);
     fields.refuse_missing_field(
         &[Fact::HeadCount, Fact::HeadDim],
         q,
@@ -282,7 +288,11 @@ fn experts(fields: &Fields<'_>, ffn_size: usize) -> Result<Option<ExpertFacts>, 
     let Some(count) = fields.count(Fact::ExpertCount)?.filter(|&count| count > 0) else { return Ok(None) };
     let ffn_size = fields.count(Fact::ExpertFfnSize)?.unwrap_or(ffn_size);
     let (shared, shared_size) = (fields.count(Fact::SharedExperts)?, fields.count(Fact::SharedFfnSize)?);
-    let own = fields.card.router;
+    let own = fields.kind.router.unwrap_or(fields.card.router);
+    let groups =
+        [fields.count(Fact::ExpertGroups)?.unwrap_or(1), fields.count(Fact::ExpertGroupsUsed)?.unwrap_or(1)];
+    let method = fields.kind.ungrouped.map_or(Ok(None), |(field, _)| fields.text.str(field))?;
+    let is_ungrouped = |(_, values): (_, &[&str])| method.is_some_and(|method| values.contains(&method));
     let tolerance = fields.number(Fact::RouterJitter)?.map_or(own.tolerance, |jitter| 2.0 * jitter as f32);
     Ok(Some(ExpertFacts {
         count,
@@ -291,11 +301,21 @@ fn experts(fields: &Fields<'_>, ffn_size: usize) -> Result<Option<ExpertFacts>, 
         shared_ffn_size: ExpertFacts::shared_size(shared_size, shared, ffn_size),
         normalised: fields.flag(Fact::NormalisedShares)?,
         scale: fields.number(Fact::ShareScale)?.unwrap_or(1.0) as f32,
-        groups: [
-            fields.count(Fact::ExpertGroups)?.unwrap_or(1),
-            fields.count(Fact::ExpertGroupsUsed)?.unwrap_or(1),
-        ],
+        groups: if fields.kind.ungrouped.is_some_and(is_ungrouped) { [1, 1] } else { groups },
         router: Router { tolerance, ..own },
+    }))
+}
+
+fn latent(fields: &Fields<'_>) -> Result<Option<LatentFacts>, FormatError> {
+    if fields.card.rule(Fact::LatentSize).is_none() {
+        return Ok(None);
+    }
+    Ok(Some(LatentFacts {
+        size: fields.required(Fact::LatentSize)?,
+        plain: fields.required(Fact::PlainKeySize)?,
+        values: fields.required(Fact::ValueSize)?,
+        query_rank: fields.count_unless_null(Fact::QueryRank)?,
+        growth: rope::score_growth(&fields.text)?,
     }))
 }
 

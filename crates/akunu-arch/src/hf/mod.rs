@@ -81,6 +81,7 @@ impl SafeTensorsModel {
         cut_padding(&mut stored, padding)?;
         let config = config::model_config(root, generation.as_ref(), name, &stored)?;
         ungroup::ungroup(&mut stored, &mut regions, card, &config)?;
+        crate::latent::take_apart(&mut stored, &mut regions, card, &config)?;
         let tensors = names::split_fused(&stored, &config)?;
         let by_name = index_names(&tensors)?;
         names::refuse_unknown(&tensors, &config)?;

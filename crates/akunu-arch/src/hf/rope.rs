@@ -12,10 +12,7 @@ pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Resu
     let text = &fields.text;
     // Sliding-window layers have a separate base even if the file does not state it.
     let two_bases = fields.kind.default(Fact::LocalRopeBase).is_some();
-    let parameters = match text.object("rope_parameters")? {
-        Some(parameters) => Some(parameters),
-        None => text.object("rope_scaling")?,
-    };
+    let parameters = parameters(text)?;
     let nested = |kind: &str| parameters.as_ref().map_or(Ok(None), |all| all.object(kind));
     let (full, sliding) = (nested("full_attention")?, nested("sliding_attention")?);
     let is_nested = full.is_some() || sliding.is_some();
@@ -59,6 +56,20 @@ pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Resu
         return Err(wrong(part_key, problem));
     }
     Ok(Rope { dims, base, local_base, scaling, query_scaling, factors })
+}
+
+fn parameters<'a>(text: &Json<'a>) -> Result<Option<Json<'a>>, FormatError> {
+    match text.object("rope_parameters")? {
+        Some(parameters) => Ok(Some(parameters)),
+        None => text.object("rope_scaling"),
+    }
+}
+
+/// [`crate::LatentFacts::growth`]; 0 without YaRN.
+pub(super) fn score_growth(text: &Json<'_>) -> Result<f64, FormatError> {
+    let Some(parameters) = parameters(text)? else { return Ok(0.0) };
+    let is_yarn = parameters.str(kind_key(&parameters))? == Some("yarn");
+    Ok(if is_yarn { parameters.f64("mscale_all_dim")?.unwrap_or(0.0) } else { 0.0 })
 }
 
 /// RoPE base if neither the file nor the card states one.

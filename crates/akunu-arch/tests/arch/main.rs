@@ -5,6 +5,7 @@ mod gguf_config;
 mod growth;
 mod hearing;
 mod hf_config;
+mod latent;
 mod mlx;
 mod open_model;
 mod quantised;

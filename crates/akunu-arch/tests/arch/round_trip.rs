@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 use akunu_arch::convert::{Conversion, ConvertOptions};
 use akunu_arch::tensors::{Kind, Part};
 use akunu_arch::{
-    Card, GgufModel, ModelConfig, QueryScaling, Rope, RopeFactors, RopeScaling, RopeStyle, Source,
-    WeightProvider, Window, WindowPattern, open_model,
+    Card, GgufModel, LatentFacts, ModelConfig, QueryScaling, Rope, RopeFactors, RopeScaling, RopeStyle,
+    Source, WeightProvider, Window, WindowPattern, open_model,
 };
 use akunu_format::blocks::dequantize_row;
 use akunu_format::quantise::Mix;
@@ -101,6 +101,11 @@ fn facts(card: &Card, config: &ModelConfig) -> ModelConfig {
         },
         unrotated: (0..config.layer_count).map(|layer| !config.rotates(layer)).collect(),
         activation: Some(config.activation.unwrap_or(card.activation)),
+        latent: config.latent.map(|latent| LatentFacts {
+            // GGUF has a tenth of it.
+            growth: (latent.growth * 1e6).round() / 1e6,
+            ..latent
+        }),
         // GGUF files contain the language model only.
         encoder: None,
         left_out: None,

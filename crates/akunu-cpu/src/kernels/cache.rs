@@ -189,9 +189,23 @@ impl OpKernel for ops::KvShift {
             for moved in context.moves(o.moves) {
                 let (from, to, len) = (moved.from as usize, moved.to as usize, moved.len as usize);
                 let angles = shift_angles(f32s(o.frequencies), &p, from - to);
+                let Some(keys) = o.k_cache else {
+                    if context.part == 0 {
+                        let (rows, head) = (o.v_cache.0, (&raw mut (*context.scratch).q).cast::<f32>());
+                        let (dim, dims) = (p.head_dim as usize, p.rope_dims as usize);
+                        for i in 0..len {
+                            let [source, target] =
+                                [from + i, to + i].map(|at| cache.offset(0, cache.place(at)));
+                            cache.load::<V>(rows.add(source), head);
+                            rotate_key::<V>(head.add(dim - dims), op.style, dims, &angles);
+                            cache.store::<V>(head, rows.add(target));
+                        }
+                    }
+                    continue;
+                };
                 for head in context.share(p.kv_heads as usize) {
                     let offset = cache.offset(head, 0);
-                    let (keys, v) = (o.k_cache.0.add(offset), o.v_cache.0.add(offset));
+                    let (keys, v) = (keys.0.add(offset), o.v_cache.0.add(offset));
                     let (key, held) = (&raw mut (*context.scratch).head, &raw mut (*context.scratch).held);
                     for i in 0..len {
                         let (source, target) = (cache.place(from + i), cache.place(to + i));
@@ -243,9 +257,11 @@ impl OpKernel for ops::KvCopy {
                 let (from, to, len) = (moved.from as usize, moved.to as usize, moved.len as usize);
                 for head in context.share(p.kv_heads as usize) {
                     let offset = cache.offset(head, 0);
-                    let (keys, v) = (o.k_cache.0.add(offset), o.v_cache.0.add(offset));
-                    let held = &raw mut (*context.scratch).held;
-                    cache.copy_keys(keys, held.cast(), [from, to], len);
+                    let v = o.v_cache.0.add(offset);
+                    if let Some(keys) = o.k_cache {
+                        let held = &raw mut (*context.scratch).held;
+                        cache.copy_keys(keys.0.add(offset), held.cast(), [from, to], len);
+                    }
                     let (source, target) = (v.add(from * cache.row), v.add(to * cache.row));
                     source.copy_to_nonoverlapping(target, len * cache.row);
                 }

@@ -5,6 +5,7 @@ pub(crate) mod cache;
 pub(crate) mod experts;
 mod head_scores;
 mod keys;
+pub(crate) mod latent;
 pub(crate) mod matrix;
 pub(crate) mod norm;
 pub(crate) mod rope;

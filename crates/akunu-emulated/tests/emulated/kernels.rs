@@ -12,7 +12,7 @@
 use std::collections::HashSet;
 
 use akunu_device_testing::attention::{self, Seen};
-use akunu_device_testing::{Case, Spec, asking, cache, experts, folded, halves, matrices, rows};
+use akunu_device_testing::{Case, Spec, asking, cache, experts, folded, halves, latent, matrices, rows};
 use akunu_emulated::{Emulator, skipped};
 use akunu_kernels::{Cover, Function, Work, emulated_text, launches, repack, weights};
 use akunu_plan::ops;
@@ -312,6 +312,12 @@ fn products_with_a_part_in_norms_are_near_the_reference() {
 #[test]
 fn attention_that_rotates_its_heads_is_near_the_reference() {
     check_all(folded::attention());
+}
+
+#[test]
+fn latent_attention_is_near_the_reference() {
+    check_all(latent::writes());
+    check_cases(latent::latent().into_iter().map(|case| (case.kernel.name(), case)));
 }
 
 #[test]

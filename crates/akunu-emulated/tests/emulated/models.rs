@@ -365,6 +365,7 @@ fn models_verify_as_the_cuda_device_and_chains_are_its_steps() {
         "mlx/llama-mixed",
         "models/mixtral",
         "models/qwen3-moe-hd64",
+        "models/deepseek-v3-hd32",
     ];
     for (i, path) in some_of(paths.into_iter().enumerate(), 3) {
         let model = open_model(&root().join("testdata").join(path)).unwrap();

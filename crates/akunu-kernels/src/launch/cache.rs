@@ -1,7 +1,8 @@
 //! Kernels that access the KV cache, and argmax.
 
 use akunu_plan::ops::{
-    ArgmaxParams, Attention, AttentionParams, HeadScoresParams, KvMoveParams, RopeKv, RopeKvParams,
+    ArgmaxParams, Attention, AttentionParams, HeadScoresParams, KvCopy, KvMoveParams, KvShift, RopeKv,
+    RopeKvParams,
 };
 use akunu_plan::{KvType, OutputForms, Rope, RopeStyle, RowSet};
 
@@ -16,8 +17,8 @@ mod tiles;
 
 use tensor::FEW_ROWS;
 
-static KV: Source = source!("kv.h");
-static ROPE: Source = source!("rope.h");
+pub(super) static KV: Source = source!("kv.h");
+pub(super) static ROPE: Source = source!("rope.h");
 static ROPE_KV: Source = source!("rope_kv.h");
 static KV_WRITE: Source = source!("kv_write.h");
 static RANGE_REDUCTION: Source = source!("range_reduction.h");
@@ -36,7 +37,7 @@ const MOST_PARTS: u32 = 32;
 const THREADS: u32 = 256;
 
 /// The kernels' KV_TYPE.
-fn kv_number(kv: KvType) -> u32 {
+pub(super) fn kv_number(kv: KvType) -> u32 {
     match kv {
         KvType::F32 => 0,
         KvType::F16 => 1,
@@ -52,7 +53,7 @@ impl LaunchBuilder {
             .style(rope.style)
     }
 
-    fn style(self, style: Option<RopeStyle>) -> LaunchBuilder {
+    pub(super) fn style(self, style: Option<RopeStyle>) -> LaunchBuilder {
         self.constants([("STYLE", u32::from(style == Some(RopeStyle::Interleaved)))])
     }
 }
@@ -282,21 +283,22 @@ impl Shape<'_> {
             .variant([("BLOCK", p.block)])
     }
 
-    pub(super) fn kv_shift(&self, style: RopeStyle, kv: KvType) -> Launch {
+    pub(super) fn kv_shift(&self, KvShift { style, kv, latent, .. }: KvShift) -> Launch {
         const SIMDS: u32 = 8;
         let p: KvMoveParams = self.command.params();
         self.kv_move("kv_shift", vec![&RANGE_REDUCTION, &KV, &ROPE, &KV_SHIFT], kv)
             .style(Some(style))
+            .constants([("LATENT_ROWS", u32::from(latent))])
             .shared(SIMDS * p.head_dim * 4)
-            .over([p.kv_heads, 2, 1], SIMDS * 32)
+            .over([p.kv_heads, if latent { 1 } else { 2 }, 1], SIMDS * 32)
     }
 
-    pub(super) fn kv_copy(&self, kv: KvType) -> Launch {
+    pub(super) fn kv_copy(&self, KvCopy { kv, latent }: KvCopy) -> Launch {
         const PARTS: u32 = 16;
         let p: KvMoveParams = self.command.params();
         self.kv_move("kv_copy", vec![&KV, &KV_COPY], kv)
-            .constants([("PARTS", PARTS)])
-            .over([p.kv_heads, 2, PARTS], 256)
+            .constants([("PARTS", PARTS), ("LATENT_ROWS", u32::from(latent))])
+            .over([p.kv_heads, if latent { 1 } else { 2 }, PARTS], 256)
     }
 
     pub(super) fn argmax(&self) -> Launch {

@@ -11,7 +11,7 @@ use crate::function::source;
 
 use super::{Launch, LaunchBuilder, MissingKernel, Shape};
 
-static ROWS: Source = source!("rows.h");
+pub(super) static ROWS: Source = source!("rows.h");
 static ACTIVATION: Source = source!("activation.h");
 static RANGE_REDUCTION: Source = source!("range_reduction.h");
 static ANGLES: Source = source!("angles.h");

@@ -88,6 +88,11 @@ fn params() -> Vec<Layout> {
         }
         ArgmaxParams { vocab: u32, advance: u32 }
         SampleParams { vocab: u32, advance: u32 }
+        LatentKvParams { latent: u32, rope_dims: u32, positions: u32, block: u32, epsilon: f32 }
+        HeadsApartParams { heads: u32, stride: u32, dim: u32 }
+        LatentQueriesParams { heads: u32, latent: u32, plain: u32, rope_dims: u32 }
+        LatentAttentionParams { heads: u32, latent: u32, rope_dims: u32, positions: u32, block: u32, scale: f32 }
+        HeadsTogetherParams { heads: u32, dim: u32 }
         KvMoveParams { kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32, block: u32 }
     }
 }

@@ -2,7 +2,7 @@
 //! of rows.
 
 use akunu_arch::tower::{Attention, Block, BlockKind, FeedForwardKind, QkNorm, Rotation, State, Tower};
-use akunu_arch::{Activation, ModelConfig, RopeStyle};
+use akunu_arch::{Activation, MAX_EXPERTS, ModelConfig, RopeStyle};
 
 use super::graph::{
     Action, Attend, Columns, Graph, HeadRotation, Heads, InputOrder, Part, PositionBias, Product,
@@ -111,6 +111,9 @@ impl<'a, 'w> Blocks<'a, 'w> {
                 }
                 BlockKind::Attend { x, attention } => {
                     self.attend(block.layer.unwrap_or(0), self.state(*x), *attention)?
+                }
+                BlockKind::AttendLatent { x } => {
+                    self.attend_latent(block.layer.unwrap_or(0), self.state(*x))?
                 }
                 BlockKind::Feed { x, kind } => self.feed(block.layer.unwrap_or(0), self.state(*x), *kind)?,
                 BlockKind::Experts { x } => self.experts(block.layer.unwrap_or(0), self.state(*x))?,
@@ -287,6 +290,75 @@ impl<'a, 'w> Blocks<'a, 'w> {
         self.project(layer, attended, ["attn_output", "attn_output"], config.hidden_size)
     }
 
+    /// The queries of each head are multiplied by the matrix of its keys, attend to latent rows, and what they find is
+    /// multiplied by the matrix of its values.
+    fn attend_latent(&mut self, layer: usize, x: Value) -> Result<Value, PlanError> {
+        let config = self.config;
+        let (Some(latent), Some(&angles)) = (config.latent, self.angles.first()) else {
+            return Err(PlanError::Unsupported("latent attention without its sizes, or without RoPE".into()));
+        };
+        let (heads, rope) = (config.head_count, config.rope.dims);
+        if heads > MAX_EXPERTS {
+            return Err(PlanError::Unsupported(format!(
+                "latent attention of {heads} heads; at most {MAX_EXPERTS} are supported"
+            )));
+        }
+        let of_layer = |part: &str| format!("{}blk.{layer}.{part}.weight", self.prefix);
+        let label = |part: &str| format!("layer.{layer}.{part}");
+
+        let (q_a, q_norm, kv_norm) =
+            (of_layer("attn_q_a"), of_layer("attn_q_a_norm"), of_layer("attn_kv_a_norm"));
+        let mut q_in = (x, "attn_q", "q");
+        if self.tensors.has(&q_a) {
+            let rank = latent.query_rank.unwrap_or(0);
+            let part = self.part(layer, "attn_q_a", "q_a", [rank, self.graph.cols(x)])?;
+            let made = self.graph.value("q_a", rank, RowSet::All);
+            self.product(x, part, Columns { of: made, first: 0 });
+            let norm = self.tensors.norm(&q_norm, &[rank])?;
+            let out = self.graph.value("q_a_normed", rank, RowSet::All);
+            self.graph.push(label("q_a_norm"), Action::Norm { norm, x: made, rows: RowSet::All, out });
+            q_in = (out, "attn_q_b", "q_b");
+        }
+        let (from, tensor, name) = q_in;
+        let size = heads * (latent.plain + rope);
+        let part = self.part(layer, tensor, name, [size, self.graph.cols(from)])?;
+        let heads_q = self.graph.value("q_heads", size, RowSet::All);
+        self.product(from, part, Columns { of: heads_q, first: 0 });
+
+        let part = self.part(layer, "attn_kv_a_mqa", "kv_a", [latent.size + rope, self.graph.cols(x)])?;
+        let made = self.graph.value("kv_a", latent.size + rope, RowSet::All);
+        self.product(x, part, Columns { of: made, first: 0 });
+        let norm = self.tensors.norm(&kv_norm, &[latent.size])?;
+        self.graph.push(label("latent_kv"), Action::LatentKv { layer, norm, x: made, angles });
+
+        let keys = self.head_part(layer, "k_b", [heads, latent.size, latent.plain])?;
+        let values = self.head_part(layer, "v_b", [heads, latent.values, latent.size])?;
+        let each = RowCount::Times(heads);
+        let apart = self.graph.counted("heads_apart", latent.plain, each);
+        let starts = self.graph.counted("head_starts", heads + 1, RowCount::One);
+        let sorted = Sorted { count: heads, top: heads, starts };
+        self.graph.push(label("heads_apart"), Action::HeadsApart { x: heads_q, out: apart, sorted });
+        let absorbed = self.graph.counted("q_latent", latent.size, each);
+        self.graph.push(label("k_b"), Action::ExpertProduct { x: apart, sorted, part: keys, out: absorbed });
+        let q = self.graph.value("q", heads * (latent.size + rope), RowSet::All);
+        let queries = Action::LatentQueries { x: absorbed, q: heads_q, angles, out: q };
+        self.graph.push(label("latent_queries"), queries);
+        let found = self.graph.counted("attn_latent", latent.size, each);
+        self.graph.push(label("attention"), Action::LatentAttend { layer, q, out: found });
+        let made = self.graph.counted("attn_heads", latent.values, each);
+        self.graph.push(label("v_b"), Action::ExpertProduct { x: found, sorted, part: values, out: made });
+        let attended = self.graph.value("attn", heads * latent.values, RowSet::All);
+        let together = Action::HeadsTogether { x: made, heads, out: attended };
+        self.graph.push(label("heads_together"), together);
+        self.project(layer, attended, ["attn_output", "attn_output"], config.hidden_size)
+    }
+
+    /// A matrix for each head, one after the other.
+    fn head_part(&mut self, layer: usize, name: &str, shape: [usize; 3]) -> Result<Part, PlanError> {
+        let label = format!("layer.{layer}.{name}");
+        self.tensors.stacked(&format!("{}blk.{layer}.attn_{name}", self.prefix), label, shape)
+    }
+
     fn attend_across(&mut self, layer: usize, x: Value) -> Result<Value, PlanError> {
         let config = self.config;
         let heads = Heads::of(config);
@@ -450,7 +522,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             return Err(PlanError::Unsupported(problem));
         }
         let sorted_x = self.graph.counted("sorted", inputs, RowCount::Times(top));
-        let sorted = Sorted { experts, starts: self.graph.counted("starts", count + 1, RowCount::One) };
+        let sorted = Sorted { count, top, starts: self.graph.counted("starts", count + 1, RowCount::One) };
         let places = self.graph.value("places", top, RowSet::All);
         let readers = vec![gate.matrix.dtype];
         self.graph.push(label("gather"), Action::Gather { picks, x, readers, out: sorted_x, sorted, places });

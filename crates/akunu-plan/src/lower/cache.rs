@@ -34,7 +34,8 @@ pub(super) fn caches(
         .ok_or_else(|| PlanError::Unsupported(TOO_MANY_POSITIONS.into()))?;
     let windows = || (0..config.layer_count).filter_map(|layer| arch.layer_window(config, layer));
     let (sliding, window) = (windows().count(), windows().max().unwrap_or(0));
-    let bytes_of = |layers: usize| size(&[2, layers, config.kv_head_count, block, row]);
+    let parts = if config.latent.is_some() { 1 } else { 2 };
+    let bytes_of = |layers: usize| size(&[parts, layers, config.kv_head_count, block, row]);
     let sizes = Sizes {
         whole: bytes_of(config.layer_count - sliding)?,
         sliding: bytes_of(sliding)?,
@@ -60,7 +61,12 @@ pub(super) fn caches(
         let layer_bytes = size(&[config.kv_head_count, positions as usize, row])?;
         let bytes = layer_bytes.checked_mul(layers as u64).ok_or_else(too_large)?;
         let table_bytes = size(&[(logical / block) as usize, 4])?;
-        let [k, v] = ["k", "v"].map(|part| buffers.add(format!("{prefix}{part}"), bytes, BufferKind::Kv));
+        let mut add = |part: &str| buffers.add(format!("{prefix}{part}"), bytes, BufferKind::Kv);
+        // Latent rows are keys and values at once.
+        let [k, v] = match config.latent {
+            Some(_) => [add("latent"); 2],
+            None => ["k", "v"].map(add),
+        };
         let table = buffers.add(format!("{prefix}blocks"), table_bytes, BufferKind::Io);
         let (blocks, alignment) = (Some(table), block);
         let layout =

@@ -12,8 +12,9 @@ pub(super) fn kv_shift(
     kind: PassKind,
     buffers: &mut Buffers,
 ) -> Result<DispatchTable, PlanError> {
-    let paged = context.kv.blocks.is_some();
-    let op = KvShift { style: context.arch.rope_style(context.config), kv: context.options.kv, paged };
+    let (paged, latent) = (context.kv.blocks.is_some(), context.config.latent.is_some());
+    let op =
+        KvShift { style: context.arch.rope_style(context.config), kv: context.options.kv, paged, latent };
     let bounds = MoveBounds { kind: MoveKind::Shift, positions: context.kv.logical };
     build(context, kind, bounds, buffers, |layer, io| {
         let (kv, k_cache, v_cache) = context.cache(layer);
@@ -24,7 +25,7 @@ pub(super) fn kv_shift(
         let moves = Moves(io.rows.into());
         let rope_dims = if rotates { context.config.rope.dims as u32 } else { 0 };
         let params = KvMoveParams { rope_dims, block: kv.block, ..params(context, &kv) };
-        let blocks = kv.table();
+        let (blocks, k_cache) = (kv.table(), (!latent).then_some(k_cache));
         op.command(KvShiftOperands { k_cache, v_cache, frequencies, moves, blocks }, params)
     })
 }
@@ -34,11 +35,13 @@ pub(super) fn kv_copy(
     kind: PassKind,
     buffers: &mut Buffers,
 ) -> Result<DispatchTable, PlanError> {
-    let op = KvCopy { kv: context.options.kv };
+    let latent = context.config.latent.is_some();
+    let op = KvCopy { kv: context.options.kv, latent };
     let kv = context.windows.filter(|_| slides(context, kind)).unwrap_or(context.kv);
     let bounds = MoveBounds { kind: MoveKind::Copy, positions: kv.positions };
     build(context, kind, bounds, buffers, |layer, io| {
         let (kv, k_cache, v_cache) = context.cache(layer);
+        let k_cache = (!latent).then_some(k_cache);
         op.command(KvCopyOperands { k_cache, v_cache, moves: Moves(io.rows.into()) }, params(context, &kv))
     })
 }

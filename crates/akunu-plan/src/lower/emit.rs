@@ -64,7 +64,7 @@ impl Emitter<'_> {
         }
     }
 
-    fn push(&mut self, label: impl Into<String>, command: DispatchCommand) {
+    pub(super) fn push(&mut self, label: impl Into<String>, command: DispatchCommand) {
         self.commands.push(command);
         self.labels.push(label.into());
     }
@@ -196,8 +196,8 @@ impl Emitter<'_> {
                 };
                 let params = GatherParams {
                     cols: self.cols(*x),
-                    experts: sorted.experts.count as u32,
-                    top: sorted.experts.used as u32,
+                    experts: sorted.count as u32,
+                    top: sorted.top as u32,
                 };
                 self.push(label, Gather { form }.command(operands, params));
             }
@@ -269,6 +269,11 @@ impl Emitter<'_> {
                 self.rope_kv(label, (*layer, *heads), rotation, (*qkv, unfinished.as_ref(), *q));
             }
             Action::Attend(attend) => self.attend(label, attend),
+            Action::LatentKv { .. }
+            | Action::HeadsApart { .. }
+            | Action::LatentQueries { .. }
+            | Action::LatentAttend { .. }
+            | Action::HeadsTogether { .. } => self.latent(label, action),
             Action::HeadScores { layer, head, q, out } => {
                 let context = self.shape.context;
                 let (across, heads) = (self.across(), Heads::of(context.config));
@@ -617,12 +622,12 @@ impl Emitter<'_> {
         ExpertParams {
             inputs: self.cols(x),
             outputs: self.cols(out),
-            experts: sorted.experts.count as u32,
-            top: sorted.experts.used as u32,
+            experts: sorted.count as u32,
+            top: sorted.top as u32,
         }
     }
 
-    fn cols(&self, value: Value) -> u32 {
+    pub(super) fn cols(&self, value: Value) -> u32 {
         self.graph.cols(value) as u32
     }
 
@@ -656,15 +661,15 @@ impl Emitter<'_> {
         Rows(across.into())
     }
 
-    fn rows(&self) -> Rows<Binding> {
+    pub(super) fn rows(&self) -> Rows<Binding> {
         Rows(self.io.rows.into())
     }
 
-    fn f32s(&self, value: Value) -> F32<Binding> {
+    pub(super) fn f32s(&self, value: Value) -> F32<Binding> {
         F32(need(self.places[&value].f32, "f32", value).into())
     }
 
-    fn indices(&self, value: Value) -> Indices<Binding> {
+    pub(super) fn indices(&self, value: Value) -> Indices<Binding> {
         let F32(binding) = self.f32s(value);
         Indices(binding)
     }
@@ -708,7 +713,7 @@ impl Emitter<'_> {
     }
 
     /// The bindings of these forms.
-    fn bind_forms(&self, forms: OutputForms, value: Value) -> Forms<Binding> {
+    pub(super) fn bind_forms(&self, forms: OutputForms, value: Value) -> Forms<Binding> {
         let Placed { f32, q8, .. } = self.places[&value];
         Forms {
             f32: forms.f32().then(|| F32(need(f32, "f32", value).into())),

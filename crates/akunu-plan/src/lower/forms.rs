@@ -38,6 +38,9 @@ impl Shape<'_> {
             | Action::GluProduct { .. }
             | Action::ExpertGlu { .. } => wanted,
             Action::Gather { out, .. } if *out == value => wanted,
+            Action::HeadsApart { out, .. } if *out == value => wanted,
+            // Products that multiply in f16 have it rounded with a scale for each row.
+            Action::LatentAttend { .. } | Action::HeadsTogether { .. } if !wanted.f16() => wanted,
             Action::Product(product) if product.leaves_f16 => OutputForms::F16,
             Action::Product(product) if product.defers.is_some_and(|defers| defers.normed == value) => wanted,
             Action::Attend(attend) if self.attention_writes(attend.heads, wanted) => wanted,

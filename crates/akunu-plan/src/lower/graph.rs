@@ -203,7 +203,9 @@ impl Heads {
 /// Rows that are sorted by expert.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sorted {
-    pub experts: ExpertFacts,
+    /// Experts, and how many of them each row is sorted to.
+    pub count: usize,
+    pub top: usize,
     /// Where the rows of each expert begin.
     pub starts: Value,
 }
@@ -410,6 +412,38 @@ pub(super) enum Action {
         q: Option<Value>,
     },
     Attend(Attend),
+    /// Writes rows of a latent cache: the first columns of `x` normalized, the others rotated.
+    LatentKv {
+        layer: usize,
+        norm: Norm,
+        x: Value,
+        angles: Value,
+    },
+    /// The first columns of each head of `x`, sorted by head.
+    HeadsApart {
+        x: Value,
+        out: Value,
+        sorted: Sorted,
+    },
+    /// The queries of latent attention: `x` is sorted by head, and the ends of the heads of `q` are rotated.
+    LatentQueries {
+        x: Value,
+        q: Value,
+        angles: Value,
+        out: Value,
+    },
+    /// Attention to a latent cache, sorted by head.
+    LatentAttend {
+        layer: usize,
+        q: Value,
+        out: Value,
+    },
+    /// Rows of all heads, of what is sorted by head.
+    HeadsTogether {
+        x: Value,
+        heads: usize,
+        out: Value,
+    },
     /// The scores of one head's attention to the encoder's states.
     HeadScores {
         layer: usize,
@@ -533,7 +567,10 @@ impl Action {
                 let angles = attend.rotation.and_then(|rotation| rotation.angles());
                 [attend.q].into_iter().chain(angles).map(f32).collect()
             }
-            Action::HeadScores { q, .. } => vec![f32(*q)],
+            Action::HeadScores { q, .. } | Action::LatentAttend { q, .. } => vec![f32(*q)],
+            Action::LatentKv { x, angles, .. } => vec![f32(*x), f32(*angles)],
+            Action::HeadsApart { x, .. } | Action::HeadsTogether { x, .. } => vec![f32(*x)],
+            Action::LatentQueries { x, q, angles, .. } => vec![f32(*x), f32(*q), f32(*angles)],
             Action::Argmax { logits, .. } => vec![f32(*logits)],
         }
     }
@@ -564,7 +601,11 @@ impl Action {
             Action::HeadNorm { out, .. } | Action::HeadScores { out, .. } => vec![out.of],
             Action::RopeKv { q, .. } => q.iter().copied().collect(),
             Action::Attend(attend) => vec![attend.out],
-            Action::Argmax { .. } | Action::AcrossRows => vec![],
+            Action::HeadsApart { out, sorted, .. } => vec![*out, sorted.starts],
+            Action::LatentQueries { out, .. }
+            | Action::LatentAttend { out, .. }
+            | Action::HeadsTogether { out, .. } => vec![*out],
+            Action::Argmax { .. } | Action::AcrossRows | Action::LatentKv { .. } => vec![],
         }
     }
 }

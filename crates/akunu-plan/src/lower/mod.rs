@@ -6,6 +6,7 @@ mod blocks;
 mod cache;
 mod cache_moves;
 mod emit;
+mod emit_latent;
 mod encode;
 mod forms;
 mod fuse;
@@ -66,7 +67,7 @@ struct Context<'a> {
 
 impl Context<'_> {
     fn attention_scale(&self) -> f32 {
-        self.config.attention_scale.unwrap_or(1.0 / (self.config.head_dim as f32).sqrt())
+        self.config.score_scale()
     }
 
     /// States of a window of audio; 0 without an encoder.

@@ -49,6 +49,7 @@ impl Model {
     /// The RoPE frequencies of a layer; `None` without RoPE.
     pub fn layer_frequencies(&self, layer: usize) -> Option<BufferId> {
         let rotation = self.tower.blocks.iter().find_map(|block| match &block.kind {
+            BlockKind::AttendLatent { .. } if block.layer == Some(layer) => Some(Rotation::Global),
             BlockKind::Attend { attention, .. } if block.layer == Some(layer) => attention.rotation,
             _ => None,
         })?;

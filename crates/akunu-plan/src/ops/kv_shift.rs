@@ -3,7 +3,7 @@
 use super::extent::{Counts, Extent, check_head, check_paged, f32s};
 use super::{Blocks, F32, Keys, Moves, Op, Values, operands, params};
 use crate::reference::{Bound, Cache, kv_load, kv_store, rotate};
-use crate::{Cost, KvType, Move, MoveKind, RopeStyle, position_bytes};
+use crate::{Cost, KvType, Move, MoveKind, RopeStyle, position_bytes, row_bytes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvShift {
@@ -11,6 +11,9 @@ pub struct KvShift {
     pub kv: KvType,
     /// Whether the cache is in blocks ([`crate::blocks`]).
     pub paged: bool,
+    /// Whether the cache is latent: rows that are keys and values at once, of which RoPE rotates the end
+    /// ([`super::LatentKv`]).
+    pub latent: bool,
 }
 
 params! {
@@ -20,7 +23,7 @@ params! {
 
 operands! {
     KvShiftOperands of KvShift as op {
-        k_cache: update Keys(op.kv),
+        k_cache: update Keys(op.kv) if !op.latent,
         v_cache: update Values(op.kv),
         frequencies: read F32,
         moves: read Moves(MoveKind::Shift),
@@ -34,7 +37,7 @@ impl Op for KvShift {
 
     fn name(self) -> String {
         let paged = if self.paged { "_paged" } else { "" };
-        format!("kv_shift_{}_{}{paged}", self.style.name(), self.kv.name())
+        format!("{}_shift_{}_{}{paged}", cache_name(self.latent), self.style.name(), self.kv.name())
     }
 
     fn extents(self, p: &KvMoveParams, counts: &Counts) -> Result<KvShiftOperands<Extent>, String> {
@@ -42,7 +45,7 @@ impl Op for KvShift {
         check_paged(self.paged, p.block)?;
         let cache = counts.cache(self.kv, p.kv_heads, p.head_dim, [p.positions, p.block])?;
         Ok(KvShiftOperands {
-            k_cache: cache.keys,
+            k_cache: (!self.latent).then_some(cache.keys),
             v_cache: cache.values,
             frequencies: f32s(1, p.rope_dims / 2),
             moves: counts.moves(),
@@ -52,7 +55,7 @@ impl Op for KvShift {
 
     fn move_cost(self, p: &KvMoveParams, moves: &[Move]) -> Cost {
         let moved: u64 = moves.iter().map(|moved| u64::from(moved.len)).sum();
-        Cost { kv_bytes: moved * position_bytes(self.kv, p.kv_heads, p.head_dim), ..Cost::default() }
+        Cost { kv_bytes: moved * moved_bytes(self.kv, p, self.latent), ..Cost::default() }
     }
 
     fn reference(self, mut bound: Bound<'_>) {
@@ -61,18 +64,22 @@ impl Op for KvShift {
         let dims = p.rope_dims as usize;
         let Move { from, to, len } = bound.moved(o.moves);
         let back = f64::from(from - to);
-        bound.write(o.k_cache.0, |bound, k| {
+        let first = if self.latent { p.head_dim as usize - dims } else { 0 };
+        let rotated = |bound: &Bound<'_>, bytes: &mut [u8]| {
             for head in 0..cache.kv_heads {
                 for position in 0..len as usize {
-                    let mut key = kv_load(self.kv, &k[cache.row(from, head, position)]);
-                    rotate(&mut key, self.style, dims, |i| {
+                    let mut key = kv_load(self.kv, &bytes[cache.row(from, head, position)]);
+                    let end = if self.latent { first + dims } else { key.len() };
+                    rotate(&mut key[first..end], self.style, dims, |i| {
                         let angle = -back * f64::from(bound.f32s(o.frequencies)[i]);
                         (angle.cos(), angle.sin())
                     });
-                    kv_store(self.kv, &key, &mut k[cache.row(to, head, position)]);
+                    kv_store(self.kv, &key, &mut bytes[cache.row(to, head, position)]);
                 }
             }
-        });
+        };
+        let Some(keys) = o.k_cache else { return bound.write(o.v_cache.0, rotated) };
+        bound.write(keys.0, rotated);
         bound.write(o.v_cache.0, |_, v| {
             for head in 0..cache.kv_heads {
                 for position in 0..len as usize {
@@ -81,5 +88,18 @@ impl Op for KvShift {
                 }
             }
         });
+    }
+}
+
+/// What names of ops begin with that move positions of a cache.
+pub(super) fn cache_name(latent: bool) -> &'static str {
+    if latent { "latent_kv" } else { "kv" }
+}
+
+/// Bytes of a position of a layer.
+pub(super) fn moved_bytes(kv: KvType, p: &KvMoveParams, latent: bool) -> u64 {
+    match latent {
+        true => row_bytes(kv.dtype(), p.head_dim),
+        false => position_bytes(kv, p.kv_heads, p.head_dim),
     }
 }

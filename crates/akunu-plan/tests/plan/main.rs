@@ -3,6 +3,7 @@ mod costs;
 mod encoders;
 mod experts;
 mod goldens;
+mod latent;
 mod listening;
 mod plans;
 mod tables;

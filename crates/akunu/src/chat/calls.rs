@@ -14,6 +14,12 @@ pub struct CallMarks {
     close: &'static str,
     /// What ends a name before its arguments, if only the arguments are JSON.
     between: &'static [&'static str],
+    /// What may precede a name there.
+    prefix: &'static str,
+    /// What may follow arguments before `close`.
+    fence: &'static str,
+    /// What is around all calls of an answer.
+    section: [&'static str; 2],
     /// The tags of calls that are not JSON.
     tags: Option<CallTags>,
     /// Calls may start an answer without a mark.
@@ -22,10 +28,20 @@ pub struct CallMarks {
     sign: &'static str,
 }
 
-const DEFAULT: CallMarks = CallMarks { open: "", close: "", between: &[], tags: None, bare: false, sign: "" };
+const DEFAULT: CallMarks = CallMarks {
+    open: "",
+    close: "",
+    between: &[],
+    prefix: "",
+    fence: "",
+    section: [""; 2],
+    tags: None,
+    bare: false,
+    sign: "",
+};
 
 /// The first family whose sign is in a template applies.
-const FAMILIES: [CallMarks; 11] = [
+const FAMILIES: [CallMarks; 13] = [
     // GLM.
     CallMarks {
         open: "<tool_call>",
@@ -75,6 +91,27 @@ const FAMILIES: [CallMarks; 11] = [
         sign: "<|call|>",
         ..DEFAULT
     },
+    // DeepSeek V3, R1 and V3.1; the former have the type of a call before its name, and arguments in a block of code.
+    CallMarks {
+        open: "<｜tool▁call▁begin｜>",
+        close: "<｜tool▁call▁end｜>",
+        between: &["<｜tool▁sep｜>", "```json", "\n"],
+        prefix: "function<｜tool▁sep｜>",
+        fence: "```",
+        section: ["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
+        sign: "<｜tool▁call▁begin｜>",
+        ..DEFAULT
+    },
+    // Kimi K2: names with the number of the call.
+    CallMarks {
+        open: "<|tool_call_begin|>",
+        close: "<|tool_call_end|>",
+        between: &[":", "<|tool_call_argument_begin|>"],
+        prefix: "functions.",
+        section: ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
+        sign: "<|tool_call_begin|>",
+        ..DEFAULT
+    },
     // Llama 3.
     CallMarks {
         open: "<|python_tag|>",
@@ -99,7 +136,8 @@ impl CallMarks {
 
     /// Whether the text is one of the marks.
     pub(crate) fn contain(&self, text: &str) -> bool {
-        !text.is_empty() && (text == self.open || text == self.close || self.between.contains(&text))
+        let of_calls = text == self.open || text == self.close || self.between.contains(&text);
+        !text.is_empty() && (of_calls || self.section.contains(&text))
     }
 }
 
@@ -154,6 +192,8 @@ enum State {
     },
     /// After a call.
     After,
+    /// After the mark that closes a call, where the mark that ends all calls may follow.
+    Closed,
 }
 
 /// Maximum bytes between a mark and the arguments, for a name and an id, and between two calls without marks.
@@ -203,11 +243,13 @@ impl CallReader {
             State::Text => {
                 let start = self.skip_space(0);
                 if let Some(at) = self.held[start..].find(self.marks.open).map(|at| start + at) {
-                    let text = if at > start { self.held[..at].trim_end().len() } else { 0 };
+                    let before = self.held[..at].trim_end();
+                    let before = before.strip_suffix(self.marks.section[0]).unwrap_or(before).trim_end();
+                    let text = if at > start { before.len() } else { 0 };
                     self.say(text, on_segment);
                     self.enter(State::Marked { mark: at - text + self.marks.open.len() });
                 } else {
-                    let certain = self.held.len() - overlap(&self.held, self.marks.open);
+                    let certain = self.held.len() - self.begun();
                     if certain > start {
                         self.say(self.held[..certain].trim_end().len(), on_segment);
                     }
@@ -246,8 +288,32 @@ impl CallReader {
                 }
             }
             State::After => return self.after(),
+            State::Closed => {
+                let end = self.marks.section[1];
+                let space = self.skip_space(0);
+                let rest = &self.held[space..];
+                if end.starts_with(rest) && end != rest {
+                    return false;
+                }
+                if rest.starts_with(end) {
+                    self.drop_held(space + end.len());
+                }
+                self.enter(State::After);
+            }
         }
         true
+    }
+
+    /// How much of the end of what is held may be the beginning of marks before a call.
+    fn begun(&self) -> usize {
+        let (held, [section, _]) = (self.held.as_str(), self.marks.section);
+        let open = overlap(held, self.marks.open);
+        let before = held[..held.len() - open].trim_end();
+        match section.is_empty() {
+            true => open,
+            false if before.ends_with(section) => held.len() - (before.len() - section.len()),
+            false => open.max(overlap(held, section)),
+        }
     }
 
     /// Decides by the text after a mark.
@@ -282,8 +348,15 @@ impl CallReader {
 
     /// After a call there may be a closing mark, or another call.
     fn after(&mut self) -> bool {
-        let CallMarks { close, bare, .. } = *self.marks;
-        let space = self.skip_space(0);
+        let CallMarks { close, bare, fence, section, .. } = *self.marks;
+        let mut space = self.skip_space(0);
+        let fenced = &self.held[space..];
+        if !fence.is_empty() && fence.starts_with(fenced) && fence != fenced {
+            return false;
+        }
+        if !fence.is_empty() && fenced.starts_with(fence) {
+            space = self.held.len() - fenced[fence.len()..].trim_start().len();
+        }
         let rest = &self.held[space..];
         let next = rest.trim_start_matches(|c: char| bare && (c == ';' || c.is_whitespace()));
         let between = rest.len() - next.len();
@@ -293,6 +366,9 @@ impl CallReader {
         }
         if !close.is_empty() && rest.starts_with(close) {
             self.drop_held(space + close.len());
+            if !section[1].is_empty() {
+                self.enter(State::Closed);
+            }
         } else if bare && next.starts_with('{') {
             self.enter(State::Marked { mark: space + between });
         } else {
@@ -348,8 +424,9 @@ impl CallReader {
         (!calls.is_empty() && calls.iter().all(is_known)).then_some(calls)
     }
 
-    /// `NAME`, `NAME[ARGS]`, `NAME[CALL_ID]ID[ARGS]`, `NAME<|channel|>commentary json<|message|>`.
+    /// `NAME`, `NAME[ARGS]`, `NAME[CALL_ID]ID[ARGS]`, `NAME<|channel|>commentary json<|message|>`, `functions.NAME:0`.
     fn name_in(&self, header: &str) -> Option<String> {
+        let header = header.strip_prefix(self.marks.prefix).unwrap_or(header);
         let ends = self.marks.between.iter().filter_map(|mark| header.find(mark));
         let name = header[..ends.min().unwrap_or(header.len())].trim();
         (!name.is_empty() && !name.contains(char::is_whitespace)).then(|| name.to_string())
@@ -418,6 +495,8 @@ mod tests {
     const CODER: &str = "{{ '<tool_call> <parameter=' }}";
     const HARMONY: &str = "{{ '<|call|>' }}";
     const GLM: &str = "{{ '<tool_call> <arg_key>' }}";
+    const DEEPSEEK: &str = "{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' }}";
+    const KIMI: &str = "{{ '<|tool_calls_section_begin|> <|tool_call_begin|>' }}";
     const LLAMA: &str = "Respond in the format {\"name\": function name, \"parameters\": …}";
 
     /// Text and calls of an answer in pieces, with calls as `name(arguments)`.
@@ -483,6 +562,35 @@ mod tests {
         }
         let text = "written to=functions. as it is";
         assert_eq!(read(HARMONY, &[text]), [text]);
+    }
+
+    #[test]
+    fn sections_of_calls_are_parsed() {
+        let (begin, end) = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>");
+        let fenced = |name: &str, arguments: &str| {
+            format!(
+                "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>"
+            )
+        };
+        let plain = |name: &str, arguments: &str| {
+            format!("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>")
+        };
+        let add = r#"add({"a":1})"#;
+        for call in [&fenced as &dyn Fn(&str, &str) -> String, &plain] {
+            let (first, second) = (call("clock", "{}"), call("add", "{\"a\": 1}"));
+            let text = format!("Sure.\n\n{begin}{first}\n{second}{end}");
+            assert_eq!(read(DEEPSEEK, &[&text]), ["Sure.", "clock({})", add]);
+            assert_eq!(read(DEEPSEEK, &[&format!("{first}{end} Done.")]), ["clock({})", "Done."]);
+        }
+        let kimi = "<|tool_calls_section_begin|><|tool_call_begin|>functions.clock:0<|tool_call_argument_begin|>{}\
+                    <|tool_call_end|><|tool_call_begin|>functions.add:1<|tool_call_argument_begin|>{\"a\": 1}\
+                    <|tool_call_end|><|tool_calls_section_end|>";
+        assert_eq!(read(KIMI, &[kimi]), ["clock({})", add]);
+        for text in
+            ["<|tool_calls_section_begin|> nothing", "<|tool_calls_section_begin|>", "a <|tool_call_begin|>b"]
+        {
+            assert_eq!(read(KIMI, &[text]), [text]);
+        }
     }
 
     #[test]
@@ -555,10 +663,11 @@ mod tests {
         fn pieces_give_what_the_whole_gives(
             words in prop::collection::vec(prop::sample::select(vec![
                 "<tool_call>", "</tool_call>", "<function=", "</function>", ">", "<parameter=", "<arg_key>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "clock", "{", "}", "[", "]", "\"", "\\",
+                "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
                 ";", "to=functions.", "<|message|>", "{\"name\": \"clock\", \"parameters\": {}}", "<", "a", "é", " ", "\n",
             ]), 0..12),
             cuts in prop::collection::vec(0usize..80, 0..8),
-            template in prop::sample::select(vec![HERMES, MISTRAL, LLAMA, CODER, GLM, HARMONY]),
+            template in prop::sample::select(vec![HERMES, MISTRAL, LLAMA, CODER, GLM, HARMONY, DEEPSEEK]),
         ) {
             let whole = words.concat();
             let mut cuts: Vec<usize> = cuts.into_iter().filter(|&at| whole.is_char_boundary(at)).collect();

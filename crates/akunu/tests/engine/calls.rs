@@ -4,8 +4,9 @@ use crate::common::shared;
 use akunu::chat::{Call, CallMarks, CallReader, ChatTemplate, Segment};
 use serde_json::{Map, Value as Json, json};
 
-/// A template that has marks but does not write earlier calls.
-const SILENT: &str = "ibm-granite-granite-3.3-2B-Instruct.jinja";
+/// Templates that have marks but do not write earlier calls: at all, or beside a text.
+const SILENT: [&str; 2] =
+    ["ibm-granite-granite-3.3-2B-Instruct.jinja", "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja"];
 
 fn tools() -> Vec<Json> {
     let parameters = json!({ "type": "object", "properties": {
@@ -66,7 +67,7 @@ fn calls_of_real_templates_are_parsed() {
             .into_iter()
             .map(|of| json!({ "name": of.name, "arguments": of.arguments }))
             .collect();
-        match name == SILENT {
+        match SILENT.contains(&name.as_str()) {
             true => assert_eq!(calls, [] as [Json; 0]),
             false => {
                 assert_eq!(calls, [call()], "{name}: {text:?}");

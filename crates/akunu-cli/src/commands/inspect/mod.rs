@@ -277,10 +277,15 @@ fn lines(report: &InspectReport<'_>, config: &ModelConfig) -> Vec<(&'static str,
         ("hidden", format!("{}, feed-forward {}", report.hidden_size, report.ffn_size)),
         (
             "heads",
-            format!(
-                "{} of {}, {} for keys and values",
-                report.head_count, report.head_dim, report.kv_head_count
-            ),
+            match config.latent {
+                Some(latent) => {
+                    format!("{}, over latent vectors of {}", report.head_count, latent.size)
+                }
+                None => format!(
+                    "{} of {}, {} for keys and values",
+                    report.head_count, report.head_dim, report.kv_head_count
+                ),
+            },
         ),
     ]);
     lines.extend(report.rope_base.map(|base| ("rope", rope(report, base))));

@@ -112,8 +112,9 @@ pub(super) fn bytes(preset: &str, mix: &str, context: usize) -> Option<u64> {
     let dtypes = dtypes(&tensors, &preset, mix, false);
     let weights: Option<usize> =
         tensors.iter().zip(dtypes).map(|(tensor, dtype)| tensor.spec(dtype).bytes().ok()).sum();
-    let Shape { layers, kv_heads, head_dim, .. } = preset.shape;
-    Some((weights? + 2 * 2 * layers * kv_heads * head_dim * context) as u64)
+    let Shape { layers, kv_heads, head_dim, latent, .. } = preset.shape;
+    let parts = if latent.is_some() { 1 } else { 2 };
+    Some((weights? + 2 * parts * layers * kv_heads * head_dim * context) as u64)
 }
 
 fn dtypes(tensors: &[Tensor], preset: &Preset, mix: Mix, pure: bool) -> Vec<DType> {

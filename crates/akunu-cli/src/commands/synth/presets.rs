@@ -113,11 +113,17 @@ impl Preset {
     fn has(&self, rule: &TensorRule) -> bool {
         match rule.kind {
             _ if rule.is_classifier() => false,
+            // Of the families with shapes, those that choose by sigmoids have it.
+            Kind::Bias if self.card.router.scores != Scores::Sigmoid => false,
             _ if rule.is_of_experts() => self.shape.experts.is_some(),
             _ if rule.is_of_shared_expert() => {
                 self.shape.experts.is_some_and(|experts| experts.shared_ffn.is_some())
             }
             _ if rule.is_of_dense_feed() => self.shape.experts.is_none_or(|experts| experts.dense_layers > 0),
+            // Opening a file takes it apart.
+            Kind::KeysValues => false,
+            _ if rule.is_of_query_rank() => self.query_rank().is_some(),
+            _ if rule.name == "attn_q" && self.shape.latent.is_some() => self.query_rank().is_none(),
             // Those of models without.
             _ if rule.is_of_qk_norm() => !self.card.optional_qk_norm,
             Kind::RopeFactors => matches!(self.shape.rope_scaling, RopeScaling::Llama3 { .. }),
@@ -152,10 +158,26 @@ impl Preset {
             (Fact::HeadCount, shape.heads),
             (Fact::KvHeadCount, shape.kv_heads),
             (Fact::HeadDim, shape.head_dim),
-            (Fact::ValueHeadDim, shape.head_dim),
+            (Fact::ValueHeadDim, shape.latent.map_or(shape.head_dim, |latent| latent.size)),
             (Fact::RopeDims, self.rope_dims()),
         ] {
             put(key(fact), number(value));
+        }
+        if let Some(latent) = shape.latent {
+            for (fact, value) in [
+                (Fact::QueryRank, latent.query_rank),
+                (Fact::LatentSize, Some(latent.size)),
+                (Fact::KeySize, Some(latent.plain + self.rope_dims())),
+                (Fact::ValueSize, Some(latent.values)),
+            ] {
+                if let Some(value) = value {
+                    put(key(fact), number(value));
+                }
+            }
+            if let Some(rule) = card.rule(Fact::YarnLogMultiplier).filter(|_| latent.growth != 0.0) {
+                let multiplier = rule.gguf_form.field(latent.growth);
+                put(key(Fact::YarnLogMultiplier), Value::F32(multiplier as f32));
+            }
         }
         if let Some(experts) = shape.experts {
             for (fact, value) in [
@@ -209,8 +231,15 @@ impl Preset {
         metadata
     }
 
+    fn query_rank(&self) -> Option<usize> {
+        self.shape.latent.and_then(|latent| latent.query_rank)
+    }
+
     /// The dimensions of each head that RoPE rotates: of some families a part, as their configurations say.
     fn rope_dims(&self) -> usize {
+        if let Some(latent) = self.shape.latent {
+            return self.shape.head_dim - latent.size;
+        }
         let part = self.card.hf.first().and_then(|kind| kind.default(Fact::PartialRotaryFactor));
         (self.shape.head_dim as f64 * part.unwrap_or(1.0)) as usize
     }
@@ -265,6 +294,7 @@ mod tests {
             ("gemma3-1b", 999_885_952),
             ("gpt-oss-20b", 20_914_757_184),
             ("gpt-oss-120b", 116_829_156_672),
+            ("deepseek-v2-lite", 15_706_484_224),
             // With the biases for choosing experts, which transformers does not count as parameters (5,760).
             ("glm-4.5-air", 106_852_251_264),
             // Without the pooler, which is not used for embeddings.

@@ -68,6 +68,7 @@ pub fn config(architecture: &str) -> ModelConfig {
         bidirectional: false,
         embedding: EmbeddingFacts::default(),
         experts: None,
+        latent: None,
         encoder: None,
         alignment_heads: Vec::new(),
         left_out: None,
