@@ -5,7 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use akunu::{
-    Capabilities, ChipChoice, DeviceChoice, EmbedOptions, EmbedTask, EngineOptions, KvType, Model, Pooling,
+    Capabilities, ChipChoice, DeviceChoice, EmbedOptions, EmbedTask, EngineOptions, KvDisk, KvType, Model,
+    Pooling,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -142,11 +143,43 @@ pub struct GeneratingArgs {
     /// faster, but text arrives in larger pieces; 0: single steps
     #[arg(long, value_name = "MS", default_value_t = default_chain_ms(), value_parser = count_or_zero, help_heading = "Engine")]
     pub chain_ms: usize,
+    #[command(flatten)]
+    pub tiers: TierArgs,
 }
 
 impl GeneratingArgs {
     pub fn options(&self) -> EngineOptions {
-        EngineOptions { chain_time: milliseconds(self.chain_ms), ..self.engine.options() }
+        let chain_time = milliseconds(self.chain_ms);
+        self.tiers.over(EngineOptions { chain_time, ..self.engine.options() })
+    }
+}
+
+/// The KV cache outside of the device.
+#[derive(Debug, Args)]
+pub struct TierArgs {
+    /// Memory of the host in MiB for blocks of the KV cache that the device has no memory for any more [default: such
+    /// blocks are forgotten]
+    #[arg(long, value_name = "MIB", value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
+    kv_host: Option<usize>,
+    /// Folder for blocks of the KV cache that memory has no place for, and that later processes find again; several may
+    /// share it
+    #[arg(long, value_name = "DIR", help_heading = "Engine")]
+    kv_disk: Option<PathBuf>,
+    /// Maximum size of the files of the cache in that folder, in MiB
+    #[arg(long, value_name = "MIB", value_parser = count, requires = "kv_disk", default_value_t = default_disk_mib(), help_heading = "Engine")]
+    kv_disk_size: usize,
+}
+
+fn default_disk_mib() -> usize {
+    (KvDisk::DEFAULT_BYTES >> 20) as usize
+}
+
+impl TierArgs {
+    /// Engine options with these tiers of the cache.
+    pub fn over(&self, options: EngineOptions) -> EngineOptions {
+        let bytes = |mib: usize| (mib as u64) << 20;
+        let disk = self.kv_disk.clone().map(|folder| KvDisk { folder, bytes: bytes(self.kv_disk_size) });
+        EngineOptions { kv_host: self.kv_host.map(bytes), kv_disk: disk, ..options }
     }
 }
 

@@ -12,6 +12,31 @@ use crate::{BufferId, DispatchTable, Entries, EntryBounds, KeyOrder, Move, Row};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceBuffer(pub u32);
 
+/// Equally long parts of a buffer at equal distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strips {
+    /// The offset of the first one in bytes.
+    pub first: u64,
+    /// Bytes of each.
+    pub bytes: usize,
+    /// From the beginning of one to that of the next.
+    pub pitch: u64,
+    pub count: usize,
+}
+
+impl Strips {
+    /// Bytes of all together.
+    pub fn all(&self) -> usize {
+        self.bytes * self.count
+    }
+
+    /// The offset of each.
+    pub fn offsets(&self) -> impl Iterator<Item = u64> + use<> {
+        let Strips { first, pitch, count, .. } = *self;
+        (0..count as u64).map(move |index| first + index * pitch)
+    }
+}
+
 /// A handle to a prepared table of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReplayId(pub u32);
@@ -296,6 +321,28 @@ pub trait Device: std::fmt::Debug {
     }
 
     fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Writes parts of a buffer, which `bytes` has one after the other.
+    fn upload_strips(
+        &mut self,
+        buffer: DeviceBuffer,
+        strips: Strips,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
+        let mut parts = strips.offsets().zip(bytes.chunks_exact(strips.bytes.max(1)));
+        parts.try_for_each(|(offset, part)| self.upload(buffer, offset, part))
+    }
+
+    /// Reads parts of a buffer into `bytes`, one after the other.
+    fn download_strips(
+        &mut self,
+        buffer: DeviceBuffer,
+        strips: Strips,
+        bytes: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        let mut parts = strips.offsets().zip(bytes.chunks_exact_mut(strips.bytes.max(1)));
+        parts.try_for_each(|(offset, part)| self.download(buffer, offset, part))
+    }
 
     /// Resolves every kernel and buffer (`buffers` is indexed by `BufferId`) into the device's own form, once.
     fn prepare(

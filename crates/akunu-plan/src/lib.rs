@@ -35,7 +35,7 @@ pub use cost::Cost;
 pub(crate) use cost::{position_bytes, row_bytes};
 pub use device::{
     Capabilities, Device, DeviceBuffer, DeviceError, DriverMemory, FewRows, InPlace, Outcome, ReplayId,
-    Submission,
+    Strips, Submission,
 };
 pub use entries::{Entries, EntryBounds, Move, MoveBounds, MoveKind, RowBounds};
 pub use inputs::{ProductInput, SortedRows, product_inputs};

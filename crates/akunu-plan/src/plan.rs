@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use akunu_arch::{ModelConfig, Pooling, WeightProvider};
 
-use crate::{BufferId, BufferSpec, Capabilities, Card, DispatchTable, KvType, Row, Tables};
+use crate::{BufferId, BufferSpec, Capabilities, Card, DispatchTable, KvType, Row, Strips, Tables};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanOptions {
@@ -82,8 +82,29 @@ pub struct CachePlan {
     pub count: u32,
     /// Entries of a slot in the table.
     pub slot_blocks: u32,
+    /// The keys and values of these blocks: for each head of each layer, those of all positions.
+    pub k: BufferId,
+    pub v: BufferId,
+    /// Number of heads in all layers together.
+    pub heads: u32,
+    /// Bytes of a position of one head.
+    pub row_bytes: u32,
     /// The blocks of sliding-window layers, if they have their own.
     pub windows: Option<WindowPlan>,
+}
+
+impl CachePlan {
+    /// Where the keys, or the values, of a block are in their buffer.
+    pub fn strips(&self, block: u32) -> Strips {
+        let bytes = self.block as usize * self.row_bytes as usize;
+        let pitch = bytes as u64 * u64::from(self.count);
+        Strips { first: u64::from(block) * bytes as u64, bytes, pitch, count: self.heads as usize }
+    }
+
+    /// Bytes of the keys and values of a block.
+    pub fn block_bytes(&self) -> usize {
+        2 * self.strips(0).all()
+    }
 }
 
 /// Blocks of sliding-window layers, of as many positions as the others. A slot needs those that a row of a pass sees
@@ -113,6 +134,8 @@ pub struct MemoryPlan {
     pub workspace: u64,
     /// The commands themselves, on the host.
     pub tables: u64,
+    /// Memory of the host for blocks of the cache that the device has no memory for.
+    pub host_cache: u64,
 }
 
 impl MemoryPlan {
@@ -122,7 +145,7 @@ impl MemoryPlan {
     }
 
     pub fn total(&self) -> u64 {
-        self.allocated() + self.weights_in_place + self.tables
+        self.allocated() + self.weights_in_place + self.tables + self.host_cache
     }
 }
 

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -51,6 +52,7 @@ pub struct Shared {
     cors: Cors,
     hosts: Hosts,
     share_cache: bool,
+    slots: Option<PathBuf>,
     /// Also held by the engines' threads. A separate `Arc`, because those must not keep `Shared` alive.
     metrics: Arc<Metrics>,
     /// Shutting down: running requests may finish, and new ones are refused.
@@ -92,6 +94,11 @@ impl Shared {
         &self.guesses
     }
 
+    /// The folder for saved texts of slots.
+    pub(crate) fn slots(&self) -> Option<&Path> {
+        self.slots.as_deref()
+    }
+
     pub(crate) fn keys(&self) -> &Keys {
         &self.keys
     }
@@ -106,7 +113,7 @@ impl Shared {
 
     /// The salt of a caller's cached prefixes. Callers with different keys must not learn of each other's prompts.
     pub(crate) fn salt(&self, caller: Caller, salt: Option<&str>) -> u64 {
-        let owner = (!self.share_cache && !self.keys.is_empty()).then_some(caller.owner);
+        let owner = if self.share_cache { None } else { self.keys.digest(caller) };
         match (owner, salt) {
             (None, None) => 0,
             both => hash(&both),
@@ -154,7 +161,7 @@ impl FromRequestParts<App> for Caller {
 impl App {
     /// `is_loopback`: the server listens on the loopback interface only.
     pub(crate) fn new(options: Options, is_loopback: bool, long_requests: Handle) -> App {
-        let Options { models, limits, keys, cors, allowed_hosts, share_cache, .. } = options;
+        let Options { models, limits, keys, cors, allowed_hosts, share_cache, slots, .. } = options;
         App(Arc::new(Shared {
             models: Models::new(models),
             rate: limits.rate.map(Rate::new),
@@ -165,6 +172,7 @@ impl App {
             cors,
             hosts: Hosts { allowed: allowed_hosts, is_loopback },
             share_cache,
+            slots,
             metrics: Arc::default(),
             draining: AtomicBool::new(false),
             long_requests,

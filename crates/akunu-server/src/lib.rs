@@ -55,6 +55,7 @@ mod rerank;
 mod response_format;
 mod samplers;
 mod server;
+mod slots;
 mod speech;
 mod start;
 pub mod stream;

@@ -171,6 +171,27 @@ const ENGINE_METRICS: &[EngineMetric] = &[
         s.kv_kept as f64
     }),
     ("akunu_kv_capacity_tokens", "gauge", "Positions of the KV cache.", |s| s.kv_capacity as f64),
+    ("akunu_kv_host_bytes", "gauge", "Memory of the host for the KV cache that was allocated so far.", |s| {
+        s.tiers.host_bytes as f64
+    }),
+    ("akunu_kv_host_capacity_bytes", "gauge", "The most memory of the host for the KV cache.", |s| {
+        s.tiers.host_capacity as f64
+    }),
+    ("akunu_kv_host_tokens", "gauge", "Positions of the KV cache in the host's memory.", |s| {
+        s.tiers.host_tokens as f64
+    }),
+    ("akunu_kv_disk_bytes", "gauge", "Files of the KV cache on disk, of all models.", |s| {
+        s.tiers.disk_bytes as f64
+    }),
+    ("akunu_kv_moved_tokens_total", "counter", "Tokens whose keys and values left the device.", |s| {
+        s.tiers.moved_tokens as f64
+    }),
+    ("akunu_kv_returned_tokens_total", "counter", "Tokens whose keys and values came back to it.", |s| {
+        s.tiers.returned_tokens as f64
+    }),
+    ("akunu_kv_warnings_total", "counter", "Unusable files and other failures of the cache on disk.", |s| {
+        s.tiers.warnings as f64
+    }),
     ("akunu_prompt_tokens_total", "counter", "Tokens of prompts that were prefilled.", |s| {
         s.prompt_tokens as f64
     }),

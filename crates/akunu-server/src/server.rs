@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -42,6 +43,8 @@ pub struct Options {
     pub allowed_hosts: Vec<String>,
     /// Cached prompts are reused by requests with other API keys, which can tell so.
     pub share_cache: bool,
+    /// A folder in which clients may save the texts of slots.
+    pub slots: Option<PathBuf>,
     /// `None`: plain HTTP.
     pub tls: Option<TlsFiles>,
     /// How long running requests may take to finish at shutdown.
@@ -59,6 +62,7 @@ impl Default for Options {
             cors: Cors::Off,
             allowed_hosts: Vec::new(),
             share_cache: false,
+            slots: None,
             tls: None,
             drain: Duration::from_secs(30),
         }

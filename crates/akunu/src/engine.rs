@@ -1,6 +1,6 @@
 //! A model on a device with its KV cache.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use akunu_plan::sample::Records;
@@ -8,12 +8,17 @@ use akunu_plan::{
     Capabilities, Device, InPlace, KvType, Loaded, MemoryPlan, ModelPlan, OnLoad, PassKind, PlanOptions, Row,
 };
 
+use crate::blocks::Name;
 use crate::memory::reserved;
 use crate::pass::{Feed, LastPass};
 use crate::pick::HostPick;
 use crate::prompt::check_prompt;
 use crate::session::SlotPool;
+use crate::tiers::{self, KvDisk, Tiers, fingerprint};
 use crate::{BackendOptions, DeviceChoice, Error, Model, Sampler, Sampling, Session, memory};
+
+/// The salt of sessions that are used without a scheduler.
+pub(crate) const ALONE: u64 = 0;
 
 /// Default context length, unless that of the model is shorter.
 pub const DEFAULT_CONTEXT: usize = 4096;
@@ -33,6 +38,11 @@ pub struct EngineOptions {
     pub kv: KvType,
     /// Bytes of the KV cache, which all sessions share, at least for one context; `None`: for the contexts of all slots.
     pub kv_memory: Option<u64>,
+    /// Bytes of the host's memory for blocks of the cache that the device has no memory for any more, of which whole blocks are
+    /// used; `None`: these are forgotten.
+    pub kv_host: Option<u64>,
+    /// A folder for blocks that neither the device nor the host's memory has place for, and that a later process finds again.
+    pub kv_disk: Option<KvDisk>,
     /// Number of slots, which is the maximum number of sessions.
     pub slots: usize,
     /// Maximum rows of a prefill pass; `None`: chosen for the device.
@@ -64,6 +74,8 @@ impl Default for EngineOptions {
             context: None,
             kv: KvType::F16,
             kv_memory: None,
+            kv_host: None,
+            kv_disk: None,
             slots: 1,
             chunk: None,
             logit_rows: 1,
@@ -159,7 +171,9 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
         fuse: options.fuse,
         keep_inputs: false,
     };
-    Ok(akunu_plan::plan(model.weights(), capabilities, &plan_options)?)
+    let mut plan = akunu_plan::plan(model.weights(), capabilities, &plan_options)?;
+    plan.memory.host_cache = tiers::host_bytes(options, &plan.cache)?;
+    Ok(plan)
 }
 
 /// Memory that a device can still allocate, if known.
@@ -173,6 +187,18 @@ pub(crate) fn available(capabilities: &Capabilities) -> Option<u64> {
 
 pub(crate) fn check_fits(plan: &ModelPlan, available: Option<u64>) -> Result<(), Error> {
     check_memory(&plan.memory, plan.options.context, available)
+}
+
+/// Checks that the part of the cache in the host's memory fits there.
+fn check_host(plan: &ModelPlan, capabilities: &Capabilities) -> Result<(), Error> {
+    let beside = if capabilities.in_place == InPlace::Nothing { 0 } else { plan.memory.allocated() };
+    let bytes = plan.memory.host_cache;
+    match memory::available_memory().filter(|available| bytes > 0 && beside + bytes > *available) {
+        Some(available) => {
+            Err(Error::HostCacheTooLarge { bytes, available: available.saturating_sub(beside) })
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks that a plan fits into the available memory.
@@ -220,6 +246,10 @@ pub struct Engine {
     pub(crate) plan: ModelPlan,
     pub(crate) loaded: Loaded,
     pub(crate) pool: Arc<SlotPool>,
+    /// Where blocks go that the pool drops.
+    pub(crate) tiers: Option<Tiers>,
+    /// The name of the model and its cache, once it was needed.
+    pub(crate) fingerprint: OnceLock<Name>,
     notes: Vec<Note>,
     load_time: Duration,
 
@@ -289,13 +319,19 @@ impl Engine {
         let plan = plan(&model, device.capabilities(), options)?;
         let available = available(device.capabilities());
         check_fits(&plan, available)?;
+        check_host(&plan, device.capabilities())?;
         let mut notes = notes(&model, options, &plan, device.capabilities(), available);
         notes.extend(model.tokenizer_notes());
         let loaded = akunu_plan::load(&plan, model.weights(), &mut *device, on_load)?;
         let mut logits = reserved("logits", plan.config.vocab_size)?;
         logits.resize(plan.config.vocab_size, 0.0);
+        let name = || fingerprint(&model, &plan, device.capabilities());
+        let tiers = Tiers::open(options, &plan.cache, name)?;
+        let names = tiers.is_some().then(name);
         Ok(Engine {
-            pool: Arc::new(SlotPool::new(plan.options.slots, &plan.cache)),
+            pool: Arc::new(SlotPool::new(plan.options.slots, &plan.cache, names)),
+            tiers,
+            fingerprint: names.map_or_else(OnceLock::new, OnceLock::from),
             rows: Vec::with_capacity(plan.options.prefill_rows),
             asking: Vec::with_capacity(plan.options.prefill_rows),
             sampling: Records::default(),
@@ -374,11 +410,13 @@ impl Engine {
 
     /// Checks a prompt, and truncates the session to their common prefix, leaving at least one token to process. Returns how
     /// many tokens are left in the session.
-    pub(crate) fn reuse(&self, session: &mut Session, ids: &[u32]) -> Result<usize, Error> {
+    pub(crate) fn reuse(&mut self, session: &mut Session, ids: &[u32]) -> Result<usize, Error> {
         self.check_own(session)?;
         self.check_prompt(ids)?;
         let shared = session.tokens.iter().zip(ids).take_while(|(a, b)| a == b).count();
         session.truncate(shared.min(ids.len() - 1));
+        session.is_kept = true;
+        self.bring_back(session, ALONE, &ids[..ids.len() - 1])?;
         Ok(session.len())
     }
 

@@ -1,9 +1,28 @@
 //! Errors of the engine, with messages that say what to do.
 
+use std::path::PathBuf;
+
 use akunu_format::FormatError;
 use akunu_plan::{DeviceError, MemoryPlan, PlanError};
 use akunu_tokenizer::TokenizerError;
 use akunu_tokenizer::chat::ChatError;
+
+/// What is wrong with a file or folder of the cache.
+#[derive(Debug, thiserror::Error)]
+pub enum KvFileProblem {
+    #[error("{0}")]
+    Io(std::io::Error),
+    #[error("it is not a file of a cache")]
+    Foreign,
+    #[error("it has version {0} of the format, and this program reads version 1")]
+    Version(u32),
+    #[error("it belongs to another model, type of cache or device")]
+    OtherModel,
+    #[error("it is damaged")]
+    Damaged,
+    #[error("it has {tokens} tokens, and the context length is {context}; use a larger one (-c)")]
+    TooLong { tokens: usize, context: usize },
+}
 
 /// Display includes all causes, so it can be printed as it is.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +102,24 @@ pub enum Error {
         "all {positions} positions of the KV cache are in use: end other sequences, or give it more memory (--kv-memory)"
     )]
     CacheFull { positions: usize },
+
+    #[error("{}: {problem}", path.display())]
+    KvFile { path: PathBuf, problem: KvFileProblem },
+
+    #[error(
+        "{what} needs blocks that can be moved, and this model's sliding-window layers have blocks of their own, which \
+         stay on the device"
+    )]
+    WindowsStay { what: &'static str },
+
+    #[error(
+        "the cache in the host's memory would take {}, and {} are available: use less (--kv-host)",
+        crate::memory::human(*bytes), crate::memory::human(*available)
+    )]
+    HostCacheTooLarge { bytes: u64, available: u64 },
+
+    #[error("slot {slot} has no text of this caller: its last request was another's, or there was none")]
+    EmptySlot { slot: usize },
 
     #[error("this session belongs to another engine")]
     ForeignSession,
@@ -176,6 +213,11 @@ pub enum Error {
 impl Error {
     /// Whether less of what takes memory would help: another model, or a shorter context.
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(self, Error::DoesNotFit { .. } | Error::Device(DeviceError::OutOfMemory { .. }))
+        matches!(
+            self,
+            Error::DoesNotFit { .. }
+                | Error::HostCacheTooLarge { .. }
+                | Error::Device(DeviceError::OutOfMemory { .. })
+        )
     }
 }

@@ -47,6 +47,7 @@ mod score;
 mod session;
 mod stop;
 mod texts;
+mod tiers;
 mod towers;
 pub mod transcribe;
 mod verify;
@@ -67,7 +68,7 @@ pub use constraint::{Constraint, Constraints, Preamble};
 pub use devices::{DeviceChoice, open_device};
 pub use embed::{EmbedOptions, EmbedTask, Embedder, TextIds, plan_texts};
 pub use engine::{DEFAULT_CHAIN_TIME, DEFAULT_CONTEXT, Engine, EngineOptions, Note, Prefilled, plan};
-pub use error::Error;
+pub use error::{Error, KvFileProblem};
 pub use generate::{FinishReason, GenerateOptions, Generated, Overflow, Piece, Timings};
 pub use importance::importance;
 pub use memory::{available_memory, human};
@@ -79,6 +80,7 @@ pub use prompt::check_prompt;
 pub use sampling::{Breakers, Sampler, Sampling};
 pub use score::{Perplexity, ScoredToken, Windows};
 pub use session::Session;
+pub use tiers::{KvDisk, SavedSession, TierStats};
 pub use towers::{TowerOptions, Towers};
 pub use transcribe::{
     Event, Job, Segment, SpeechTask, Timestamps, TranscribeOptions, Transcriber, TranscriberOptions,

@@ -34,6 +34,7 @@ impl Engine {
 
     /// Writes the blocks of a session that are new to the device's tables.
     pub(crate) fn upload_blocks(&mut self, session: &mut Session) -> Result<(), Error> {
+        self.move_leaving()?;
         let list = &session.list;
         if let Some(table) = self.plan.cache.table {
             self.write_table(table, session, list.synced, &list.ids()[list.synced.min(list.ids().len())..])?;
@@ -84,6 +85,7 @@ impl Engine {
     }
 
     fn copy_blocks(&mut self, copies: &[BlockCopy]) -> Result<(), Error> {
+        self.move_leaving()?;
         let block = self.plan.cache.block;
         copies.iter().try_for_each(|copy| {
             let len = copy.len as u32;
@@ -120,6 +122,7 @@ impl Engine {
     pub(crate) fn adopt(&mut self, session: &mut Session, salt: u64, tokens: &[u32]) -> Result<(), Error> {
         let (len, copy) = session.list.adopt(&mut session.pool.lock().blocks, salt, tokens);
         session.tokens.clear();
+        session.exact = usize::MAX;
         self.copy_blocks(copy.as_slice()).inspect_err(|_| session.abandon())?;
         session.tokens.extend_from_slice(&tokens[..len]);
         Ok(())
@@ -166,6 +169,7 @@ impl Engine {
         // After an error, some layers may have moved.
         shifted.inspect_err(|_| session.truncate(if windowed { 0 } else { keep_first }))?;
         session.tokens.copy_within(keep_first + discard.., keep_first);
+        session.exact = session.exact.min(keep_first);
         session.truncate(keep_first + rest);
         Ok(())
     }
@@ -223,6 +227,7 @@ impl Engine {
         let copy = copy.map_err(|full| self.out_of_blocks(full))?;
         self.copy_blocks(copy.as_slice()).inspect_err(|_| to.abandon())?;
         to.tokens.extend_from_slice(&from.tokens[..n]);
+        to.exact = if n <= from.exact { usize::MAX } else { from.exact };
         Ok(())
     }
 }

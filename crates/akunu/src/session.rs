@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use akunu_plan::{CachePlan, WindowPlan};
 
-use crate::blocks::{BlockList, BlockPool, PoolFull};
+use crate::blocks::{BlockList, BlockPool, Name, PoolFull};
+use crate::engine::ALONE;
 
 /// What the sessions of an engine share.
 #[derive(Debug)]
@@ -25,12 +26,17 @@ pub(crate) struct Free {
 }
 
 impl SlotPool {
-    pub(crate) fn new(slots: usize, cache: &CachePlan) -> SlotPool {
+    /// `names`: that of the model and its cache, if blocks that the pool drops are kept elsewhere.
+    pub(crate) fn new(slots: usize, cache: &CachePlan, names: Option<Name>) -> SlotPool {
         let blocks = BlockPool::new(cache.count as usize, cache.block as usize);
         let blocks = match cache.windows {
             Some(WindowPlan { count, positions, .. }) => {
                 blocks.with_windows(count as usize, positions as usize)
             }
+            None => blocks,
+        };
+        let blocks = match names {
+            Some(model) => blocks.with_names(model),
             None => blocks,
         };
         let free = Free { slots: (0..slots as u32).rev().collect(), blocks };
@@ -55,7 +61,8 @@ impl SlotPool {
     pub(crate) fn take(self: &Arc<SlotPool>, tokens: Vec<u32>) -> Option<Session> {
         let slot = self.lock().slots.pop()?;
         let list = BlockList::with_capacity(self.slot_blocks);
-        Some(Session { slot, tokens, list, salt: None, pool: self.clone() })
+        let (salt, exact, is_kept, pool) = (None, usize::MAX, false, self.clone());
+        Some(Session { slot, tokens, list, salt, exact, is_kept, pool })
     }
 }
 
@@ -68,6 +75,10 @@ pub struct Session {
     pub(crate) list: BlockList,
     /// If others with this salt may use its full blocks while it grows.
     pub(crate) salt: Option<u64>,
+    /// How many of the first tokens have the keys and values of a prefill: all, or those before the ones that were shifted.
+    pub(crate) exact: usize,
+    /// Whether its blocks are kept when it ends, because it is used without a scheduler.
+    pub(crate) is_kept: bool,
     pub(crate) pool: Arc<SlotPool>,
 }
 
@@ -95,7 +106,13 @@ impl Session {
         if len < self.tokens.len() {
             let len = self.list.truncate(&mut self.pool.lock().blocks, len);
             self.tokens.truncate(len);
+            self.exact = if len <= self.exact { usize::MAX } else { self.exact };
         }
+    }
+
+    /// The first tokens, as far as their keys and values are those of a prefill.
+    pub(crate) fn exact_tokens(&self) -> &[u32] {
+        &self.tokens[..self.exact.min(self.tokens.len())]
     }
 
     /// The longest part of the first `len` tokens to which it can be truncated.
@@ -138,6 +155,7 @@ impl Session {
         let (len, _) = self.list.adopt_whole(&mut self.pool.lock().blocks, salt, tokens);
         self.tokens.clear();
         self.tokens.extend_from_slice(&tokens[..len]);
+        self.exact = usize::MAX;
     }
 
     /// Keeps blocks available for the first `positions` positions, `beside` blocks more than it has of them.
@@ -148,22 +166,37 @@ impl Session {
 
     /// Removes all tokens. Others with this salt may find their blocks.
     pub(crate) fn retire(&mut self, salt: u64) {
-        self.list.end(&mut self.pool.lock().blocks, salt, &self.tokens);
-        self.tokens.clear();
-        self.salt = None;
+        let exact = &self.tokens[..self.exact.min(self.tokens.len())];
+        self.list.end(&mut self.pool.lock().blocks, salt, exact);
+        self.forget();
+    }
+
+    /// Removes all tokens, and forgets its blocks as far as no other text begins with them.
+    pub(crate) fn erase(&mut self) {
+        self.list.erase(&mut self.pool.lock().blocks);
+        self.forget();
     }
 
     /// Removes all tokens, and what was promised.
     pub(crate) fn abandon(&mut self) {
         self.list.clear(&mut self.pool.lock().blocks);
+        self.forget();
+    }
+
+    fn forget(&mut self) {
         self.tokens.clear();
         self.salt = None;
+        self.exact = usize::MAX;
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
         let mut free = self.pool.lock();
+        if self.is_kept && free.blocks.has_names() {
+            let exact = self.exact.min(self.tokens.len());
+            self.list.end(&mut free.blocks, ALONE, &self.tokens[..exact]);
+        }
         self.list.clear(&mut free.blocks);
         free.slots.push(self.slot);
     }

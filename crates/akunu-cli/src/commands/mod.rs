@@ -149,7 +149,8 @@ fn engine(model: &Arc<Model>, options: &EngineOptions, quiet: bool) -> Result<En
     if let Some(threads) = options.threads.filter(|&threads| threads > cores && !quiet) {
         output::note(&format!("note: {threads} threads on {cores} cores slow each other down"));
     }
-    let engine = Engine::new(model.clone(), options)?;
+    let mut engine = Engine::new(model.clone(), options)?;
+    engine.set_log(|warning| output::note(&format!("warning: {warning}")));
     if !quiet {
         for note in engine.notes() {
             output::note(&format!("note: {note}"));

@@ -5,7 +5,7 @@ use akunu_plan::{EncodeOptions, Entries, Row};
 use clap::Args;
 use serde::Serialize;
 
-use crate::args::{ModelArg, PlannedArgs, TaskArgs};
+use crate::args::{ModelArg, PlannedArgs, TaskArgs, TierArgs};
 use crate::bars::{MemoryBar, Style};
 use crate::failure::Failure;
 use crate::grid::{Grid, grouped};
@@ -27,6 +27,8 @@ pub struct PlanArgs {
     task: TaskArgs,
     #[command(flatten)]
     planned: PlannedArgs,
+    #[command(flatten)]
+    tiers: TierArgs,
 }
 
 #[derive(Debug, Serialize)]
@@ -87,13 +89,14 @@ struct Parts {
     io: u64,
     workspace: u64,
     tables: u64,
+    host_cache: u64,
 }
 
 impl From<MemoryPlan> for Parts {
     fn from(plan: MemoryPlan) -> Parts {
-        let MemoryPlan { weights_in_place, weights_copied, constants, kv, scratch, io, workspace, tables } =
-            plan;
-        Parts { weights_in_place, weights_copied, constants, kv, scratch, io, workspace, tables }
+        let MemoryPlan { weights_in_place, weights_copied, constants, kv, scratch, io, .. } = plan;
+        let MemoryPlan { workspace, tables, host_cache, .. } = plan;
+        Parts { weights_in_place, weights_copied, constants, kv, scratch, io, workspace, tables, host_cache }
     }
 }
 
@@ -102,7 +105,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     let capabilities = args.planned.capabilities()?;
     let (pass, memory, active) = match args.task.task(&model) {
         None => {
-            let options = args.planned.options();
+            let options = args.tiers.over(args.planned.options());
             let plan = akunu::plan(&model, &capabilities, &options)?;
             let (context, prefill_rows) = (plan.options.context, plan.options.prefill_rows);
             let (kv_type, chain) = (options.kv.name(), plan.options.chain);
@@ -130,6 +133,8 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     let files_read =
         args.planned.engine.device.no_mmap.then(|| files.map(|region| region.bytes().len() as u64).sum());
     let allocated = memory.allocated() + files_read.unwrap_or(0);
+    let shares = capabilities.in_place != akunu_plan::InPlace::Nothing;
+    let needed = allocated + if shares { memory.host_cache } else { 0 };
     let report = PlanReport {
         model: model.name(),
         device: capabilities.name,
@@ -139,9 +144,13 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         active,
         files_read,
         allocated,
-        total: if files_read.is_some() { allocated + memory.tables } else { memory.total() },
+        total: if files_read.is_some() {
+            allocated + memory.tables + memory.host_cache
+        } else {
+            memory.total()
+        },
         available,
-        fits: available.map(|available| allocated <= available),
+        fits: available.map(|available| needed <= available),
     };
     match args.json {
         true => out.json(&report)?,
@@ -185,14 +194,27 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
         ("rows and logits", m.io, "data exchanged between host and device"),
         ("workspace", m.workspace, "for the device's internal use"),
         ("tables", m.tables, "the commands"),
+        (
+            "cache in memory",
+            m.host_cache,
+            "the host's memory for blocks that leave the device (--kv-host, --kv-disk)",
+        ),
         ("files", files_read.unwrap_or(0), "the model's files, read into memory (--no-mmap)"),
-        ("allocated", report.allocated, "everything except the weights in place and the tables"),
+        (
+            "allocated",
+            report.allocated,
+            match m.host_cache {
+                0 => "everything except the weights in place and the tables",
+                _ => "everything except the weights in place, the tables and the cache in memory",
+            },
+        ),
         ("total", report.total, ""),
     ];
     let is_shown = |name: &str| match name {
         "KV cache" => !encodes,
         "files" => files_read.is_some(),
         "read by a token" => report.active.is_some(),
+        "cache in memory" => m.host_cache > 0,
         _ => true,
     };
     for (name, bytes, what) in parts.into_iter().filter(|part| is_shown(part.0)) {
@@ -228,7 +250,7 @@ fn memory_bar(report: &PlanReport<'_>) -> MemoryBar {
     let stored = report.files_read.unwrap_or(m.weights_in_place);
     let parts = [
         ("weights", stored + m.weights_copied + m.constants),
-        ("KV cache", m.kv),
+        ("KV cache", m.kv + m.host_cache),
         ("activations", m.scratch + m.io),
         ("workspace and tables", m.workspace + m.tables),
     ];
@@ -240,10 +262,10 @@ fn verdict(report: &PlanReport<'_>) -> String {
         return "The available memory of this system is unknown.".to_string();
     };
     let free = human(available);
-    if report.allocated > available {
+    if report.fits == Some(false) {
         format!(
             "Does not fit: {} to allocate, {free} available. {} (-c) needs less.",
-            human(report.allocated),
+            human(report.allocated + report.memory.host_cache),
             match report.pass {
                 Pass::Generates { .. } => "A smaller context",
                 Pass::Encodes { .. } => "A smaller maximum text length",

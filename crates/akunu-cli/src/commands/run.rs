@@ -218,6 +218,7 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
     // If an error follows printed text, it goes on a separate line.
     printer.end_line()?;
     let generated = outcome?;
+    engine.keep_on_disk()?;
     let stats = args.stats.unwrap_or(if quiet { Stats::None } else { Stats::Text });
     report(stats, &engine, &generated, &options);
     match generated.finish {
@@ -240,7 +241,8 @@ fn generate(
     let mut generated = engine.generate(&mut session, ids, options, &mut |piece| printer.piece(piece))?;
     generated.timings.prompt_s += feed.prompt_s;
     generated.timings.ttft_s += feed.prompt_s;
-    generated.timings.reused_tokens -= feed.prompt_tokens.min(generated.timings.reused_tokens);
+    let fed = feed.prompt_tokens - feed.reused_tokens;
+    generated.timings.reused_tokens -= fed.min(generated.timings.reused_tokens);
     match printer.failure.take() {
         Some(failure) => Err(failure),
         None => Ok(generated),
@@ -264,7 +266,9 @@ fn feed_long_prompt(
     let started = Instant::now();
     while feed.prompt_tokens + chunk < ids.len() && !cancel.load(Ordering::Relaxed) {
         feed.prompt_tokens += chunk;
-        engine.prefill(session, &ids[..feed.prompt_tokens])?;
+        let before = session.len();
+        let reused = engine.prefill(session, &ids[..feed.prompt_tokens])?.reused;
+        feed.reused_tokens += reused.saturating_sub(before);
         progress.set(feed.prompt_tokens as u64);
     }
     feed.prompt_s = started.elapsed().as_secs_f64();

@@ -91,6 +91,9 @@ pub struct ServeArgs {
     /// Lets requests reuse what is cached of prompts with other API keys, which they can tell from the time
     #[arg(long, help_heading = "Guards")]
     share_cache: bool,
+    /// Lets clients save the texts of slots in this folder, and restore and erase them (/slots/{id})
+    #[arg(long, value_name = "DIR", help_heading = "Guards")]
+    slot_save_path: Option<PathBuf>,
     /// Certificate chain for HTTPS, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Guards")]
     tls_cert: Option<PathBuf>,
@@ -173,6 +176,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         scheduler: akunu::schedule::SchedulerOptions {
             queue: args.queue,
             deadline: args.deadline.map(seconds),
+            keep_texts: args.slot_save_path.is_some(),
             ..Default::default()
         },
         idle_unload: args.idle_unload.map(seconds),
@@ -205,6 +209,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         cors: cors(&args.cors),
         allowed_hosts: args.allow_host.clone(),
         share_cache: args.share_cache,
+        slots: args.slot_save_path.clone(),
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
         drain: seconds(args.drain),
     })

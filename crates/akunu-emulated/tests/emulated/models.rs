@@ -321,6 +321,38 @@ fn every_model_verifies_as_the_metal_device_and_chains_are_its_steps() {
     }
 }
 
+/// As blocks of the cache leave the device and come back elsewhere.
+#[test]
+fn blocks_that_were_on_the_host_give_the_same_logits() {
+    if skipped() {
+        return;
+    }
+    let model = open_model(&root().join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
+    let ids: Vec<u32> = (0..80).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
+    for kv in [KvType::F16, KvType::Q8_0] {
+        let options = PlanOptions { slots: 2, ..options(kv, 128, 40) };
+        let mut running = Running::new(&*model, Box::new(Emulator::default().device().unwrap()), &options);
+        let expected: Vec<Vec<f32>> =
+            ids.chunks(40).enumerate().map(|(n, ids)| running.prefill(ids, n * 40)).collect();
+        let Running { device, plan, loaded } = &mut running;
+        let cache = plan.cache;
+        assert_eq!((cache.block, cache.count), (64, 4));
+        let mut data = vec![1; cache.strips(0).all()];
+        for (from, to) in [(0, 3), (1, 2)] {
+            for buffer in [cache.k, cache.v].map(|id| loaded.buffers[id.index()]) {
+                device.download_strips(buffer, cache.strips(from), &mut data).unwrap();
+                assert!(data.iter().any(|byte| *byte != 0));
+                device.upload_strips(buffer, cache.strips(to), &data).unwrap();
+                data.fill(0x55);
+                device.upload_strips(buffer, cache.strips(from), &data).unwrap();
+            }
+        }
+        let table = loaded.buffers[cache.table.unwrap().index()];
+        device.upload(table, 0, bytemuck::cast_slice(&[3_u32, 2])).unwrap();
+        assert!(running.prefill(&ids[40..], 40) == expected[1]);
+    }
+}
+
 /// Experts whose matrices are quantised: routed products of one row, of few rows and of many, on all kinds of chips, and
 /// beside products in halves.
 #[test]

@@ -73,20 +73,32 @@ pub(super) fn caches(
             KvLayout { k, v, positions, logical, slot_positions, alignment, blocks, block, layer_bytes };
         Ok::<_, PlanError>((layout, table))
     };
-    let mut plan =
-        CachePlan { table: None, block, count, slot_blocks: slot_positions / block, windows: None };
+    let plan = |kv: &KvLayout, layers: usize| CachePlan {
+        table: None,
+        block,
+        count,
+        slot_blocks: slot_positions / block,
+        k: kv.k,
+        v: kv.v,
+        heads: (layers * config.kv_head_count) as u32,
+        row_bytes: row as u32,
+        windows: None,
+    };
     if sliding == 0 || sizes.enough >= count.into() {
         let (kv, table) = layout("kv.", config.layer_count, count)?;
-        plan.table = Some(table);
+        let plan = CachePlan { table: Some(table), ..plan(&kv, config.layer_count) };
         return Ok(Caches { kv, windows: None, plan });
     }
     let (own, table) = layout("kv.window_", sliding, sizes.enough as u32)?;
-    plan.windows = Some(WindowPlan { table, count: sizes.enough as u32, positions: window as u32 });
+    let windows = Some(WindowPlan { table, count: sizes.enough as u32, positions: window as u32 });
     if sliding == config.layer_count {
+        // The other blocks have no memory.
+        let plan = CachePlan { windows, ..plan(&own, 0) };
         return Ok(Caches { kv: own, windows: Some(own), plan });
     }
-    let (kv, table) = layout("kv.", config.layer_count - sliding, count)?;
-    plan.table = Some(table);
+    let whole = config.layer_count - sliding;
+    let (kv, table) = layout("kv.", whole, count)?;
+    let plan = CachePlan { table: Some(table), windows, ..plan(&kv, whole) };
     Ok(Caches { kv, windows: Some(own), plan })
 }
 

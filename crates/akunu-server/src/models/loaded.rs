@@ -283,7 +283,7 @@ fn run(
 /// The memory that a model needs by its plan, if the budget allows it.
 fn bytes_of(model: &Model, memory: &MemoryPlan, budget: MemoryBudget) -> Result<u64, LoadError> {
     // Weights in place are among what was read.
-    let bytes = memory.allocated() + memory.weights_in_place.max(model.read_bytes());
+    let bytes = memory.allocated() + memory.host_cache + memory.weights_in_place.max(model.read_bytes());
     match budget.limit.filter(|limit| budget.used + bytes > *limit) {
         None => Ok(bytes),
         Some(limit) => Err(LoadError::OutOfMemory(format!(
@@ -300,10 +300,11 @@ fn start(
     options: &ModelsOptions,
     budget: MemoryBudget,
 ) -> Result<(Worker, Ready), LoadError> {
-    let ModelsOptions { engine, device, scheduler, .. } = options;
+    let ModelsOptions { engine, device, scheduler, log, .. } = options;
     let device = device(engine)?;
     let bytes = bytes_of(&model, &akunu::plan(&model, device.capabilities(), engine)?.memory, budget)?;
-    let engine = Engine::on_device(model, device, engine)?;
+    let mut engine = Engine::on_device(model, device, engine)?;
+    engine.set_log(*log);
     let context = engine.context();
     let (scheduler, handle) = Scheduler::new(engine, scheduler)?;
     Ok((Worker::Scheduler(Box::new(scheduler)), Ready { work: RequestQueue::Engine(handle), context, bytes }))

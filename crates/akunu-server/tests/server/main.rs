@@ -21,5 +21,6 @@ mod rerank;
 mod response_format;
 mod schema;
 mod serve;
+mod slots;
 mod streams;
 mod thinker;

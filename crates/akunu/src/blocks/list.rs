@@ -314,6 +314,17 @@ impl BlockList {
         self.clear(pool);
     }
 
+    /// Releases all blocks, and makes those unknown that no other sequence begins with, without moving them elsewhere.
+    pub(crate) fn erase(&mut self, pool: &mut BlockPool) {
+        for id in self.ids.iter().rev() {
+            if !pool.make_own(*id) {
+                break;
+            }
+        }
+        pool.drop_leaving(&self.ids);
+        self.clear(pool);
+    }
+
     /// Releases all blocks, and what was promised.
     pub(crate) fn clear(&mut self, pool: &mut BlockPool) {
         self.release_from(pool, 0);

@@ -1,6 +1,7 @@
 //! The blocks of the KV cache, as plain data without tensors or a device: who uses them, and what they contain.
 
 mod list;
+mod names;
 mod pool;
 mod siblings;
 #[cfg(test)]
@@ -8,5 +9,6 @@ mod tests;
 mod windows;
 
 pub(crate) use list::{BlockCopy, BlockList, MIN_COPY, PoolFull};
-pub(crate) use pool::BlockPool;
+pub(crate) use names::{Name, Named};
+pub(crate) use pool::{BlockId, BlockPool, Parent};
 pub(crate) use siblings::common;

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use super::names::Names;
 use super::siblings::Siblings;
 use super::windows::{LOST, WindowBlock, Windows};
 
@@ -86,6 +87,8 @@ pub(crate) struct BlockPool {
     promised: usize,
     /// The blocks of sliding-window layers, if these have their own.
     pub(super) windows: Option<Windows>,
+    /// If blocks that leave are moved elsewhere.
+    pub(super) names_of_blocks: Option<Names>,
 }
 
 fn hash_of(parent: Parent, tokens: &[u32]) -> u64 {
@@ -120,6 +123,7 @@ impl BlockPool {
             kept_tokens: 0,
             promised: 0,
             windows: None,
+            names_of_blocks: None,
         }
     }
 
@@ -227,6 +231,17 @@ impl BlockPool {
         self.kept_tokens -= self.block(id).len;
     }
 
+    /// What precedes a block whose content is known.
+    pub(super) fn parent(&self, id: BlockId) -> Parent {
+        self.block(id).parent
+    }
+
+    /// The blocks with content that have no users, those that were released last first.
+    pub(super) fn kept_from_newest(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let before = |id: &BlockId| Some(self.block(*id).kept.before).filter(|id| *id != NONE);
+        std::iter::successors(Some(self.newest).filter(|id| *id != NONE), before)
+    }
+
     /// The block of sliding-window layers beside one whose content is known.
     pub(super) fn window_of(&self, id: BlockId) -> WindowBlock {
         self.block(id).window
@@ -287,6 +302,7 @@ impl BlockPool {
             return;
         }
         if self.block(id).len == self.positions {
+            self.note_leaving(id);
             self.remove_name(id);
         }
         self.remove_child(self.block(id).parent, id);
@@ -364,6 +380,7 @@ impl BlockPool {
             }
             let same_hash = self.names.insert(hash_of(parent, tokens), id);
             self.at(id).same_hash = same_hash.unwrap_or(NONE);
+            self.give_name(id, parent, tokens);
         }
         self.forget_beginning(parent, tokens);
         self.tokens[id as usize * self.positions..][..tokens.len()].copy_from_slice(tokens);

@@ -98,6 +98,11 @@ impl Chat {
         self.messages.truncate(kept);
     }
 
+    /// Keeps the conversation's blocks of the KV cache on disk, if there is a folder for that.
+    pub fn keep(&mut self, engine: &mut Engine) -> Result<(), Error> {
+        engine.keep_session(&mut self.session)
+    }
+
     /// Tokens in the KV cache.
     pub fn context_used(&self) -> usize {
         self.session.len()

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::Stats;
 use super::active::Active;
+use super::commands::LastText;
 use super::pace::Pace;
 use super::prefixes::{Prefixes, awaited};
 use super::slots::{Slot, prepare_slot};
@@ -42,6 +43,8 @@ pub(super) struct Batch<'a> {
     /// Of requests that have ended and still run for the queue: priority, owner, and the tokens that do not count yet.
     pub(super) owed: Vec<(i32, u64, usize)>,
     prefixes: Prefixes,
+    /// By slot, if they are remembered.
+    pub(super) texts: Vec<LastText>,
     /// Reused between steps to avoid allocations.
     pending: Vec<PendingPrefill>,
     /// Slots that have begun to process prompts whose tokens others may share.
@@ -59,6 +62,7 @@ impl<'a> Batch<'a> {
             owns_slots: true,
             owed: Vec::with_capacity(slots.len()),
             prefixes: Prefixes::with_capacity(slots.len()),
+            texts: Vec::new(),
             pending: Vec::with_capacity(slots.len()),
             reading: Vec::with_capacity(slots.len()),
             slots,
@@ -75,6 +79,7 @@ impl<'a> Batch<'a> {
             owns_slots: false,
             owed: Vec::new(),
             prefixes: Prefixes::with_capacity(0),
+            texts: Vec::new(),
             pending: Vec::with_capacity(1),
             reading: Vec::with_capacity(1),
         }
@@ -435,6 +440,11 @@ impl<'a> Batch<'a> {
         };
         *count += 1;
         if self.owns_slots {
+            if let Some(text) = self.texts.get_mut(index) {
+                text.salt = salt;
+                text.tokens.clear();
+                text.tokens.extend_from_slice(session.exact_tokens());
+            }
             session.retire(salt);
         }
     }

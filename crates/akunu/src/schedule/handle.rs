@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::commands::{OnSlot, SlotAction, SlotCommand};
 use super::forecast::Forecast;
 use super::request::{Job, Refused};
 use super::{OnEvent, Request, SchedulerOptions, Stats};
@@ -59,6 +60,25 @@ impl Handle {
         Ok(())
     }
 
+    /// Saves, restores or forgets the text of a slot, as soon as it has no request. Needs [`SchedulerOptions::keep_texts`].
+    /// `salt` is that of the requests whose text it is. If the scheduler ends before, `on_done` is dropped.
+    pub fn change_slot(
+        &self,
+        slot: usize,
+        salt: u64,
+        action: SlotAction,
+        on_done: OnSlot,
+    ) -> Result<(), Refused> {
+        let mut state = self.0.0.lock();
+        if state.closing != Closing::Never {
+            return Err(Refused::Closed);
+        }
+        state.commands.push(SlotCommand { slot, salt, action, on_done });
+        drop(state);
+        self.0.0.wake.notify_one();
+        Ok(())
+    }
+
     /// Statistics as of the last step.
     pub fn stats(&self) -> Stats {
         let state = self.0.0.lock();
@@ -94,6 +114,7 @@ pub(super) struct Shared {
 struct State {
     /// Submitted and not received by the engine's thread yet.
     arrived: Vec<Job>,
+    commands: Vec<SlotCommand>,
     /// Requests without a slot, received or not.
     waiting: usize,
     /// Requests in slots.
@@ -156,6 +177,7 @@ impl Worker {
     pub(super) fn new(slots: usize, options: &SchedulerOptions, stats: Stats) -> (Worker, Handle) {
         let state = State {
             arrived: Vec::new(),
+            commands: Vec::new(),
             waiting: 0,
             active: 0,
             capacity: slots.saturating_add(options.queue),
@@ -173,23 +195,31 @@ impl Worker {
         CloseOnDrop(self.0.clone())
     }
 
-    /// Receives new requests into `arrived`. Sleeps until there are any if `idle`, that is, if the scheduler has none.
-    pub(super) fn next(&self, idle: bool, arrived: &mut Vec<Job>) -> Work {
+    /// Receives new requests and commands. Sleeps until there are any if `idle`, that is, if the scheduler has no requests.
+    pub(super) fn next(
+        &self,
+        idle: bool,
+        (arrived, commands): (&mut Vec<Job>, &mut Vec<SlotCommand>),
+    ) -> Work {
         let mut state = self.0.lock();
-        while idle && state.arrived.is_empty() && state.closing == Closing::Never {
+        while idle && state.arrived.is_empty() && state.commands.is_empty() && state.closing == Closing::Never
+        {
             state = self.0.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         arrived.append(&mut state.arrived);
+        commands.append(&mut state.commands);
         match state.closing {
-            _ if idle && arrived.is_empty() => Work::None,
+            _ if idle && arrived.is_empty() && commands.is_empty() => Work::None,
             Closing::Now => Work::CancelAll,
             _ => Work::Step,
         }
     }
 
-    /// Receives new requests without waiting.
-    pub(super) fn take_arrived(&self, arrived: &mut Vec<Job>) {
-        arrived.append(&mut self.0.lock().arrived);
+    /// Receives new requests and commands without waiting.
+    pub(super) fn take_arrived(&self, (arrived, commands): (&mut Vec<Job>, &mut Vec<SlotCommand>)) {
+        let mut state = self.0.lock();
+        arrived.append(&mut state.arrived);
+        commands.append(&mut state.commands);
     }
 
     /// Publishes statistics and the number of queued requests, which limits further submissions.
@@ -229,8 +259,10 @@ impl Drop for CloseOnDrop {
 impl Drop for Worker {
     fn drop(&mut self) {
         // Dropped without the lock, because a listener's destructor may use a handle.
-        let jobs = std::mem::take(&mut self.0.lock().arrived);
-        drop(jobs);
+        let mut state = self.0.lock();
+        let left = (std::mem::take(&mut state.arrived), std::mem::take(&mut state.commands));
+        drop(state);
+        drop(left);
     }
 }
 

@@ -10,6 +10,7 @@
 mod active;
 mod alone;
 mod batch;
+mod commands;
 mod forecast;
 mod handle;
 mod logprobs;
@@ -25,6 +26,7 @@ mod tests;
 
 use std::time::Duration;
 
+pub use commands::{OnSlot, SlotAction};
 pub use handle::Handle;
 pub use request::{Event, Finished, OnEvent, Refused, Request, TokenLogprob};
 pub use stats::Stats;
@@ -32,6 +34,7 @@ pub use stats::Stats;
 use crate::{Engine, Error};
 pub(crate) use alone::run_alone;
 use batch::Batch;
+use commands::{LastText, SlotCommand};
 use handle::{CloseOnDrop, Work, Worker};
 use pace::Pace;
 use queue::Queue;
@@ -46,11 +49,13 @@ pub struct SchedulerOptions {
     pub stall: Duration,
     /// Requests that are expected to wait longer than this for a slot are [`Refused::TooLate`]. `None`: none are.
     pub deadline: Option<Duration>,
+    /// Remember the text of the last request in each slot, for [`Handle::change_slot`].
+    pub keep_texts: bool,
 }
 
 impl Default for SchedulerOptions {
     fn default() -> SchedulerOptions {
-        SchedulerOptions { queue: 256, stall: Duration::from_millis(200), deadline: None }
+        SchedulerOptions { queue: 256, stall: Duration::from_millis(200), deadline: None, keep_texts: false }
     }
 }
 
@@ -65,6 +70,8 @@ pub struct Scheduler {
     worker: Worker,
     /// Reused between steps to avoid allocations.
     arrived: Vec<Job>,
+    /// Commands whose slots have requests.
+    commands: Vec<SlotCommand>,
 }
 
 impl Scheduler {
@@ -80,7 +87,11 @@ impl Scheduler {
         }
         let sessions = (0..slots).map(|_| engine.session()).collect::<Result<_, Error>>()?;
         let cache = engine.plan().cache;
-        let batch = Batch::new(sessions, (cache.count * cache.block) as usize, Pace::new(options.stall));
+        let capacity = (cache.count * cache.block) as usize;
+        let mut batch = Batch::new(sessions, capacity, Pace::new(options.stall));
+        if options.keep_texts {
+            batch.texts = vec![LastText::default(); slots];
+        }
         let (worker, handle) = Worker::new(slots, options, batch.stats);
         let scheduler = Scheduler {
             _close: worker.close_on_drop(),
@@ -89,6 +100,7 @@ impl Scheduler {
             queue: Queue::default(),
             worker,
             arrived: Vec::new(),
+            commands: Vec::new(),
         };
         Ok((scheduler, handle))
     }
@@ -96,10 +108,13 @@ impl Scheduler {
     /// Runs on this thread until all handles are dropped, or one has closed the scheduler, and all requests have finished.
     pub fn run(mut self) -> Engine {
         loop {
-            match self.worker.next(self.is_idle(), &mut self.arrived) {
+            match self.worker.next(self.is_idle(), (&mut self.arrived, &mut self.commands)) {
                 Work::Step => self.step(),
                 Work::CancelAll => self.cancel_all(),
-                Work::None => return self.engine,
+                Work::None => {
+                    self.engine.end_tiers();
+                    return self.engine;
+                }
             }
         }
     }
@@ -107,8 +122,8 @@ impl Scheduler {
     /// Runs on this thread until all submitted requests have finished. More may be submitted afterwards.
     pub fn drain(&mut self) {
         loop {
-            self.worker.take_arrived(&mut self.arrived);
-            if self.is_idle() && self.arrived.is_empty() {
+            self.worker.take_arrived((&mut self.arrived, &mut self.commands));
+            if self.is_idle() && self.arrived.is_empty() && self.commands.is_empty() {
                 return;
             }
             self.step();

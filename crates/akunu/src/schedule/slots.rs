@@ -117,6 +117,7 @@ pub(super) fn prepare_slot(
         return Ok(slots[index].session.len());
     }
     let (prompt, salt) = (active.need.reusable(active.prompt()), active.salt);
+    engine.bring_back(&mut slots[index].session, salt, prompt)?;
     let known = engine.known(salt, prompt).max(slots[index].session.len());
     let (most, from) = prefixes.longest(slots, active).unwrap_or((known, index));
     let rest = most % slots[index].session.pool.block();

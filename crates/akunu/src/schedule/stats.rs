@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::TierStats;
+
 /// A snapshot. Totals count from the creation of the scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -37,4 +39,6 @@ pub struct Stats {
     pub rows: usize,
     /// The longest time between two tokens of a running request, or between its chains.
     pub longest_stall: Duration,
+    /// The cache outside of the device.
+    pub tiers: TierStats,
 }

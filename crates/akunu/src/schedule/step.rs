@@ -12,6 +12,7 @@ impl Scheduler {
         self.receive();
         self.batch.make_ready(&mut self.engine);
         self.charge();
+        self.run_commands();
         self.admit();
         self.batch.step(&mut self.engine);
         self.publish();
@@ -52,6 +53,7 @@ impl Scheduler {
         for index in 0..self.batch.slots.len() {
             self.batch.end(index, Ok(FinishReason::Cancelled));
         }
+        self.commands.clear();
         self.publish();
     }
 
@@ -106,6 +108,7 @@ impl Scheduler {
 
     fn publish(&mut self) {
         self.batch.count();
+        self.batch.stats.tiers = self.engine.tier_stats();
         self.worker.publish(self.queue.len(), self.batch.stats);
     }
 }

@@ -24,7 +24,7 @@ fn scheduler(slots: usize) -> (Scheduler, Handle) {
 
 /// A step, after which each block has the users that it counts, and what precedes one in use is in use.
 fn step(scheduler: &mut Scheduler) {
-    scheduler.worker.take_arrived(&mut scheduler.arrived);
+    scheduler.worker.take_arrived((&mut scheduler.arrived, &mut scheduler.commands));
     scheduler.step();
     let slots = &scheduler.batch.slots;
     slots[0].session.pool.lock().blocks.check(slots.iter().flat_map(|slot| slot.session.list.ids()));

@@ -120,6 +120,8 @@ impl TranscriberOptions {
             word_times: self.word_times,
             // Texts are as long as they may be, and wait for nothing.
             kv_memory: None,
+            kv_host: None,
+            kv_disk: None,
             ..self.engine.clone()
         }
     }

@@ -21,5 +21,6 @@ mod scheduler;
 mod sessions;
 mod stories;
 mod tales;
+mod tiers;
 mod transcribe;
 mod windows;

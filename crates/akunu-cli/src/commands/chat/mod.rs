@@ -251,6 +251,13 @@ impl Loaded {
         let chat = Chat::new(&mut engine, opened.template)?;
         Ok(Loaded { source: opened.source, engine, chat })
     }
+
+    /// Ends the conversation's session, and keeps its cache on disk if there is a folder for that.
+    fn keep_on_disk(self) -> Result<(), Failure> {
+        let Loaded { mut engine, chat, .. } = self;
+        drop(chat);
+        Ok(engine.keep_on_disk()?)
+    }
 }
 
 /// A running conversation, apart from its model.
@@ -291,6 +298,7 @@ impl Conversation<'_> {
                 Ok(()) => {}
             }
         }
+        loaded.keep_on_disk()?;
         match failed && !self.interactive {
             true => Err(Failure::Reported),
             false => Ok(()),
@@ -413,6 +421,7 @@ impl Conversation<'_> {
             SlashCommand::ShowModel => self.show_model(loaded),
             SlashCommand::Save(path) => {
                 files::save(path, chat.messages())?;
+                chat.keep(&mut loaded.engine)?;
                 self.note(&format!("{} saved to {}", count(chat.messages()), path.display()));
             }
             SlashCommand::Load(path) => {
