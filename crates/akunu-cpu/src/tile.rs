@@ -201,7 +201,7 @@ pub(crate) unsafe fn streams<V: Dot<Q>, Q: Quant>(t: &[Tile]) {
     unsafe {
         let x = arranged_row::<V, Q>(&t[0], 0);
         let (places, blocks) = (t.len().min(MOST_PLACES), t[0].inputs / 32);
-        let (whole, rest) = (blocks / 16 * 16, blocks % 16);
+        let whole = blocks / 16 * 16;
         let at_once = MOST_PLACES / places;
         for o in (0..t[0].outputs).step_by(at_once) {
             let mut lanes = [V::zero(); MOST_PLACES];
@@ -213,9 +213,9 @@ pub(crate) unsafe fn streams<V: Dot<Q>, Q: Quant>(t: &[Tile]) {
                         *lanes = round::<V, Q>(t, (o + i, first, 16), &x, ahead, *lanes);
                     }
                 }
-                if rest > 0 {
+                if whole < blocks {
                     for (t, lanes) in t.iter().zip(lanes) {
-                        *lanes = round::<V, Q>(t, (o + i, whole, rest), &x, ahead, *lanes);
+                        *lanes = round::<V, Q>(t, (o + i, whole, blocks - whole), &x, ahead, *lanes);
                     }
                 }
             }
@@ -244,15 +244,15 @@ unsafe fn arranged_row<V: Dot<Q>, Q: Quant>(t: &Tile, r: usize) -> Chunk {
 unsafe fn one_row<V: Dot<Q>, Q: Quant>(t: &Tile, o: usize, x: &Chunk, ahead: usize) -> V {
     let mut acc = V::zero();
     let blocks = t.inputs / 32;
-    // As a remainder, so that the compiler sees that the last round is not a whole one.
-    let (whole, rest) = (blocks / 16 * 16, blocks % 16);
+    let mut first = 0;
     // SAFETY: output and row have `blocks` blocks each, which `first` and the counts never pass.
     unsafe {
-        for first in (0..whole).step_by(16) {
+        while first + 16 <= blocks {
             acc = round::<V, Q>(t, (o, first, 16), x, ahead, acc);
+            first += 16;
         }
-        if rest > 0 {
-            acc = round::<V, Q>(t, (o, whole, rest), x, ahead, acc);
+        if first < blocks {
+            acc = round::<V, Q>(t, (o, first, blocks - first), x, ahead, acc);
         }
     }
     acc

@@ -46,11 +46,6 @@ pub(crate) struct Kernels {
 impl Kernels {
     /// The caller must have checked that this processor has the instruction set.
     pub(crate) fn of(isa: Isa) -> Kernels {
-        // Unit tests run no kernel of this table ([`Kernels::of_test`]), and are compiled without them, which would take
-        // longer than everything else.
-        if cfg!(test) {
-            return Kernels::none();
-        }
         match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => Kernels::new::<Avx2, Avx2>(),
@@ -80,14 +75,10 @@ impl Kernels {
         Kernels { run: of_op::<V>, tile: of_weight::<InTile<V, Q>>, packed: |_| None }
     }
 
-    fn none() -> Kernels {
-        Kernels { run: |_| None, tile: |_| TileKernel { rows: |_| (), streams: |_| () }, packed: |_| None }
-    }
-
     /// Kernels of a test's own, which multiply nothing.
     #[cfg(test)]
     pub(crate) fn of_test(run: fn(Kernel) -> Option<Run>) -> Kernels {
-        Kernels { run, ..Kernels::none() }
+        Kernels { run, tile: |_| TileKernel { rows: |_| (), streams: |_| () }, packed: |_| None }
     }
 
     /// `None`: the CPU does not have this kernel.

@@ -1,11 +1,6 @@
 //! The only place where generic kernels are compiled for instruction sets: each in a function with the target features,
 //! so that everything below it, being `inline(always)`, is compiled with them.
 
-#[cfg(target_arch = "x86_64")]
-use super::avx512::{
-    bf16::{self, Rows},
-    packed::{self as integers, Sums},
-};
 use super::scalar::lanes::Scalar;
 use super::{Decoded, Lanes};
 use crate::command::{Command, Context};
@@ -144,52 +139,4 @@ pub(crate) fn packed_bf16<P: Packed>() -> PackedKernel {
         block_bytes: P::BLOCK_BYTES,
         max_inputs: P::MAX_INPUTS,
     }
-}
-
-/// Packs rows for integer sums.
-///
-/// # Safety
-/// As for [`Packed::pack`].
-#[cfg(target_arch = "x86_64")]
-#[inline(never)]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub(crate) unsafe fn pack_integers<const HALVES: bool, const MINS: bool>(group: &Group, offset: i32) {
-    // SAFETY: the caller's promise.
-    unsafe { integers::pack::<HALVES, MINS>(group, offset) }
-}
-
-/// Unpacks the weights of a tile.
-///
-/// # Safety
-/// As for [`Packed::products`].
-#[cfg(target_arch = "x86_64")]
-#[inline(never)]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub(crate) unsafe fn unpack_panels<Q: Decoded>(t: &Tile, subtrahend: i8) {
-    // SAFETY: the caller's promise.
-    unsafe { integers::unpack_panels::<Q>(t, subtrahend) }
-}
-
-/// Multiplies what [`unpack_panels`] has unpacked.
-///
-/// # Safety
-/// As for [`Packed::products`]; the weights are unpacked.
-#[cfg(target_arch = "x86_64")]
-#[inline(never)]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub(crate) unsafe fn multiply_panels<S: Sums, const HALVES: bool, const MINS: bool>(t: &Tile, signed: bool) {
-    // SAFETY: the caller's promise.
-    unsafe { integers::multiply_panels::<S, HALVES, MINS>(t, signed) }
-}
-
-/// Packs rows in bfloat16.
-///
-/// # Safety
-/// As for [`Packed::pack`].
-#[cfg(target_arch = "x86_64")]
-#[inline(never)]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")]
-pub(crate) unsafe fn pack_bf16<R: Rows>(group: &Group) {
-    // SAFETY: the caller's promise.
-    unsafe { bf16::pack::<R>(group) }
 }

@@ -5,11 +5,13 @@ use std::arch::x86_64::*;
 use akunu_plan::q8;
 
 use super::tiles::{self, Config};
+use crate::formats::Sub;
 use crate::groups::{Block, SIDE};
 use crate::isa::Lanes;
 use crate::isa::avx2::simd;
 use crate::isa::avx512::lanes::Avx512;
 use crate::isa::avx512::packed::{Ahead, GROUPS, Lane, Levels, Sums, add_scaled};
+use crate::isa::avx512::quants::{QuantAvx512, is_signed};
 use crate::panel::{Panel, TILE_BLOCKS, TileSums};
 
 /// Tiles 0 to 3 are sums, 4 and 5 weights, 6 and 7 activations, `bytes` elements deep.
@@ -33,8 +35,8 @@ impl Sums for Tiles {
     const SIGNED: bool = true;
 
     #[inline(always)]
-    unsafe fn begin<const HALVES: bool>() {
-        let config = if HALVES { &HALF_BLOCKS } else { &WHOLE_BLOCKS };
+    unsafe fn begin<Q: QuantAvx512>() {
+        let config = if Q::SUB == Sub::Half { &HALF_BLOCKS } else { &WHOLE_BLOCKS };
         // SAFETY: passed on; `end` releases them.
         unsafe { tiles::configure(config) };
     }
@@ -46,11 +48,7 @@ impl Sums for Tiles {
     }
 
     #[inline(always)]
-    unsafe fn lane<const HALVES: bool, const MINS: bool, const G: usize>(
-        lane: &Lane,
-        ahead: &mut Ahead,
-        levels: &mut [Levels; G],
-    ) {
+    unsafe fn lane<Q: QuantAvx512, const G: usize>(lane: &Lane, ahead: &mut Ahead, levels: &mut [Levels; G]) {
         let mut acc = [[Avx512::zero(); SIDE]; G];
         // SAFETY: as the caller promises; the scratch is this worker's own.
         unsafe {
@@ -61,16 +59,16 @@ impl Sums for Tiles {
                     for _ in 0..G {
                         ahead.step();
                     }
-                    if lane.signed {
-                        multiply::<HALVES, G, true>(lane, first + b, sums.add(b * 2));
+                    if is_signed::<Q>() {
+                        multiply::<Q, G, true>(lane, first + b, sums.add(b * 2));
                     } else {
-                        multiply::<HALVES, G, false>(lane, first + b, sums.add(b * 2));
+                        multiply::<Q, G, false>(lane, first + b, sums.add(b * 2));
                     }
                 }
                 for g in 0..G {
                     let x = lane.x.add(g * lane.group + first);
                     for b in 0..n {
-                        scale::<HALVES, MINS>(
+                        scale::<Q>(
                             &*lane.panels.add(first + b),
                             lane.lane,
                             &*x.add(b),
@@ -88,7 +86,7 @@ impl Sums for Tiles {
 }
 
 #[inline(always)]
-unsafe fn scale<const HALVES: bool, const MINS: bool>(
+unsafe fn scale<Q: QuantAvx512>(
     panel: &Panel,
     lane: usize,
     x: &Block,
@@ -101,7 +99,7 @@ unsafe fn scale<const HALVES: bool, const MINS: bool>(
                 _mm512_load_si512(sums[0][o].0.as_ptr().cast()),
                 _mm512_load_si512(sums[1][o].0.as_ptr().cast()),
             ];
-            acc[o] = add_scaled::<HALVES, MINS>(panel, lane, o, x, sums, acc[o]);
+            acc[o] = add_scaled::<Q>(panel, lane, o, x, sums, acc[o]);
         }
     })
 }
@@ -111,7 +109,7 @@ unsafe fn scale<const HALVES: bool, const MINS: bool>(
 /// # Safety
 /// The panel and each group have block `b`, there is room for the sums of each group, and the tiles are configured.
 #[inline(always)]
-unsafe fn multiply<const HALVES: bool, const G: usize, const SIGNED: bool>(
+unsafe fn multiply<Q: QuantAvx512, const G: usize, const SIGNED: bool>(
     lane: &Lane,
     b: usize,
     sums: *mut TileSums,
@@ -123,7 +121,7 @@ unsafe fn multiply<const HALVES: bool, const G: usize, const SIGNED: bool>(
         let other = (&raw const (*lane.x.add(b + (G - 1) * lane.group)).quants).cast::<u8>();
         let (out, other_out) = (sums.cast::<u8>(), sums.add(G - 1).cast::<u8>());
         product::<G, SIGNED, 0, 1, 4>(w, [x, other], [out, other_out]);
-        if HALVES {
+        if Q::SUB == Sub::Half {
             // The second half of each output's 32 weights, of the rows' activations, and of the sums.
             let (half, sums) = (4 * LINE, SIDE * LINE);
             product::<G, SIGNED, 2, 3, 5>(

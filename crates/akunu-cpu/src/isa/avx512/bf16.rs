@@ -18,7 +18,6 @@ use crate::groups::{Group, SIDE};
 use crate::isa::Lanes;
 use crate::isa::avx2::panels::load;
 use crate::isa::avx2::simd;
-use crate::isa::target;
 use crate::panel::{BF16_BLOCKS, BF16_OUTPUTS, F16x};
 use crate::tile::{Packed, Tile};
 
@@ -35,7 +34,7 @@ impl<W: Weights, M: Multiply> Packed for Products<W, M> {
     #[inline(always)]
     unsafe fn pack(group: &Group) {
         // SAFETY: the same contract, passed on unchanged.
-        unsafe { target::pack_bf16::<W::Rows>(group) }
+        unsafe { pack::<W::Rows>(group) }
     }
 
     #[inline(always)]
@@ -86,10 +85,8 @@ fn rounded(v: [Avx512; 2]) -> __m512i {
     simd!(std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(v[1].0, v[0].0)))
 }
 
-/// # Safety
-/// As for [`Packed::pack`]; the processor has AVX-512 BF16.
 #[inline(always)]
-pub(crate) unsafe fn pack<R: Rows>(group: &Group) {
+unsafe fn pack<R: Rows>(group: &Group) {
     let to = group.to.cast::<Block>();
     for block in 0..group.inputs / q8::BLOCK {
         let mut rows = [F16x([0.0; SIDE]); SIDE];

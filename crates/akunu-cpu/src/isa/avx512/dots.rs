@@ -130,7 +130,7 @@ unsafe fn sums_of_blocks<Q: QuantAvx512>(w: *const u8, x: *const i8, blocks: usi
                 let x = _mm256_loadu_si256(x.add(b * 32).cast());
                 (_mm512_zextsi256_si512(Q::load(at, b % 8)), _mm512_zextsi256_si512(x))
             };
-            v[i] = _mm512_dpbusd_epi32(zero, bytes::<Q>(q), x);
+            v[i] = _mm512_dpbusd_epi32(zero, bytes::<Q>(q, false), x);
         }
         reduce16(v)
     })

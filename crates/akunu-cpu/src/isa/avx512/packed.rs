@@ -12,14 +12,13 @@ use akunu_plan::q8;
 
 use super::lanes::Avx512;
 use super::panels::unpack;
-use super::quants::{QuantAvx512, is_signed, offset, subtrahend};
+use super::quants::{QuantAvx512, offset};
 use super::registers::lines_of_two;
 use crate::formats::{Min, Sub};
 use crate::groups::{Block, Group, LANES, Places, SIDE, blocks_of_lane};
 use crate::isa::Lanes;
 use crate::isa::avx2::panels::load;
 use crate::isa::avx2::simd;
-use crate::isa::target;
 use crate::panel::{F16x, PANEL_BLOCKS, Panel, Scratch};
 use crate::tile::{self, Packed, Tile};
 
@@ -31,39 +30,15 @@ impl<Q: QuantAvx512, S: Sums> Packed for Integers<Q, S> {
 
     #[inline(always)]
     unsafe fn pack(group: &Group) {
-        let pack = match form::<Q>() {
-            (false, false) => target::pack_integers::<false, false>,
-            (false, true) => target::pack_integers::<false, true>,
-            (true, false) => target::pack_integers::<true, false>,
-            (true, true) => target::pack_integers::<true, true>,
-        };
         // SAFETY: the same contract, passed on unchanged.
-        unsafe { pack(group, offset::<Q>()) }
+        unsafe { pack::<Q>(group) }
     }
 
     #[inline(always)]
     unsafe fn products(t: &Tile) {
-        let multiply = match form::<Q>() {
-            (false, false) => target::multiply_panels::<S, false, false>,
-            (false, true) => target::multiply_panels::<S, false, true>,
-            (true, false) => target::multiply_panels::<S, true, false>,
-            (true, true) => target::multiply_panels::<S, true, true>,
-        };
-        // SAFETY: the same contract, passed on unchanged; the panels are unpacked before they are multiplied.
-        unsafe {
-            target::unpack_panels::<Q>(t, subtrahend::<Q>(S::SIGNED));
-            multiply(t, is_signed::<Q>());
-        }
+        // SAFETY: the same contract, passed on unchanged.
+        unsafe { products::<Q, S>(t) }
     }
-}
-
-/// What the products of a type have to know once its weights are unpacked: whether halves of a block have their own
-/// sub-scales (HALVES), and whether there are mins (MINS), then also of halves. These products are large, so they are
-/// compiled for each of these forms and not for each type.
-const fn form<Q: QuantAvx512>() -> (bool, bool) {
-    let (halves, mins) = (matches!(Q::SUB, Sub::Half), !matches!(Q::MIN, Min::None));
-    assert!(matches!(Q::MIN, Min::Half) == (halves && mins));
-    (halves, mins)
 }
 
 /// Groups of rows that are multiplied together if there are enough: weights are read once for both, and that read is
@@ -80,7 +55,7 @@ pub(crate) trait Sums: 'static {
     /// # Safety
     /// The processor has the instruction set of `Self`.
     #[inline(always)]
-    unsafe fn begin<const HALVES: bool>() {}
+    unsafe fn begin<Q: QuantAvx512>() {}
     /// # Safety
     /// As for [`Sums::begin`].
     #[inline(always)]
@@ -91,11 +66,7 @@ pub(crate) trait Sums: 'static {
     /// # Safety
     /// All pointers of the lane are valid for G groups; `begin` has been called, and the processor has the instruction
     /// set.
-    unsafe fn lane<const HALVES: bool, const MINS: bool, const G: usize>(
-        lane: &Lane,
-        ahead: &mut Ahead,
-        levels: &mut [Levels; G],
-    );
+    unsafe fn lane<Q: QuantAvx512, const G: usize>(lane: &Lane, ahead: &mut Ahead, levels: &mut [Levels; G]);
 }
 
 /// A lane of sixteen outputs and some groups of rows.
@@ -106,8 +77,6 @@ pub(crate) struct Lane {
     /// Its blocks, one in each panel.
     pub(crate) panels: *const Panel,
     pub(crate) rounds: usize,
-    /// Whether weights are signed, which [`Sums::SIGNED`] permits.
-    pub(crate) signed: bool,
     /// It has no block in the last round, which adds a zero.
     pub(crate) padded: bool,
     /// The same blocks of the first group of rows, and the number of blocks from one group to the next.
@@ -117,12 +86,10 @@ pub(crate) struct Lane {
     pub(crate) scratch: *mut Scratch,
 }
 
-/// Packs rows for weights with this offset.
-///
 /// # Safety
 /// The rows can be read, and a block written for every 32 inputs; the processor has AVX-512 VNNI.
 #[inline(always)]
-pub(crate) unsafe fn pack<const HALVES: bool, const MINS: bool>(group: &Group, offset: i32) {
+unsafe fn pack<Q: QuantAvx512>(group: &Group) {
     let blocks = group.inputs / q8::BLOCK;
     let places = Places::new(blocks);
     simd!({
@@ -143,7 +110,7 @@ pub(crate) unsafe fn pack<const HALVES: bool, const MINS: bool>(group: &Group, o
                     for step in 0..8 {
                         _mm512_store_si512(to.quants[step].as_mut_ptr().cast(), lines[i * 8 + step]);
                     }
-                    pack_scales::<HALVES, MINS>(group, offset, b + i, to);
+                    pack_scales::<Q>(group, b + i, to);
                 }
             }
         }
@@ -155,12 +122,7 @@ pub(crate) unsafe fn pack<const HALVES: bool, const MINS: bool>(group: &Group, o
 /// # Safety
 /// Block `block` of the group's rows can be read.
 #[inline(always)]
-unsafe fn pack_scales<const HALVES: bool, const MINS: bool>(
-    group: &Group,
-    offset: i32,
-    block: usize,
-    to: &mut Block,
-) {
+unsafe fn pack_scales<Q: QuantAvx512>(group: &Group, block: usize, to: &mut Block) {
     simd!({
         let mut sums = [_mm512_setzero_si512(); 2];
         for step in 0..8 {
@@ -168,11 +130,11 @@ unsafe fn pack_scales<const HALVES: bool, const MINS: bool>(
             sums[step / 4] = _mm512_dpbusd_epi32(sums[step / 4], _mm512_set1_epi8(1), x);
         }
         let all = _mm512_add_epi32(sums[0], sums[1]);
-        let starts = if HALVES { sums } else { [all; 2] };
+        let starts = if Q::SUB == Sub::Half { sums } else { [all; 2] };
         for half in 0..2 {
-            let start = _mm512_mullo_epi32(starts[half], _mm512_set1_epi32(-offset));
+            let start = _mm512_mullo_epi32(starts[half], _mm512_set1_epi32(-offset::<Q>()));
             _mm512_store_si512(to.starts[half].as_mut_ptr().cast(), start);
-            if HALVES && MINS {
+            if Q::MIN == Min::Half {
                 _mm512_store_ps(to.half_sums[half].as_mut_ptr(), _mm512_cvtepi32_ps(sums[half]));
             }
         }
@@ -186,48 +148,33 @@ unsafe fn pack_scales<const HALVES: bool, const MINS: bool>(
     })
 }
 
-/// Unpacks all weights of a tile to the scratch, less `subtrahend`.
-///
 /// # Safety
-/// All of the tile's pointers are valid for its extents; the processor has AVX-512 VNNI.
+/// All of the tile's pointers are valid for its extents, `packed` included; the processor has AVX-512 VNNI.
 #[inline(always)]
-pub(crate) unsafe fn unpack_panels<Q: QuantAvx512>(t: &Tile, subtrahend: i8) {
+unsafe fn products<Q: QuantAvx512, S: Sums>(t: &Tile) {
     let blocks = t.inputs / q8::BLOCK;
-    // SAFETY: the scratch is used by this worker only; its panels have room for the widest input, and outputs and
-    // blocks stay within the tile.
+    // SAFETY: the scratch is used by this worker only; its panels have room for the widest input, and outputs, rows
+    // and blocks stay within the tile.
     unsafe {
         let panels = (&raw mut (*t.scratch).rounds).cast::<Panel>();
         for first in (0..blocks).step_by(PANEL_BLOCKS) {
             let panel = panels.add(first / PANEL_BLOCKS);
             let count = PANEL_BLOCKS.min(blocks - first);
-            unpack::<Q>(panel, &tile::panel_rows::<Q>(t, first), count, subtrahend);
+            unpack::<Q>(panel, &tile::panel_rows::<Q>(t, first), count, S::SIGNED);
             if Q::PLANES {
                 t.planes.unpack::<Avx512>(panel, t.outputs, first, count);
             }
         }
-    }
-}
-
-/// Multiplies the panels of a tile with all of its rows.
-///
-/// # Safety
-/// All of the tile's pointers are valid for its extents, `packed` included; [`unpack_panels`] has unpacked its
-/// weights, `signed` or not as `S` expects them, and the processor has AVX-512 VNNI.
-#[inline(always)]
-pub(crate) unsafe fn multiply_panels<S: Sums, const HALVES: bool, const MINS: bool>(t: &Tile, signed: bool) {
-    let blocks = t.inputs / q8::BLOCK;
-    // SAFETY: the scratch is used by this worker only; outputs, rows and blocks stay within the tile.
-    unsafe {
         let next = SIDE * t.stride;
         let mut ahead = Ahead::new(t.weights.wrapping_add(next), next, t.rows.div_ceil(SIDE) * blocks);
-        S::begin::<HALVES>();
+        S::begin::<Q>();
         let mut row = 0;
         while row + SIDE < t.rows {
-            groups::<S, HALVES, MINS, GROUPS>(t, signed, row, &mut ahead);
+            groups::<Q, S, GROUPS>(t, panels, row, &mut ahead);
             row += GROUPS * SIDE;
         }
         if row < t.rows {
-            groups::<S, HALVES, MINS, 1>(t, signed, row, &mut ahead);
+            groups::<Q, S, 1>(t, panels, row, &mut ahead);
         }
         S::end();
     }
@@ -266,11 +213,11 @@ const LEVELS: usize = 5;
 /// Computes G groups of rows, from row `row` on.
 ///
 /// # Safety
-/// As for [`multiply_panels`]; the groups are within the tile's rows.
+/// As for [`products`]; the panels of the tile's outputs have been unpacked, and the groups are within its rows.
 #[inline(always)]
-unsafe fn groups<S: Sums, const HALVES: bool, const MINS: bool, const G: usize>(
+unsafe fn groups<Q: QuantAvx512, S: Sums, const G: usize>(
     t: &Tile,
-    signed: bool,
+    panels: *const Panel,
     row: usize,
     ahead: &mut Ahead,
 ) {
@@ -280,15 +227,13 @@ unsafe fn groups<S: Sums, const HALVES: bool, const MINS: bool, const G: usize>(
     // SAFETY: the scratch is used by this worker only, and plain numbers are valid for any bits; each level is written
     // before it is read.
     let levels = unsafe { &mut *(&raw mut (*t.scratch).levels).cast::<[Levels; G]>() };
-    // SAFETY: the address of a field.
-    let panels = unsafe { (&raw const (*t.scratch).rounds).cast::<Panel>() };
     let mut x = t.packed.cast::<Block>().wrapping_add(row / SIDE * blocks);
     for (place, lane) in LANES.into_iter().enumerate() {
         let rounds = blocks_of_lane(blocks, lane);
         let padded = lane >= last;
-        let lane = Lane { lane, place, panels, rounds, signed, padded, x, group: blocks, scratch: t.scratch };
+        let lane = Lane { lane, place, panels, rounds, padded, x, group: blocks, scratch: t.scratch };
         // SAFETY: there is a panel for each round, and the groups' blocks can be read.
-        unsafe { S::lane::<HALVES, MINS, G>(&lane, ahead, levels) };
+        unsafe { S::lane::<Q, G>(&lane, ahead, levels) };
         x = x.wrapping_add(rounds);
     }
     for (g, levels) in levels.iter().enumerate() {
@@ -333,7 +278,7 @@ impl Lane {
 /// # Safety
 /// The processor has AVX-512 VNNI, and `b` is a block of the panel.
 #[inline(always)]
-pub(crate) unsafe fn add_scaled<const HALVES: bool, const MINS: bool>(
+pub(crate) unsafe fn add_scaled<Q: QuantAvx512>(
     panel: &Panel,
     lane: usize,
     o: usize,
@@ -344,15 +289,15 @@ pub(crate) unsafe fn add_scaled<const HALVES: bool, const MINS: bool>(
     simd!({
         let dx = load::<Avx512>(&x.scales);
         let mut sum = Avx512(_mm512_cvtepi32_ps(sums[0]));
-        if HALVES {
+        if Q::SUB == Sub::Half {
             let [sub, sub_high] = of_halves(&panel.sub, lane, o);
             sum = Avx512(_mm512_cvtepi32_ps(sums[1])).fma(sub_high, sum.mul(sub));
         }
         let acc = sum.fma(Avx512::splat(panel.d[lane].0[o]).mul(dx), acc);
-        if !MINS {
+        if Q::MIN == Min::None {
             return acc;
         }
-        let scaled = if HALVES {
+        let scaled = if Q::MIN == Min::Half {
             let [min, min_high] = of_halves(&panel.min, lane, o);
             let second = load::<Avx512>(&x.half_sums[1]).mul(min_high);
             load::<Avx512>(&x.half_sums[0]).fma(min, second).mul(dx)
@@ -377,17 +322,13 @@ const OUTPUTS: usize = 8;
 
 impl Sums for Vnni {
     #[inline(always)]
-    unsafe fn lane<const HALVES: bool, const MINS: bool, const G: usize>(
-        lane: &Lane,
-        ahead: &mut Ahead,
-        levels: &mut [Levels; G],
-    ) {
+    unsafe fn lane<Q: QuantAvx512, const G: usize>(lane: &Lane, ahead: &mut Ahead, levels: &mut [Levels; G]) {
         // SAFETY: all blocks are within the lane's panels and groups, which are valid as the caller promises.
         unsafe {
             if G == 1 {
-                outputs::<HALVES, MINS, G, OUTPUTS>(lane, ahead, levels);
+                outputs::<Q, G, OUTPUTS>(lane, ahead, levels);
             } else {
-                outputs::<HALVES, MINS, G, { OUTPUTS / GROUPS }>(lane, ahead, levels);
+                outputs::<Q, G, { OUTPUTS / GROUPS }>(lane, ahead, levels);
             }
         }
     }
@@ -398,7 +339,7 @@ impl Sums for Vnni {
 /// # Safety
 /// As for [`Sums::lane`].
 #[inline(always)]
-unsafe fn outputs<const HALVES: bool, const MINS: bool, const G: usize, const O: usize>(
+unsafe fn outputs<Q: QuantAvx512, const G: usize, const O: usize>(
     lane: &Lane,
     ahead: &mut Ahead,
     levels: &mut [Levels; G],
@@ -413,7 +354,7 @@ unsafe fn outputs<const HALVES: bool, const MINS: bool, const G: usize, const O:
                         ahead.step();
                     }
                 }
-                add_block::<HALVES, MINS, G, O>(lane, b, first, &mut acc);
+                add_block::<Q, G, O>(lane, b, first, &mut acc);
             }
         }
         for g in 0..G {
@@ -427,7 +368,7 @@ unsafe fn outputs<const HALVES: bool, const MINS: bool, const G: usize, const O:
 /// # Safety
 /// As for [`Sums::lane`]; the outputs are below sixteen.
 #[inline(always)]
-unsafe fn add_block<const HALVES: bool, const MINS: bool, const G: usize, const O: usize>(
+unsafe fn add_block<Q: QuantAvx512, const G: usize, const O: usize>(
     lane: &Lane,
     block: usize,
     first: usize,
@@ -442,12 +383,12 @@ unsafe fn add_block<const HALVES: bool, const MINS: bool, const G: usize, const 
         }
         let mut sums = [[[_mm512_setzero_si512(); O]; 2]; G];
         for g in 0..G {
-            for half in 0..if HALVES { 2 } else { 1 } {
+            for half in 0..if Q::SUB == Sub::Half { 2 } else { 1 } {
                 sums[g][half] = [_mm512_load_si512(x[g].starts[half].as_ptr().cast()); O];
             }
         }
         for step in 0..8 {
-            let half = if HALVES { step / 4 } else { 0 };
+            let half = if Q::SUB == Sub::Half { step / 4 } else { 0 };
             let mut xs = [_mm512_setzero_si512(); G];
             for g in 0..G {
                 xs[g] = _mm512_load_si512(x[g].quants[step].as_ptr().cast());
@@ -463,7 +404,7 @@ unsafe fn add_block<const HALVES: bool, const MINS: bool, const G: usize, const 
         for i in 0..O {
             for g in 0..G {
                 let sums = [sums[g][0][i], sums[g][1][i]];
-                acc[g][i] = add_scaled::<HALVES, MINS>(panel, lane.lane, first + i, x[g], sums, acc[g][i]);
+                acc[g][i] = add_scaled::<Q>(panel, lane.lane, first + i, x[g], sums, acc[g][i]);
             }
         }
     })

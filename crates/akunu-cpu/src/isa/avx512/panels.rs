@@ -3,14 +3,14 @@
 use std::arch::x86_64::*;
 
 use super::lanes::Avx512;
-use super::quants::{QuantAvx512, leading_halves};
+use super::quants::{QuantAvx512, bytes, leading_halves};
 use crate::formats::Min;
 use crate::isa::Lanes;
 use crate::isa::avx2::panels::unpack_scales;
 use crate::isa::avx2::simd;
 use crate::panel::{F16x, Panel};
 
-/// Unpacks sixteen blocks of sixteen outputs: quants less `subtrahend`, `[block][output][32]`, and scales
+/// Unpacks sixteen blocks of sixteen outputs: quants as [`bytes`], `[block][output][32]`, and scales
 /// `[block][output]`.
 ///
 /// # Safety
@@ -20,10 +20,9 @@ pub(crate) unsafe fn unpack<Q: QuantAvx512>(
     panel: *mut Panel,
     rows: &[*const u8; 16],
     blocks: usize,
-    subtrahend: i8,
+    signed: bool,
 ) {
     simd!({
-        let subtrahend = _mm512_set1_epi8(subtrahend);
         let panel = &mut *panel;
         let quants = (&raw mut panel.quants).cast::<u8>();
         for b in (0..blocks).step_by(2) {
@@ -36,7 +35,7 @@ pub(crate) unsafe fn unpack<Q: QuantAvx512>(
                 let both = b + 1 < blocks;
                 let v =
                     if both { Q::load_two(row, b % 8) } else { _mm512_zextsi256_si512(Q::load(row, b % 8)) };
-                let v = _mm512_sub_epi8(v, subtrahend);
+                let v = bytes::<Q>(v, signed);
                 _mm256_store_si256(to.cast(), _mm512_castsi512_si256(v));
                 if both {
                     _mm256_store_si256(to.add(16 * 32).cast(), _mm512_extracti64x4_epi64(v, 1));

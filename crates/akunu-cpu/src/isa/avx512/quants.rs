@@ -368,20 +368,14 @@ pub(crate) const fn is_signed<Q: QuantAvx512>() -> bool {
     !Q::SIGNED || Q::OFFSET == 0
 }
 
-/// What is subtracted from quants, modulo 256: their offset if `signed` is requested and they fit, else what makes them
-/// unsigned.
-pub(crate) const fn subtrahend<Q: QuantAvx512>(signed: bool) -> i8 {
-    match (signed && is_signed::<Q>(), Q::SIGNED) {
-        (true, true) | (false, false) => 0,
-        (true, false) => Q::OFFSET as i8,
-        (false, true) => -128,
-    }
-}
-
-/// Quants as unsigned bytes.
+/// Quants as bytes: minus their offset if `signed` is requested and they fit, else unsigned.
 #[inline(always)]
-pub(crate) fn bytes<Q: QuantAvx512>(v: __m512i) -> __m512i {
-    simd!(if Q::SIGNED { _mm512_xor_si512(v, _mm512_set1_epi8(-128)) } else { v })
+pub(crate) fn bytes<Q: QuantAvx512>(v: __m512i, signed: bool) -> __m512i {
+    simd!(match (signed && is_signed::<Q>(), Q::SIGNED) {
+        (true, true) | (false, false) => v,
+        (true, false) => _mm512_sub_epi8(v, _mm512_set1_epi8(Q::OFFSET as i8)),
+        (false, true) => _mm512_xor_si512(v, _mm512_set1_epi8(-128)),
+    })
 }
 
 /// The indices of the 16-bit words that are the first and the second halves (f16) of blocks of `stride` bytes, in
