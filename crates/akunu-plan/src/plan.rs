@@ -82,7 +82,8 @@ pub struct CachePlan {
     pub count: u32,
     /// Entries of a slot in the table.
     pub slot_blocks: u32,
-    /// The keys and values of these blocks: for each head of each layer, those of all positions.
+    /// The keys and values of these blocks: for each head of each layer, those of all positions. The same buffer if rows
+    /// are both.
     pub k: BufferId,
     pub v: BufferId,
     /// Number of heads in all layers together.
@@ -101,9 +102,14 @@ impl CachePlan {
         Strips { first: u64::from(block) * bytes as u64, bytes, pitch, count: self.heads as usize }
     }
 
+    /// The buffers of keys and values.
+    pub fn buffers(&self) -> impl Iterator<Item = BufferId> + use<> {
+        [Some(self.k), (self.v != self.k).then_some(self.v)].into_iter().flatten()
+    }
+
     /// Bytes of the keys and values of a block.
     pub fn block_bytes(&self) -> usize {
-        2 * self.strips(0).all()
+        self.buffers().count() * self.strips(0).all()
     }
 }
 

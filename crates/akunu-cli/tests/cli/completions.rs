@@ -74,7 +74,7 @@ fn bash_loads_the_script_and_completes() {
         output(shell(dir.path(), &["bash", "--norc", "-c", &script]))
     };
     assert_eq!(complete(&["akunu", "per"], "akunu per", "per"), "perplexity\n");
-    assert_eq!(complete(&["akunu", "run", "--kv"], "akunu run --kv", "--kv"), "--kv-type\n");
+    assert_eq!(complete(&["akunu", "run", "--kv-t"], "akunu run --kv-t", "--kv-t"), "--kv-type\n");
     let line = "akunu run --kv-type=q";
     assert_eq!(complete(&["akunu", "run", "--kv-type", "=", "q"], line, "q"), "q8_0\n");
     let line = "akunu  run -m hf:tiny/";
@@ -103,7 +103,7 @@ fn types(command: Command, prompt: &str, setup: &str) {
 
 const TYPED: [(&str, &str); 9] = [
     ("perp", "perplexity"),
-    ("run --kv", "run --kv-type"),
+    ("run --kv-t", "run --kv-type"),
     ("run --kv-type=q", "run --kv-type=q8_0"),
     ("run hf", "run hf:tiny/model-GGUF"),
     ("run -m hf:ti", "run -m hf:tiny/model-GGUF"),
@@ -150,7 +150,7 @@ fn fish_loads_the_script_and_completes() {
         shown.lines().map(|line| line.split('\t').next().unwrap().to_string()).collect::<Vec<_>>()
     };
     assert_eq!(complete("per"), ["perplexity"]);
-    assert_eq!(complete("run --kv"), ["--kv-type"]);
+    assert_eq!(complete("run --kv-t"), ["--kv-type"]);
     assert_eq!(complete("run --kv-type=q"), ["--kv-type=q8_0"]);
     assert_eq!(complete("run -m hf"), ["hf:tiny/model-GGUF"]);
     assert_eq!(complete("run qwen3:0"), ["qwen3:0.6b"]);

@@ -15,9 +15,10 @@ pub(super) fn download(
     data: &mut [u8],
 ) -> Result<(), DeviceError> {
     let strips = plan.cache.strips(id);
-    let (keys, values) = data.split_at_mut(strips.all());
-    device.download_strips(loaded.buffers[plan.cache.k.index()], strips, keys)?;
-    device.download_strips(loaded.buffers[plan.cache.v.index()], strips, values)
+    for (buffer, part) in plan.cache.buffers().zip(data.chunks_exact_mut(strips.all())) {
+        device.download_strips(loaded.buffers[buffer.index()], strips, part)?;
+    }
+    Ok(())
 }
 
 /// Writes the keys and values of a block.
@@ -28,9 +29,10 @@ pub(super) fn upload(
     data: &[u8],
 ) -> Result<(), DeviceError> {
     let strips = plan.cache.strips(id);
-    let (keys, values) = data.split_at(strips.all());
-    device.upload_strips(loaded.buffers[plan.cache.k.index()], strips, keys)?;
-    device.upload_strips(loaded.buffers[plan.cache.v.index()], strips, values)
+    for (buffer, part) in plan.cache.buffers().zip(data.chunks_exact(strips.all())) {
+        device.upload_strips(loaded.buffers[buffer.index()], strips, part)?;
+    }
+    Ok(())
 }
 
 impl Engine {

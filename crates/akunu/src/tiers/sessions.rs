@@ -89,7 +89,9 @@ impl Engine {
         }
         let (row, order) = (cache.row_bytes as usize, self.device.capabilities().keys);
         let strips = cache.strips(0);
-        let (keys, values) = data.split_at_mut(strips.all());
+        // Rows that are keys and values at once are in the order of values.
+        let transposed = if cache.k == cache.v { 0 } else { strips.all() };
+        let (keys, values) = data.split_at_mut(transposed);
         for values in values.chunks_exact_mut(strips.bytes) {
             values[used * row..].fill(0);
         }

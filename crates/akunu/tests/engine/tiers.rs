@@ -276,6 +276,34 @@ fn a_session_is_not_restored_from_a_file_that_is_not_its_own() {
     assert!(matches!(error, Error::KvFile { problem: KvFileProblem::Io(_), .. }), "{error}");
 }
 
+#[test]
+fn rows_that_are_keys_and_values_at_once_are_moved_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("session");
+    let model = Arc::new(Model::open(checked_in("models/deepseek-v2-lite")).unwrap());
+    let open = |kv_disk| Engine::new(model.clone(), &EngineOptions { kv_disk, ..options() }).unwrap();
+    let (mut first, text) = (open(disk(folder.path())), (0..150).map(|i| i * 7 % 50).collect::<Vec<u32>>());
+    let cache = &first.plan().cache;
+    assert_eq!(cache.block_bytes() as u64 * u64::from(cache.count), first.plan().memory.kv);
+    let mut session = first.session().unwrap();
+    first.prefill(&mut session, &text[..70]).unwrap();
+    first.save_session(&session, &path).unwrap();
+    first.prefill(&mut session, &text).unwrap();
+    let expected = bits(&mut first);
+    drop(session);
+    first.keep_on_disk().unwrap();
+
+    let mut saved = open(None);
+    let mut session = saved.session().unwrap();
+    saved.restore_session(&mut session, &path).unwrap();
+    assert_eq!(saved.prefill(&mut session, &text).unwrap().reused, 70);
+    assert_eq!(bits(&mut saved), expected);
+    let mut kept = open(disk(folder.path()));
+    let mut session = kept.session().unwrap();
+    assert_eq!(kept.prefill(&mut session, &text).unwrap().reused, 128);
+    assert_eq!(bits(&mut kept), expected);
+}
+
 /// What a command for a slot did.
 fn change(
     handle: &Handle,

@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn options_of_the_command_before_them() {
-        assert_eq!(words("run --kv"), ["--kv-type"]);
+        assert_eq!(words("run --kv"), ["--kv-type", "--kv-host", "--kv-disk", "--kv-disk-size"]);
         assert_eq!(words("list --f"), ["--files"]);
         assert_eq!(words("run --off"), ["--offline"]);
         assert!(words("run -").contains(&"-m".to_string()));
