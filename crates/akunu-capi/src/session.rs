@@ -1,6 +1,7 @@
 //! Sessions: sequences in the KV cache, which are prefilled and decoded.
 
 use std::ffi::c_char;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use akunu::{Breakers, Engine, Error, Sampling};
@@ -178,6 +179,33 @@ pub unsafe extern "C" fn akunu_session_copy(
         }
         let (a, b) = (from.number, to.number);
         from.model.queue()?.run(move |worker| worker.copy(a, b, count))
+    })
+}
+
+/// Writes the session's tokens with their keys and values to a file, from which akunu_session_restore takes them, in this
+/// process or another one. A file of this name is replaced when the new one is complete.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn akunu_session_save(session: *const SessionHandle, path: *const c_char) -> Status {
+    guard(|| {
+        let session = SESSIONS.get(session)?;
+        // SAFETY: guaranteed by the caller.
+        let path = PathBuf::from(unsafe { text(path, AKUNU_TO_NULL, "the path") }?);
+        session.run(move |engine, state| Ok(engine.save_session(&state.session, &path).map(|_| ())?))
+    })
+}
+
+/// Replaces the content of the session with that of a file of akunu_session_save, which must have been written with the same
+/// model, type of cache and kind of device. After an error the session is empty.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn akunu_session_restore(session: *mut SessionHandle, path: *const c_char) -> Status {
+    guard(|| {
+        let session = SESSIONS.get(session)?;
+        // SAFETY: guaranteed by the caller.
+        let path = PathBuf::from(unsafe { text(path, AKUNU_TO_NULL, "the path") }?);
+        session.run(move |engine, state| {
+            state.pending.clear();
+            Ok(engine.restore_session(&mut state.session, &path).map(|_| ())?)
+        })
     })
 }
 

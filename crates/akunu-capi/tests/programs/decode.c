@@ -68,6 +68,16 @@ int main(void) {
 
     /* A copy continues like its source. */
     OK(akunu_session_copy(session, other, count));
+
+    /* And so does a saved one. */
+    char path[80];
+    snprintf(path, sizeof path, "/tmp/akunu-session-%p-%p", (void *)path, (void *)session);
+    OK(akunu_session_save(other, path));
+    OK(akunu_session_truncate(other, 1));
+    OK(akunu_session_restore(other, path));
+    CHECK(remove(path) == 0);
+    OK(akunu_session_tokens(other, again, TOKENS, &got));
+    CHECK(got == count);
     OK(akunu_decode_step(other, text[0], &next));
     CHECK(next == text[1]);
     OK(akunu_free_session(other));
