@@ -404,7 +404,7 @@ pub const ATTN_OUTPUT: &[TensorRule] =
 
 /// Latent attention: queries, directly or from a vector of fewer values; the vector that all heads' keys and values are
 /// made from, beside a rotated key that they share; and for each head the matrix that brings its queries to that vector,
-/// and the one that makes its values from it. Hugging Face files have the last two in one ([`crate::latent`]).
+/// and the one that makes its values from it. Hugging Face files have the last two in one (`latent.rs`).
 pub const LATENT_ATTENTION: &[TensorRule] = &[
     layer("attn_norm", "input_layernorm", Kind::Norm, &[Dim::Hidden]),
     layer("attn_q", "self_attn.q_proj", Kind::Matrix, &[Dim::LatentQuery, Dim::Hidden]),
