@@ -74,13 +74,12 @@ BODY(latent_queries) {
 #endif
 
 #ifdef HEAD_TILE
-#define KEY_PIECES ((HEAD_DIM + 31) / 32)
-#define VALUE_PIECES ((LATENT + 31) / 32)
 // Numbers of a SIMD group's result of a head: the largest score, the sum of weights, the weighted sums.
 #define PART (LATENT + 2)
 
 // A threadgroup has HEAD_TILE heads of a row, whose queries are in threadgroup memory. Each SIMD group takes every SIMDS-th
-// position: its lanes hold the cached row, which is key and value of all heads.
+// position: its lanes hold the cached row, which is key and value of all heads, in KEY_PIECES numbers each, of which the first
+// VALUE_PIECES are the value's.
 BODY(latent_attention) {
     const u32 row = at.group_y, first = at.group_x * HEAD_TILE, live = live_rows(pass, false);
     const Row own = ((const DEVICE Row*)in.rows)[row < live ? row : 0];

@@ -80,6 +80,7 @@ impl Shape<'_> {
                 &format!("_{}_{}x{}_{tile}", p.heads, p.latent, p.rope_dims),
             )
             .variant([("KV_TYPE", kv_number(op.kv)), ("HEAD_TILE", tile)])
+            .variant([("KEY_PIECES", dim.div_ceil(32)), ("VALUE_PIECES", p.latent.div_ceil(32))])
             .constants([("HEADS", p.heads), ("HEAD_DIM", dim), ("LATENT", p.latent), ("COLS", p.latent)])
             .constants([("POSITIONS", p.positions)])
             .variant([("BLOCK", p.block)])
