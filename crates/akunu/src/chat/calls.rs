@@ -243,8 +243,7 @@ impl CallReader {
             State::Text => {
                 let start = self.skip_space(0);
                 if let Some(at) = self.held[start..].find(self.marks.open).map(|at| start + at) {
-                    let before = self.held[..at].trim_end();
-                    let before = before.strip_suffix(self.marks.section[0]).unwrap_or(before).trim_end();
+                    let before = self.held[..self.section_before(at).unwrap_or(at)].trim_end();
                     let text = if at > start { before.len() } else { 0 };
                     self.say(text, on_segment);
                     self.enter(State::Marked { mark: at - text + self.marks.open.len() });
@@ -306,14 +305,21 @@ impl CallReader {
 
     /// How much of the end of what is held may be the beginning of marks before a call.
     fn begun(&self) -> usize {
-        let (held, [section, _]) = (self.held.as_str(), self.marks.section);
+        let (held, section) = (self.held.as_str(), self.marks.section[0]);
         let open = overlap(held, self.marks.open);
-        let before = held[..held.len() - open].trim_end();
-        match section.is_empty() {
-            true => open,
-            false if before.ends_with(section) => held.len() - (before.len() - section.len()),
-            false => open.max(overlap(held, section)),
+        match self.section_before(held.len() - open) {
+            _ if section.is_empty() => open,
+            Some(at) => held.len() - at,
+            None => open.max(overlap(held, section)),
         }
+    }
+
+    /// Where the mark before all calls begins, if what is held has it before `end`, and little white space behind it.
+    fn section_before(&self, end: usize) -> Option<usize> {
+        let section = self.marks.section[0];
+        let near = self.held.ceil_char_boundary(end.saturating_sub(section.len() + LONGEST_HEADER)).min(end);
+        let before = self.held[near..end].trim_end().strip_suffix(section)?;
+        (!section.is_empty()).then_some(near + before.len())
     }
 
     /// Decides by the text after a mark.
