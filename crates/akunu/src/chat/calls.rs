@@ -361,7 +361,9 @@ impl CallReader {
             return false;
         }
         if !fence.is_empty() && fenced.starts_with(fence) {
-            space = self.held.len() - fenced[fence.len()..].trim_start().len();
+            let behind = &fenced[fence.len()..];
+            let near = &behind[..behind.floor_char_boundary(LONGEST_HEADER)];
+            space = self.held.len() - behind.len() + near.len() - near.trim_start().len();
         }
         let rest = &self.held[space..];
         let next = rest.trim_start_matches(|c: char| bare && (c == ';' || c.is_whitespace()));

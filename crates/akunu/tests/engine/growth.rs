@@ -11,17 +11,19 @@ use serde_json::json;
 static ALLOCATOR: MeasuringAllocator = MeasuringAllocator;
 
 /// Templates of families whose calls are read differently.
-const TEMPLATES: [&str; 6] = [
+const TEMPLATES: [&str; 8] = [
     "<tool_call> <arg_key>",
     "<tool_call> <parameter=",
     "<tool_call>",
     "[TOOL_CALLS]",
     "<|python_tag|> \"name\": function name, \"parameters\"",
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
+    "<|tool_calls_section_begin|><|tool_call_begin|>",
     "<think> <|channel|>analysis<|message|> <|end|> <|tool_call|>",
 ];
 
 /// What answers consist of: a beginning, and what is repeated behind it.
-const ANSWERS: [(&str, &str); 22] = [
+const ANSWERS: [(&str, &str); 28] = [
     ("", "word "),
     ("", " "),
     ("", "\n\t"),
@@ -42,6 +44,12 @@ const ANSWERS: [(&str, &str); 22] = [
     ("", "[TOOL_CALLS]add"),
     ("[TOOL_CALLS]", "a"),
     ("{\"name\": \"add\", \"parameters\": {\"a\": [", "[],"),
+    ("", "<｜tool▁calls▁begin｜>"),
+    ("", "<｜tool▁calls▁begin｜> "),
+    ("<｜tool▁calls▁begin｜>", " "),
+    ("<｜tool▁call▁begin｜>add<｜tool▁sep｜>{}", " "),
+    ("<｜tool▁call▁begin｜>add<｜tool▁sep｜>{}```", " "),
+    ("<｜tool▁call▁begin｜>add<｜tool▁sep｜>{}<｜tool▁call▁end｜>", " "),
     ("<think>", "</think"),
     ("<|channel|>analysis<|message|>", "<|end|><|start|>"),
 ];
