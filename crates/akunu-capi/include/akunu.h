@@ -825,11 +825,13 @@ akunu_status akunu_session_copy(const struct akunu_session *from,
 
 // Writes the session's tokens with their keys and values to a file, from which akunu_session_restore takes them, in this
 // process or another one. A file of this name is replaced when the new one is complete.
-akunu_status akunu_session_save(const struct akunu_session *session, const char *path);
+akunu_status akunu_session_save(const struct akunu_session *session,
+                                const char *path);
 
 // Replaces the content of the session with that of a file of akunu_session_save, which must have been written with the same
 // model, type of cache and kind of device. After an error the session is empty.
-akunu_status akunu_session_restore(struct akunu_session *session, const char *path);
+akunu_status akunu_session_restore(struct akunu_session *session,
+                                   const char *path);
 
 // Gets the session's sampling settings.
 akunu_status akunu_get_sampling(const struct akunu_session *session, struct akunu_sampling *sampling);
