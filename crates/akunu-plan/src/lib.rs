@@ -41,6 +41,7 @@ pub use entries::{Entries, EntryBounds, Move, MoveBounds, MoveKind, RowBounds};
 pub use inputs::{ProductInput, SortedRows, product_inputs};
 pub use keys::KeyOrder;
 pub use load::{Loaded, OnLoad, load, load_buffers, unwatched};
+pub use lower::CacheSizes;
 pub use ops::{Access, Content, Kernel, RowSet};
 pub use passes::{PassKind, Passes, Tables};
 pub use plan::{

@@ -15,13 +15,10 @@ use crate::pick::HostPick;
 use crate::prompt::check_prompt;
 use crate::session::SlotPool;
 use crate::tiers::{self, KvDisk, Tiers, fingerprint};
-use crate::{BackendOptions, DeviceChoice, Error, Model, Sampler, Sampling, Session, memory};
+use crate::{BackendOptions, DeviceChoice, Error, Model, Sampler, Sampling, Session, cache_size, memory};
 
 /// The salt of sessions that are used without a scheduler.
 pub(crate) const ALONE: u64 = 0;
-
-/// Default context length, unless that of the model is shorter.
-pub const DEFAULT_CONTEXT: usize = 4096;
 
 /// Short enough that text streams smoothly and cancelling takes effect quickly.
 pub const DEFAULT_CHAIN_TIME: Duration = Duration::from_millis(50);
@@ -33,11 +30,18 @@ pub struct EngineOptions {
     pub threads: Option<usize>,
     /// Settings of the device's backend.
     pub backends: BackendOptions,
-    /// Context length of each slot; `None`: the model's own, at most 4096.
+    /// Context length of each slot; `None`: the model's own, as far as the KV cache has room for it beside 4096 positions of each
+    /// other slot.
     pub context: Option<usize>,
     pub kv: KvType,
-    /// Bytes of the KV cache, which all sessions share, at least for one context; `None`: for the contexts of all slots.
+    /// Bytes of the KV cache, which all sessions share, at least for one context, at most for the contexts of all slots. `None`:
+    /// half of the memory that is free beside the model, or 90% of a card's own; with a stated `context` enough for all slots,
+    /// if there is memory for it. Where free memory is not known, it is enough for all slots.
     pub kv_memory: Option<u64>,
+    /// The memory that a cache of default size counts as available, if it is less than there is.
+    pub memory: Option<u64>,
+    /// Models that share the memory: a cache of default size takes one part of so many.
+    pub models: usize,
     /// Bytes of the host's memory for blocks of the cache that the device has no memory for any more, of which whole blocks are
     /// used; `None`: these are forgotten.
     pub kv_host: Option<u64>,
@@ -74,6 +78,8 @@ impl Default for EngineOptions {
             context: None,
             kv: KvType::F16,
             kv_memory: None,
+            memory: None,
+            models: 1,
             kv_host: None,
             kv_disk: None,
             slots: 1,
@@ -93,11 +99,6 @@ impl EngineOptions {
     /// Options for this many concurrent sequences: a slot and a row of logits for each.
     pub fn batching(self, sequences: usize) -> EngineOptions {
         EngineOptions { slots: sequences, logit_rows: self.logit_rows.max(sequences), ..self }
-    }
-
-    /// The context length of each slot, with this model.
-    pub fn context_of(&self, model: &Model) -> usize {
-        self.context.unwrap_or(model.config().context_length.clamp(1, DEFAULT_CONTEXT))
     }
 }
 
@@ -152,26 +153,28 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
     at_least_1("the chain", options.chain)?;
     at_least_1("the number of windows of a pass", Some(options.encoder_windows))?;
     at_least_1("the number of beams", Some(options.beams))?;
+    at_least_1("the number of models", Some(options.models))?;
 
-    let context = options.context_of(model);
     // A pass has a row for each sequence.
-    let prefill_rows =
-        options.chunk.unwrap_or(capabilities.prefill_rows).clamp(1, context).max(options.slots);
-    let plan_options = PlanOptions {
-        context,
-        slots: options.slots,
-        kv: options.kv,
-        kv_bytes: options.kv_memory,
-        prefill_rows,
-        prefill_logit_rows: options.logit_rows.min(prefill_rows),
-        chain: options.chain.unwrap_or(capabilities.chain).clamp(1, context),
-        windows: options.encoder_windows,
-        beams: options.beams,
-        word_times: options.word_times,
-        fuse: options.fuse,
-        keep_inputs: false,
+    let chunk = options.chunk.unwrap_or(capabilities.prefill_rows);
+    let plan_options = |context, kv_bytes| {
+        let prefill_rows = chunk.clamp(1, context).max(options.slots);
+        PlanOptions {
+            context,
+            slots: options.slots,
+            kv: options.kv,
+            kv_bytes,
+            prefill_rows,
+            prefill_logit_rows: options.logit_rows.min(prefill_rows),
+            chain: options.chain.unwrap_or(capabilities.chain).clamp(1, context),
+            windows: options.encoder_windows,
+            beams: options.beams,
+            word_times: options.word_times,
+            fuse: options.fuse,
+            keep_inputs: false,
+        }
     };
-    let mut plan = akunu_plan::plan(model.weights(), capabilities, &plan_options)?;
+    let mut plan = cache_size::planned(model, capabilities, options, plan_options)?;
     plan.memory.host_cache = tiers::host_bytes(options, &plan.cache)?;
     Ok(plan)
 }

@@ -21,6 +21,7 @@
 
 mod backends;
 mod blocks;
+mod cache_size;
 mod chain;
 pub mod chat;
 mod chips;
@@ -67,7 +68,8 @@ pub use chips::ChipChoice;
 pub use constraint::{Constraint, Constraints, Preamble};
 pub use devices::{DeviceChoice, open_device};
 pub use embed::{EmbedOptions, EmbedTask, Embedder, TextIds, plan_texts};
-pub use engine::{DEFAULT_CHAIN_TIME, DEFAULT_CONTEXT, Engine, EngineOptions, Note, Prefilled, plan};
+pub use cache_size::DEFAULT_CONTEXT;
+pub use engine::{DEFAULT_CHAIN_TIME, Engine, EngineOptions, Note, Prefilled, plan};
 pub use error::{Error, KvFileProblem};
 pub use generate::{FinishReason, GenerateOptions, Generated, Overflow, Piece, Timings};
 pub use importance::importance;

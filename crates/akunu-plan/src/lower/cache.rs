@@ -5,7 +5,7 @@
 
 use akunu_arch::ModelConfig;
 
-use super::{Buffers, KvLayout, size, too_large};
+use super::{Buffers, KvLayout, card_of, size, too_large};
 use crate::plan::{CachePlan, PlanError, PlanOptions, WindowPlan};
 use crate::{BufferKind, Capabilities, Card};
 
@@ -26,21 +26,15 @@ pub(super) fn caches(
     buffers: &mut Buffers,
 ) -> Result<Caches, PlanError> {
     let row = options.kv.row_bytes(config.head_dim).unwrap_or(0);
-    let block = block_positions(capabilities, options.context);
+    let sizes = CacheSizes::new((config, arch), options, capabilities)?;
+    let block = sizes.block;
     let slot_positions = options.context.next_multiple_of(block);
     let logical = slot_positions
         .checked_mul(options.slots)
         .and_then(|positions| u32::try_from(positions).ok())
         .ok_or_else(|| PlanError::Unsupported(TOO_MANY_POSITIONS.into()))?;
-    let windows = || (0..config.layer_count).filter_map(|layer| arch.layer_window(config, layer));
-    let (sliding, window) = (windows().count(), windows().max().unwrap_or(0));
-    let parts = if config.latent.is_some() { 1 } else { 2 };
-    let bytes_of = |layers: usize| size(&[parts, layers, config.kv_head_count, block, row]);
-    let sizes = Sizes {
-        whole: bytes_of(config.layer_count - sliding)?,
-        sliding: bytes_of(sliding)?,
-        enough: if sliding > 0 { enough_for_windows(window, options, block) } else { 0 },
-    };
+    let sliding = windows(config, arch).count();
+    let window = windows(config, arch).max().unwrap_or(0);
     let (block, slot_positions) = (block as u32, slot_positions as u32);
     let count = match options.kv_bytes {
         None => logical / block,
@@ -117,14 +111,57 @@ fn enough_for_windows(window: usize, options: &PlanOptions, block: usize) -> u64
     (of_slot as u64).saturating_mul(options.slots as u64).saturating_add(of_pass as u64)
 }
 
-/// Bytes of a block: of the layers that see the whole text, and of sliding-window layers, of which `enough` are enough.
-struct Sizes {
+fn windows<'a>(config: &'a ModelConfig, arch: &'static Card) -> impl Iterator<Item = usize> + use<'a> {
+    (0..config.layer_count).filter_map(|layer| arch.layer_window(config, layer))
+}
+
+/// What positions of a KV cache take.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheSizes {
+    /// Positions of a block.
+    block: usize,
+    /// Bytes of a block: of the layers that see the whole text, and of sliding-window layers, of which `enough` are
+    /// enough.
     whole: u64,
     sliding: u64,
     enough: u64,
 }
 
-impl Sizes {
+impl CacheSizes {
+    /// Those of a plan with these options; their `kv_bytes` do not matter.
+    pub fn of(
+        config: &ModelConfig,
+        options: &PlanOptions,
+        capabilities: &Capabilities,
+    ) -> Result<CacheSizes, PlanError> {
+        CacheSizes::new((config, card_of(config)?), options, capabilities)
+    }
+
+    fn new(
+        (config, arch): (&ModelConfig, &'static Card),
+        options: &PlanOptions,
+        capabilities: &Capabilities,
+    ) -> Result<CacheSizes, PlanError> {
+        let row = options.kv.row_bytes(config.head_dim).unwrap_or(0);
+        let block = block_positions(capabilities, options.context);
+        let parts = if config.latent.is_some() { 1 } else { 2 };
+        let bytes_of = |layers: usize| size(&[parts, layers, config.kv_head_count, block, row]);
+        let sliding = windows(config, arch).count();
+        let enough = windows(config, arch).max().map_or(0, |window| enough_for_windows(window, options, block));
+        let (whole, sliding) = (bytes_of(config.layer_count - sliding)?, bytes_of(sliding)?);
+        Ok(CacheSizes { block, whole, sliding, enough })
+    }
+
+    /// The most positions, in whole blocks, that fit in `bytes`.
+    pub fn positions(&self, bytes: u64) -> u64 {
+        self.count(bytes).saturating_mul(self.block as u64)
+    }
+
+    /// Bytes of the blocks of so many positions.
+    pub fn bytes(&self, positions: u64) -> u64 {
+        self.needed(positions.div_ceil(self.block as u64))
+    }
+
     /// Bytes of `count` blocks, with as many for sliding-window layers as can be used.
     fn needed(&self, count: u64) -> u64 {
         count.saturating_mul(self.whole).saturating_add(count.min(self.enough).saturating_mul(self.sliding))
@@ -149,17 +186,18 @@ mod tests {
 
     #[test]
     fn memory_is_divided_so_that_windows_never_limit_what_runs() {
-        let sizes = Sizes { whole: 10, sliding: 50, enough: 6 };
+        let sizes = CacheSizes { block: 16, whole: 10, sliding: 50, enough: 6 };
         // As long as there are fewer blocks than windows may need, each has both parts.
         assert_eq!([0, 59, 60, 360, 369].map(|bytes| sizes.count(bytes)), [0, 0, 1, 6, 6]);
         assert_eq!([420, 429, 430, 1300].map(|bytes| sizes.count(bytes)), [12, 12, 13, 100]);
         for count in [1, 6, 7, 100] {
             assert_eq!(sizes.count(sizes.needed(count)), count);
             assert_eq!(sizes.count(sizes.needed(count) - 1), count - 1);
+            assert_eq!(sizes.positions(sizes.bytes(16 * count - 5)), 16 * count);
         }
-        let plain = Sizes { whole: 10, sliding: 0, enough: 0 };
+        let plain = CacheSizes { block: 16, whole: 10, sliding: 0, enough: 0 };
         assert_eq!([9, 10, 29].map(|bytes| plain.count(bytes)), [0, 1, 2]);
-        let everywhere = Sizes { whole: 0, sliding: 50, enough: 6 };
+        let everywhere = CacheSizes { block: 16, whole: 0, sliding: 50, enough: 6 };
         assert_eq!([299, 300, 350].map(|bytes| everywhere.count(bytes)), [5, u64::MAX, u64::MAX]);
     }
 }

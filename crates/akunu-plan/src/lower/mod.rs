@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use akunu_arch::{ModelConfig, WeightProvider};
 
+pub use cache::CacheSizes;
 use cache::{Caches, caches};
 pub(crate) use encode::plan_encoder;
 use graph::Action;

@@ -11,8 +11,8 @@ use akunu::chat::{ChatError, ChatFormat, ChatTemplates};
 use akunu::embed::plan_texts;
 use akunu::schedule::{Handle, Scheduler};
 use akunu::{
-    Constraints, EmbedOptions, EmbedTask, Embedder, Engine, Error, MemoryPlan, Model, Transcriber,
-    TranscriberOptions, human,
+    Constraints, EmbedOptions, EmbedTask, Embedder, Engine, EngineOptions, Error, MemoryPlan, Model,
+    Transcriber, TranscriberOptions, human,
 };
 
 use super::speech::{SpeechQueue, SpeechWorker};
@@ -300,10 +300,15 @@ fn start(
     options: &ModelsOptions,
     budget: MemoryBudget,
 ) -> Result<(Worker, Ready), LoadError> {
-    let ModelsOptions { engine, device, scheduler, log, .. } = options;
+    let ModelsOptions { models, engine, device, scheduler, log, .. } = options;
     let device = device(engine)?;
-    let bytes = bytes_of(&model, &akunu::plan(&model, device.capabilities(), engine)?.memory, budget)?;
-    let mut engine = Engine::on_device(model, device, engine)?;
+    let memory = budget.limit.map(|limit| limit.saturating_sub(budget.used));
+    let engine = EngineOptions { memory, models: models.len(), ..engine.clone() };
+    let plan = akunu::plan(&model, device.capabilities(), &engine)?;
+    let bytes = bytes_of(&model, &plan.memory, budget)?;
+    // The memory that is free may change in between.
+    let (context, kv_memory) = (Some(plan.options.context), Some(plan.memory.kv));
+    let mut engine = Engine::on_device(model, device, &EngineOptions { context, kv_memory, ..engine })?;
     engine.set_log(*log);
     let context = engine.context();
     let (scheduler, handle) = Scheduler::new(engine, scheduler)?;

@@ -117,7 +117,7 @@ pub struct Models {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     pub kind: Kind,
-    /// The most tokens of a prompt and its answer, or of a text; `None`: it takes no texts.
+    /// The most tokens of a prompt and its answer, or of a text, if memory suffices; `None`: it takes no texts.
     pub context: Option<usize>,
 }
 
@@ -133,7 +133,7 @@ impl Facts {
     fn of(model: &Model, options: &ModelsOptions) -> Facts {
         let kind = Kind::of(model, options);
         let context = match kind {
-            Kind::Generates => Some(options.engine.context_of(model)),
+            Kind::Generates => Some(options.engine.context.unwrap_or(model.config().context_length)),
             Kind::Embeds(_) | Kind::Scores => {
                 Some(longest_text(model, &options.engine).unwrap_or(default_longest(model.config())))
             }

@@ -71,11 +71,12 @@ impl BlockList {
     }
 
     /// Makes all blocks of the first `most` available that the sequence does not have. What it was promised before is
-    /// included.
+    /// included, and is all that it has promised after an error.
     pub(crate) fn promise(&mut self, pool: &mut BlockPool, most: usize) -> Result<(), PoolFull> {
-        pool.unpromise(std::mem::take(&mut self.promised));
         let missing = most.saturating_sub(self.ids.len());
+        pool.unpromise(self.promised);
         if !pool.promise(missing) {
+            pool.promise(self.promised);
             return Err(PoolFull);
         }
         (self.promised, self.keeps) = (missing, true);

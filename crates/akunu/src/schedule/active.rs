@@ -29,6 +29,10 @@ pub(super) struct Active<'a> {
     counted: usize,
     pub(super) salt: u64,
     pub(super) need: Need,
+    /// The positions that it has blocks for, or a promise of them.
+    pub(super) promised: usize,
+    /// Its text has reached them, and there are no more yet: it sits out passes until there are.
+    pub(super) is_paused: bool,
     /// The slot holds only a prefix of the prompt.
     pub(super) is_prepared: bool,
     /// What it waits for before that.
@@ -86,6 +90,8 @@ impl<'a> Active<'a> {
             counted: 0,
             salt: 0,
             need: Need::default(),
+            promised: 0,
+            is_paused: false,
             is_prepared: true,
             awaited: None,
             share: 0,
@@ -124,6 +130,11 @@ impl<'a> Active<'a> {
     /// Whether it has read its prompt.
     pub(super) fn is_running(&self) -> bool {
         self.generation.has_read_prompt()
+    }
+
+    /// Whether it has no row in a pass although it has read its prompt.
+    pub(super) fn sits_out(&self) -> bool {
+        self.is_waiting || self.is_paused
     }
 
     /// Adds the tokens of a chain.

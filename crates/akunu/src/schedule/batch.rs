@@ -43,12 +43,16 @@ pub(super) struct Batch<'a> {
     /// Of requests that have ended and still run for the queue: priority, owner, and the tokens that do not count yet.
     pub(super) owed: Vec<(i32, u64, usize)>,
     prefixes: Prefixes,
+    /// The slot of the growing text that has a promise of a whole context.
+    pub(super) sure: Option<usize>,
     /// By slot, if they are remembered.
     pub(super) texts: Vec<LastText>,
     /// Reused between steps to avoid allocations.
     pending: Vec<PendingPrefill>,
     /// Slots that have begun to process prompts whose tokens others may share.
     reading: Vec<usize>,
+    /// Growing texts, by the order of admission, and their slots.
+    growing: Vec<(u64, usize)>,
 }
 
 impl<'a> Batch<'a> {
@@ -62,9 +66,11 @@ impl<'a> Batch<'a> {
             owns_slots: true,
             owed: Vec::with_capacity(slots.len()),
             prefixes: Prefixes::with_capacity(slots.len()),
+            sure: None,
             texts: Vec::new(),
             pending: Vec::with_capacity(slots.len()),
             reading: Vec::with_capacity(slots.len()),
+            growing: Vec::with_capacity(slots.len()),
             slots,
         }
     }
@@ -79,9 +85,11 @@ impl<'a> Batch<'a> {
             owns_slots: false,
             owed: Vec::new(),
             prefixes: Prefixes::with_capacity(0),
+            sure: None,
             texts: Vec::new(),
             pending: Vec::with_capacity(1),
             reading: Vec::with_capacity(1),
+            growing: Vec::new(),
         }
     }
 
@@ -90,12 +98,12 @@ impl<'a> Batch<'a> {
         self.slots.iter().all(|slot| slot.active.is_none())
     }
 
-    /// Runs one submission: a chain if there is a single request, else a pass over all that do not wait for a mask.
+    /// Runs one submission: a chain if there is a single request, else a pass over all that do not sit it out.
     pub(super) fn step(&mut self, engine: &mut Engine) {
         self.take_kept(Instant::now());
         let active = self.slots.iter().filter_map(|slot| slot.active.as_ref());
         let (mut reading, mut running, mut waiting) = (0, 0, 0);
-        active.for_each(|active| match (active.is_running(), active.is_waiting) {
+        active.for_each(|active| match (active.is_running(), active.sits_out()) {
             (false, _) => reading += 1,
             (true, false) => running += 1,
             (true, true) => waiting += 1,
@@ -124,11 +132,12 @@ impl<'a> Batch<'a> {
 
     /// Counts tokens and requests for `stats`.
     pub(super) fn count(&mut self) {
-        let Stats { reading, running, kv_tokens, kv_kept, .. } = &mut self.stats;
-        (*reading, *running) = (0, 0);
+        let Stats { reading, running, paused, kv_tokens, kv_kept, .. } = &mut self.stats;
+        (*reading, *running, *paused) = (0, 0, 0);
         let mut generated = self.generated;
         for active in self.slots.iter().filter_map(|slot| slot.active.as_ref()) {
             *(if active.is_running() { &mut *running } else { &mut *reading }) += 1;
+            *paused += usize::from(active.is_paused);
             generated += active.generation.output.ids().len() as u64;
         }
         if let Some(slot) = self.slots.first() {
@@ -150,6 +159,42 @@ impl<'a> Batch<'a> {
             };
             self.settle(index, ready);
         }
+    }
+
+    /// Promises blocks to texts that grow, those that were admitted first before others. One of them has a promise of a whole
+    /// context, so it reaches its end. Its blocks are then enough for one more: either for any, or for one that shares some of
+    /// them. The others share what remains, and pause when there is nothing.
+    pub(super) fn grow(&mut self, context: usize) {
+        self.growing.clear();
+        for (index, slot) in self.slots.iter().enumerate() {
+            let growing = slot.active.as_ref().filter(|active| active.need.grows());
+            self.growing.extend(growing.map(|active| (active.number, index)));
+        }
+        self.growing.sort_unstable();
+        let mut sure = self.sure;
+        for &(_, index) in &self.growing {
+            let Slot { session, active: Some(active) } = &mut self.slots[index] else { continue };
+            if sure.is_none() && active.need.promise(session, context).is_ok() {
+                (sure, active.promised) = (Some(index), context);
+            }
+        }
+        self.sure = sure;
+        for &(_, index) in &self.growing {
+            let Slot { session, active: Some(active) } = &mut self.slots[index] else { continue };
+            if active.is_running() && session.len() >= active.promised {
+                let more = active.need.promised(session.len());
+                active.is_paused = self.sure.is_none() || active.need.promise(session, more).is_err();
+                active.promised = if active.is_paused { active.promised } else { more };
+            } else {
+                active.is_paused = false;
+            }
+        }
+    }
+
+    /// Whether texts that grow need all blocks that there are.
+    pub(super) fn is_short(&self) -> bool {
+        let active = || self.slots.iter().filter_map(|slot| slot.active.as_ref());
+        active().any(|active| active.is_paused || (self.sure.is_none() && active.need.grows()))
     }
 
     /// The first request in a slot.
@@ -340,7 +385,7 @@ impl<'a> Batch<'a> {
             let Slot { session, active: Some(active) } = &mut self.slots[index] else { continue };
             active.logits_index = None;
             let more = if active.is_running() { 1 } else { active.share };
-            if active.is_waiting || more == 0 {
+            if active.sits_out() || more == 0 {
                 continue;
             }
             session.publish();
@@ -364,7 +409,7 @@ impl<'a> Batch<'a> {
     /// Adds the processed tokens to the sessions.
     fn commit_rows(&mut self, now: Instant) {
         for Slot { session, active, .. } in &mut self.slots {
-            let Some(active) = active.as_mut().filter(|active| !active.is_waiting) else { continue };
+            let Some(active) = active.as_mut().filter(|active| !active.sits_out()) else { continue };
             if active.is_running() {
                 session.extend(active.generation.next().as_slice());
             } else {
@@ -427,6 +472,7 @@ impl<'a> Batch<'a> {
 
     pub(super) fn end(&mut self, index: usize, result: Result<FinishReason, Error>) {
         self.prefixes.remove(&self.slots, index);
+        self.sure = self.sure.filter(|sure| *sure != index);
         let Slot { session, active, .. } = &mut self.slots[index];
         let Some(mut active) = active.take() else { return };
         if self.owns_slots {

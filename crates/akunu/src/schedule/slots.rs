@@ -52,6 +52,13 @@ impl<'a> Slot<'a> {
     }
 }
 
+/// Answers of at most so many tokens, and of half a context, have all their blocks promised when they are admitted. Others
+/// grow.
+const PROMISED: usize = 4096;
+
+/// The most positions that are promised at a time to a text that grows: an eighth of a context, if that is less.
+const GROWTH: usize = 512;
+
 /// What a request may need of the KV cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Need {
@@ -59,6 +66,8 @@ pub(super) struct Need {
     positions: usize,
     /// Whether its context may be shifted. Others do not use its blocks until it ends, because shifting changes them.
     pub(super) shifts: bool,
+    /// Positions that are promised at a time, if it gets its blocks as its text grows, and is paused while there are none.
+    growth: Option<usize>,
     /// The most positions of which the blocks may be those of others: a shift replaces them by copies.
     shared: usize,
 }
@@ -73,7 +82,19 @@ impl Need {
         // With blocks for the contexts of all slots, there is always one for a copy.
         let is_whole = cache.count as usize == engine.plan().options.slots * cache.slot_blocks as usize;
         let shared = if shifts && !is_whole { (spare * cache.block) as usize } else { usize::MAX };
-        Need { positions: most.min(context), shifts, shared }
+        let positions = most.min(context);
+        let is_long = positions.saturating_sub(request.prompt.len()) > PROMISED.min(context / 2);
+        let growth = (is_long && !shifts && !is_whole).then_some(GROWTH.min(context.div_ceil(8)));
+        Need { positions, shifts, growth, shared }
+    }
+
+    pub(super) fn grows(self) -> bool {
+        self.growth.is_some()
+    }
+
+    /// The positions that are promised to a text of `len` tokens.
+    pub(super) fn promised(self, len: usize) -> usize {
+        self.growth.map_or(self.positions, |growth| (len + growth).min(self.positions))
     }
 
     /// The tokens of a prompt whose keys and values it may take from others: not the last one, which must be processed.
@@ -86,18 +107,18 @@ impl Need {
         self.shared != usize::MAX
     }
 
-    /// Keeps all blocks available that the request may need.
-    fn promise(self, session: &mut Session) -> Result<(), PoolFull> {
+    /// Keeps all blocks available that the request may need for so many positions.
+    pub(super) fn promise(self, session: &mut Session, positions: usize) -> Result<(), PoolFull> {
         let copies = if self.is_settled() { session.len() / session.pool.block() } else { 0 };
-        session.promise(self.positions, copies)
+        session.promise(positions, copies)
     }
 }
 
-/// Gives a free slot the whole blocks of the longest known prefix of a request's prompt, and a promise of all others that the
-/// request may need. False: there are not enough, until other requests end.
-pub(super) fn make_room(session: &mut Session, request: &Request, need: Need) -> bool {
+/// Gives a free slot the whole blocks of the longest known prefix of a request's prompt, and a promise of all others of the
+/// first `positions`. False: there are not enough, until other requests end.
+pub(super) fn make_room(session: &mut Session, request: &Request, need: Need, positions: usize) -> bool {
     session.adopt_whole(request.salt, need.reusable(&request.prompt));
-    let has_room = need.promise(session).is_ok();
+    let has_room = need.promise(session, positions).is_ok();
     if !has_room {
         session.abandon();
     }
@@ -132,7 +153,7 @@ pub(super) fn prepare_slot(
         _ => engine.adopt(&mut slots[index].session, salt, prompt)?,
     }
     let session = &mut slots[index].session;
-    active.need.promise(session).map_err(|full| engine.out_of_blocks(full))?;
+    active.need.promise(session, active.promised).map_err(|full| engine.out_of_blocks(full))?;
     session.salt = (!active.need.shifts).then_some(salt);
     Ok(session.len())
 }

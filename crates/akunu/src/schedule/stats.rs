@@ -13,6 +13,8 @@ pub struct Stats {
     pub reading: usize,
     /// Requests that are being decoded.
     pub running: usize,
+    /// Of these, requests that the KV cache has no blocks for at the moment.
+    pub paused: usize,
     pub slots: usize,
     /// Positions of the blocks of the KV cache that requests in slots use.
     pub kv_tokens: usize,

@@ -11,6 +11,7 @@ impl Scheduler {
     pub(super) fn step(&mut self) {
         self.receive();
         self.batch.make_ready(&mut self.engine);
+        self.batch.grow(self.engine.context());
         self.charge();
         self.run_commands();
         self.admit();
@@ -57,8 +58,12 @@ impl Scheduler {
         self.publish();
     }
 
-    /// Admits waiting requests to free slots, in order, as long as the KV cache has the blocks that they may need.
+    /// Admits waiting requests to free slots, in order, as long as the KV cache has the blocks that they may need, and none
+    /// that runs needs them.
     fn admit(&mut self) {
+        if self.batch.is_short() {
+            return;
+        }
         let mut first = 0;
         while let Some(Job { request, .. }) = self.queue.first()
             && let Some(free) = self.batch.slots[first..].iter().position(|slot| slot.active.is_none())
@@ -67,7 +72,9 @@ impl Scheduler {
             let index = first + free;
             first = index;
             let need = Need::of(&self.engine, request);
-            if !make_room(&mut self.batch.slots[index].session, request, need) {
+            let is_sure = need.grows() && self.batch.sure.is_none();
+            let promised = if is_sure { self.engine.context() } else { need.promised(request.prompt.len()) };
+            if !make_room(&mut self.batch.slots[index].session, request, need, promised) {
                 return;
             }
             let Some(job) = self.queue.pop() else { return };
@@ -75,8 +82,10 @@ impl Scheduler {
             let Request { priority, owner, .. } = job.request;
             let number = self.batch.stats.started + 1;
             match Active::new(&self.engine, job, number) {
-                Ok(active) => {
+                Ok(mut active) => {
                     self.batch.stats.started = number;
+                    self.batch.sure = if is_sure { Some(index) } else { self.batch.sure };
+                    active.promised = promised;
                     let slot = &mut self.batch.slots[index];
                     let started = slot.active.insert(active).start();
                     self.batch.settle(index, started);

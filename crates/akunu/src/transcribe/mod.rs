@@ -119,7 +119,7 @@ impl TranscriberOptions {
             beams: self.beams,
             word_times: self.word_times,
             // Texts are as long as they may be, and wait for nothing.
-            kv_memory: None,
+            kv_memory: Some(u64::MAX),
             kv_host: None,
             kv_disk: None,
             ..self.engine.clone()

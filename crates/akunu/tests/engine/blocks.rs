@@ -36,6 +36,7 @@ fn ids(kind: u32, n: u32) -> Vec<u32> {
 struct Most {
     kv_tokens: usize,
     at_once: usize,
+    paused: usize,
 }
 
 /// Runs requests of `(prompt, tokens to generate)`. Returns the ids of each, the statistics at the end, and their maxima.
@@ -52,9 +53,10 @@ fn run(engine: Engine, requests: &[(Vec<u32>, usize)]) -> (Vec<Vec<u32>>, Stats,
                 Event::Failed(error) => panic!("{number}: {error}"),
                 _ => {}
             }
-            let Stats { kv_tokens, running, reading, .. } = Handle::stats(&stats);
+            let Stats { kv_tokens, running, reading, paused, .. } = Handle::stats(&stats);
             most.kv_tokens = most.kv_tokens.max(kv_tokens);
             most.at_once = most.at_once.max(running + reading);
+            most.paused = most.paused.max(paused);
             ControlFlow::Continue(())
         };
         let request = Request { prompt: prompt.clone(), options: tokens(*n), ..Request::default() };
@@ -115,6 +117,36 @@ fn requests_wait_for_the_blocks_that_they_may_need() {
     let (found, stats, most) = run(engine(4, 5), &requests);
     assert_eq!(found, alone(&requests));
     assert_eq!((stats.failed, most.at_once), (0, 1));
+}
+
+/// Each states that it may need a whole context, and the cache has one and a half. One goes on to its end, the others as
+/// far as there are blocks.
+#[test]
+fn long_texts_run_at_once_and_pause_while_there_are_no_blocks() {
+    let requests: Vec<(Vec<u32>, usize)> = (0..6).map(|kind| (ids(kind, 20 + kind), 230)).collect();
+    let (found, stats, most) = run(engine(4, 6), &requests);
+    assert_eq!(found, alone(&requests));
+    assert_eq!((stats.finished, stats.failed, stats.kv_tokens), (6, 0, 0));
+    assert!(most.at_once == 3 && most.paused == 2 && most.kv_tokens <= 6 * 64, "{most:?}");
+}
+
+/// When the text that is sure to reach its end has ended, some of its blocks belong to others that began alike.
+#[test]
+fn long_texts_that_begin_alike_pause_and_end() {
+    let system = ids(1000, 130);
+    for blocks in 4..9 {
+        let requests: Vec<(Vec<u32>, usize)> = (0..9)
+            .map(|kind| match kind % 3 {
+                0 => (ids(kind, 10 + kind), 30),
+                1 => ([&system[..70], &ids(kind, 6)].concat(), 180 - kind as usize),
+                _ => ([&system[..], &ids(kind, 3)].concat(), 123),
+            })
+            .collect();
+        let (found, stats, most) = run(engine(5, blocks), &requests);
+        assert_eq!(found, alone(&requests), "{blocks}");
+        assert_eq!((stats.finished, stats.failed, stats.kv_tokens), (9, 0, 0));
+        assert!(most.kv_tokens <= blocks as usize * 64, "{most:?}");
+    }
 }
 
 #[test]

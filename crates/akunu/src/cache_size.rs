@@ -1,0 +1,62 @@
+//! The context of an engine and the size of its KV cache, as far as the options do not state them.
+
+use akunu_arch::{ModelConfig, RopeScaling};
+use akunu_plan::{CacheSizes, Capabilities, InPlace, MemoryPlan, ModelPlan, PlanOptions};
+
+use crate::{EngineOptions, Error, Model};
+
+/// The context of each slot that a cache of default size has room for, unless memory is short.
+pub const DEFAULT_CONTEXT: usize = 4096;
+
+/// The longest default context, so that no file can claim any amount of memory for the lists of blocks.
+const LONGEST: usize = 1 << 20;
+
+/// Plans the context that the model was trained for, as far as the cache has room for it beside [`DEFAULT_CONTEXT`]
+/// positions of each other slot. By default the cache takes a part of the free memory, at most the contexts of all slots,
+/// which it has in any case if the options state the context and there is memory for it.
+pub(crate) fn planned(
+    model: &Model,
+    capabilities: &Capabilities,
+    options: &EngineOptions,
+    plan_options: impl Fn(usize, Option<u64>) -> PlanOptions,
+) -> Result<ModelPlan, Error> {
+    let plan =
+        |context, bytes| akunu_plan::plan(model.weights(), capabilities, &plan_options(context, bytes));
+    let sizes =
+        |context| CacheSizes::of(model.config(), &plan_options(context, None), capabilities);
+    let most = options.context.unwrap_or(longest(model.config()));
+    let least = options.context.unwrap_or(most.min(DEFAULT_CONTEXT));
+    let bytes = match (options.kv_memory, capabilities.available_bytes) {
+        (Some(bytes), _) => bytes,
+        (None, None) => return Ok(plan(least, None)?),
+        (None, Some(available)) => {
+            let first = plan(least, None)?;
+            let free = free_beside(model, &first.memory, available.min(options.memory.unwrap_or(u64::MAX)));
+            if options.context.is_some() && first.memory.kv <= free {
+                return Ok(first);
+            }
+            let (part, of) = if capabilities.in_place == InPlace::Nothing { (9, 10) } else { (1, 2) };
+            (free / of * part / options.models as u64).max(sizes(least)?.bytes(least as u64))
+        }
+    };
+    let others = (options.slots as u64 - 1).saturating_mul(least.min(DEFAULT_CONTEXT) as u64);
+    let room = sizes(most)?.positions(bytes).saturating_sub(others);
+    Ok(plan(room.clamp(least as u64, most as u64) as usize, Some(bytes))?)
+}
+
+/// The context that a model was trained for, without changing what it computes for short texts.
+fn longest(config: &ModelConfig) -> usize {
+    let trained = match config.rope.scaling {
+        // Other factors are used for a longer context.
+        RopeScaling::LongRope { original_context, .. } => original_context.min(config.context_length),
+        _ => config.context_length,
+    };
+    trained.clamp(1, LONGEST)
+}
+
+/// What a model leaves of the available memory for its cache.
+fn free_beside(model: &Model, memory: &MemoryPlan, available: u64) -> u64 {
+    // What was read is not available any more.
+    let in_place = if model.read_bytes() == 0 { memory.weights_in_place } else { 0 };
+    available.saturating_sub(memory.allocated() - memory.kv - memory.workspace + in_place)
+}
