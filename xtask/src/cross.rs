@@ -58,7 +58,7 @@ fn check(target: &str, packages: &[&str]) -> Result<()> {
     run(command.env(format!("CC_{triple}"), "true").env(format!("AR_{triple}"), "true"))
 }
 
-/// The tests that hold every instruction set to the scalar twin, and its products to goldens. The other ways of calling
+/// The tests that hold every instruction set to the scalar twin, and its products to goldens, with few cases. The other ways of calling
 /// the kernels change no bit on this machine's processor, and are slow in an emulator.
 fn test_arm() -> Result<()> {
     for (processor, tests) in PROCESSORS {
@@ -66,6 +66,7 @@ fn test_arm() -> Result<()> {
         let test = ["test", "--locked", "--package", "akunu-cpu", "--test", "cpu", "--target", ARM, "--"];
         let mut command = cargo(&test);
         command.args(tests).args(["--skip", "any_number_of_threads", "--skip", "rows_together"]);
+        command.env("AKUNU_TEST_CASES", "few");
         command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER).env(
             "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",
             format!("{EMULATOR} -cpu {processor} -L /usr/aarch64-linux-gnu"),

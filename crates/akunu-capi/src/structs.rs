@@ -87,7 +87,7 @@ pub struct LoadOptions {
     pub threads: u32,
     /// The name of a device as akunu_device_name gives it; null: "auto".
     pub device: *const c_char,
-    /// Context length of each session, in tokens; 0: the model's own, at most 4096.
+    /// Context length of each session, in tokens; 0: the model's own, as far as memory allows.
     pub context: u32,
     /// Maximum number of sessions; 0: 1.
     pub sessions: u32,

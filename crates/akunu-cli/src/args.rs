@@ -121,7 +121,7 @@ pub struct DeviceArgs {
 
 #[derive(Debug, Args)]
 pub struct EngineArgs {
-    /// Context length in tokens [default: the model's training context, at most 4096]
+    /// Context length in tokens [default: the model's training context, as far as memory allows]
     #[arg(short, long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
     pub context: Option<usize>,
     /// Storage type of the KV cache [default: f16]
@@ -200,8 +200,8 @@ pub struct PlannedArgs {
     /// BACKEND:CHIP selects another one, such as metal:m3-max; an unknown name lists them all.
     #[arg(long = "for", value_name = "BACKEND[:CHIP]", conflicts_with = "device", help_heading = "Engine")]
     pub chip: Option<ChipChoice>,
-    /// Context length in tokens, or maximum text length for embedding models [default: the model's training context, at
-    /// most 4096; for texts, the limit in the model's files, at most 8192]
+    /// Context length in tokens, or maximum text length for embedding models [default: the model's training context,
+    /// as far as memory allows; for texts, the limit in the model's files, at most 8192]
     #[arg(short, long, value_parser = count, allow_negative_numbers = true, help_heading = "Engine")]
     pub context: Option<usize>,
     #[command(flatten)]

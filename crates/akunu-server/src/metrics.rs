@@ -164,6 +164,9 @@ const ENGINE_METRICS: &[EngineMetric] = &[
     ("akunu_queue_requests", "gauge", "Requests that wait for a slot.", |s| s.waiting as f64),
     ("akunu_reading_requests", "gauge", "Requests whose prompts are being prefilled.", |s| s.reading as f64),
     ("akunu_running_requests", "gauge", "Requests that are being decoded.", |s| s.running as f64),
+    ("akunu_paused_requests", "gauge", "Of these, requests that wait for memory of the KV cache.", |s| {
+        s.paused as f64
+    }),
     ("akunu_slots", "gauge", "Maximum concurrent requests.", |s| s.slots as f64),
     ("akunu_batch_rows", "gauge", "Rows of the last pass.", |s| s.rows as f64),
     ("akunu_kv_used_tokens", "gauge", "Positions of the KV cache in use.", |s| s.kv_tokens as f64),

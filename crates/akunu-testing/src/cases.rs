@@ -9,7 +9,7 @@ const VARIABLE: &str = "AKUNU_TEST_CASES";
 pub enum Cases {
     /// `few`, or unset: what finds most mistakes in little time.
     Few,
-    /// `many`: what CI runs.
+    /// `many`: what CI runs, about three times as many.
     Many,
     /// `all`: also what hardly differs from other cases.
     All,
@@ -30,9 +30,17 @@ fn named(value: &str) -> Cases {
     }
 }
 
-/// One case of each `step`, from the first on; all of them in CI.
-pub fn some_of<T>(cases: impl IntoIterator<Item = T>, step: usize) -> impl Iterator<Item = T> {
-    cases.into_iter().step_by(few_or_many(step, 1))
+/// One case of each `step`, from the first on; in CI one of each third of that.
+pub fn some_of<T>(all: impl IntoIterator<Item = T>, step: usize) -> impl Iterator<Item = T> {
+    all.into_iter().step_by(step_of(cases(), step))
+}
+
+fn step_of(cases: Cases, step: usize) -> usize {
+    match cases {
+        Cases::Few => step,
+        Cases::Many => step.div_ceil(3),
+        Cases::All => 1,
+    }
 }
 
 /// A number for few cases, or the one for many.
@@ -49,6 +57,13 @@ mod tests {
         let named: Vec<Cases> = ["", "few", "many", "all"].map(named).into();
         assert_eq!(named, [Cases::Few, Cases::Few, Cases::Many, Cases::All]);
         assert!(named.is_sorted());
+    }
+
+    #[test]
+    fn more_cases_have_shorter_steps() {
+        for (step, expected) in [(1, [1, 1, 1]), (3, [3, 1, 1]), (7, [7, 3, 1])] {
+            assert_eq!([Cases::Few, Cases::Many, Cases::All].map(|cases| step_of(cases, step)), expected);
+        }
     }
 
     #[test]

@@ -22,8 +22,7 @@ pub(crate) fn planned(
 ) -> Result<ModelPlan, Error> {
     let plan =
         |context, bytes| akunu_plan::plan(model.weights(), capabilities, &plan_options(context, bytes));
-    let sizes =
-        |context| CacheSizes::of(model.config(), &plan_options(context, None), capabilities);
+    let sizes = |context| CacheSizes::of(model.config(), &plan_options(context, None), capabilities);
     let most = options.context.unwrap_or(longest(model.config()));
     let least = options.context.unwrap_or(most.min(DEFAULT_CONTEXT));
     let bytes = match (options.kv_memory, capabilities.available_bytes) {

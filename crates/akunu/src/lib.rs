@@ -64,11 +64,11 @@ pub use akunu_plan::{
     MemoryPlan, ModelPlan, OnLoad,
 };
 pub use backends::BackendOptions;
+pub use cache_size::DEFAULT_CONTEXT;
 pub use chips::ChipChoice;
 pub use constraint::{Constraint, Constraints, Preamble};
 pub use devices::{DeviceChoice, open_device};
 pub use embed::{EmbedOptions, EmbedTask, Embedder, TextIds, plan_texts};
-pub use cache_size::DEFAULT_CONTEXT;
 pub use engine::{DEFAULT_CHAIN_TIME, Engine, EngineOptions, Note, Prefilled, plan};
 pub use error::{Error, KvFileProblem};
 pub use generate::{FinishReason, GenerateOptions, Generated, Overflow, Piece, Timings};

@@ -21,7 +21,7 @@ public final class Model: @unchecked Sendable {
         public var device = "auto"
         /// CPU threads; 0: one per physical core.
         public var threads: UInt32 = 0
-        /// Context length of each session; 0: the model's own, at most 4096.
+        /// Context length of each session; 0: the model's own, as far as memory allows.
         public var context: UInt32 = 0
         /// Maximum number of sessions, or of requests that share a pass.
         public var sessions: UInt32 = 1

@@ -51,8 +51,8 @@ pub struct ServeArgs {
     /// Maximum concurrent requests per model. Whisper models decode this many windows of audio together
     #[arg(long, value_name = "N", default_value_t = PARALLEL, value_parser = args::count)]
     parallel: usize,
-    /// Memory of each model's KV cache in MiB, which all requests share; those that may need more than is left wait
-    /// [default: a full context for each of --parallel requests]
+    /// Memory of each model's KV cache in MiB, which all requests share; those that need more than is left wait
+    /// [default: with -c, full contexts for --parallel requests if they fit, else a part of the free memory]
     #[arg(long, value_name = "MIB", value_parser = args::count)]
     kv_memory: Option<usize>,
     /// Maximum queued requests per model; further ones are rejected

@@ -147,7 +147,8 @@ impl CacheSizes {
         let parts = if config.latent.is_some() { 1 } else { 2 };
         let bytes_of = |layers: usize| size(&[parts, layers, config.kv_head_count, block, row]);
         let sliding = windows(config, arch).count();
-        let enough = windows(config, arch).max().map_or(0, |window| enough_for_windows(window, options, block));
+        let enough =
+            windows(config, arch).max().map_or(0, |window| enough_for_windows(window, options, block));
         let (whole, sliding) = (bytes_of(config.layer_count - sliding)?, bytes_of(sliding)?);
         Ok(CacheSizes { block, whole, sliding, enough })
     }

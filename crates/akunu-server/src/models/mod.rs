@@ -248,6 +248,11 @@ impl Models {
         Some(loaded.as_ref()?.handle()?.stats().kv_capacity)
     }
 
+    /// The context of a model that is loaded.
+    pub fn loaded_context(&self, spec: &ModelSpec) -> Option<usize> {
+        Some(self.entry(Some(&spec.name)).ok()?.loaded().as_ref()?.context())
+    }
+
     /// The kind of an open model.
     pub(crate) fn kind_of(&self, model: &Model) -> Kind {
         Kind::of(model, &self.options)

@@ -88,7 +88,7 @@ async fn describe(app: &App, spec: &ModelSpec) -> Json {
     if let Some(Facts { kind, context }) = app.models().facts(spec).await {
         model["capabilities"] = json!([kind.capability()]);
         if let Some(context) = context {
-            model["context_length"] = context.into();
+            model["context_length"] = app.models().loaded_context(spec).unwrap_or(context).into();
         }
     }
     if let Some(tokens) = app.models().kv_capacity(spec) {

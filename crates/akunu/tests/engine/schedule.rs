@@ -249,7 +249,7 @@ fn check(test: &TestRequest, outcome: &Outcome, alone: &Outcome) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: few_or_many(5, 40), failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: few_or_many(5, 25), failure_persistence: None, ..Default::default() })]
 
     #[test]
     fn each_gets_what_it_gets_alone_whatever_joins_or_leaves(

@@ -371,7 +371,7 @@ fn the_text_of_a_slot_is_saved_restored_and_erased() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: few_or_many(2, 40), failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: few_or_many(2, 10), failure_persistence: None, ..Default::default() })]
 
     /// Crowds of texts that share beginnings, with salts, in little memory, several times, with faults in between.
     #[test]
