@@ -347,7 +347,7 @@ typedef struct akunu_load_options {
     uint32_t threads;
     // The name of a device as akunu_device_name gives it; null: "auto".
     const char *device;
-    // Context length of each session, in tokens; 0: the model's own, at most 4096.
+    // Context length of each session, in tokens; 0: the model's own, as far as memory allows.
     uint32_t context;
     // Maximum number of sessions; 0: 1.
     uint32_t sessions;

@@ -47,7 +47,9 @@ pub(crate) fn planned(
 fn longest(config: &ModelConfig) -> usize {
     let trained = match config.rope.scaling {
         // Other factors are used for a longer context.
-        RopeScaling::LongRope { original_context, .. } => original_context.min(config.context_length),
+        RopeScaling::LongRope { original_context, .. } => {
+            original_context.max(DEFAULT_CONTEXT).min(config.context_length)
+        }
         _ => config.context_length,
     };
     trained.clamp(1, LONGEST)
