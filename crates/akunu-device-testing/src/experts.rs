@@ -78,11 +78,11 @@ pub(crate) fn expert_matmul(
     dtype: DType,
     (rows, experts, top): Routed,
     [inputs, outs]: [usize; 2],
-    bias: bool,
+    (bias, picked): (bool, bool),
 ) -> Case {
-    let op = ops::ExpertMatmul { weight: dtype, q8: dtype.is_quantised(), bias };
+    let op = ops::ExpertMatmul { weight: dtype, q8: dtype.is_quantised(), bias, picked };
     let sorted = rows * top;
-    let mut data = vec![input(dtype, 84, sorted, inputs), u32s(&starts(&picks(rows, experts, top), experts))];
+    let mut data = vec![input(dtype, 84, sorted, inputs), routing((rows, experts, top), picked)];
     data.extend(weights(dtype, 85, experts * outs, inputs));
     data.push(poison(sorted * outs * 4));
     data.extend(bias.then(|| f32s(&values(86, experts * outs))));
@@ -93,11 +93,13 @@ pub(crate) fn expert_glu(
     dtype: DType,
     (rows, experts, top): Routed,
     [inputs, outs]: [usize; 2],
-    (glu, out, bias): (GluKind, OutputForms, bool),
+    (glu, out): (GluKind, OutputForms),
+    (bias, picked): (bool, bool),
 ) -> Case {
-    let op = ops::ExpertGlu { weight: dtype, q8: dtype.is_quantised(), bias, glu, out };
+    let op = ops::ExpertGlu { weight: dtype, q8: dtype.is_quantised(), bias, glu, out, picked };
     let sorted = rows * top;
-    let mut data = vec![input(dtype, 87, sorted, inputs), u32s(&starts(&picks(rows, experts, top), experts))];
+    let read = if picked { rows } else { sorted };
+    let mut data = vec![input(dtype, 87, read, inputs), routing((rows, experts, top), picked)];
     data.extend((0..2).flat_map(|i| weights(dtype, 88 + i, experts * outs, inputs)));
     data.extend(outputs(out, sorted, outs));
     if bias {
@@ -110,20 +112,43 @@ pub(crate) fn expert_glu(
     Case::new(op.into(), params([inputs, outs], experts, top), Shape::rows(rows), data)
 }
 
+/// Where the rows of each expert begin, or the experts of all rows, of which one does not exist if there are several.
+fn routing((rows, experts, top): Routed, picked: bool) -> Vec<u8> {
+    let mut picks = picks(rows, experts, top);
+    if !picked {
+        return u32s(&starts(&picks, experts));
+    }
+    if let [_, .., last] = &mut picks[..] {
+        *last = u32::MAX;
+    }
+    u32s(&picks)
+}
+
 fn params([inputs, outs]: [usize; 2], experts: usize, top: usize) -> ExpertParams {
     ExpertParams { inputs: inputs as u32, outputs: outs as u32, experts: experts as u32, top: top as u32 }
 }
 
-pub(crate) fn combine(rows: usize, cols: usize, top: usize, [shared, gated, residual]: [bool; 3]) -> Case {
+pub(crate) fn combine(
+    (rows, cols, top): (usize, usize, usize),
+    [shared, gated, residual]: [bool; 3],
+    picked: bool,
+) -> Case {
     let params = CombineParams { cols: cols as u32, top: top as u32 };
     let all = rows * top;
     let places: Vec<u32> = (0..all).map(|pick| ((pick * 5 + 2) % all) as u32).collect();
-    let mut data = vec![f32s(&values(92, all * cols)), u32s(&places), f32s(&values(93, all))];
+    let mut data = vec![f32s(&values(92, all * cols))];
+    data.extend((!picked).then(|| u32s(&places)));
+    data.push(f32s(&values(93, all)));
     data.push(poison(rows * cols * 4));
     data.extend(shared.then(|| f32s(&values(94, rows * cols))));
     data.extend(gated.then(|| f32s(&values(95, rows))));
     data.extend(residual.then(|| f32s(&values(96, rows * cols))));
-    Case::new(Kernel::Combine(ops::Combine { shared, gated, residual }), params, Shape::rows(rows), data)
+    Case::new(
+        Kernel::Combine(ops::Combine { shared, gated, residual, picked }),
+        params,
+        Shape::rows(rows),
+        data,
+    )
 }
 
 /// Each row on its own.
@@ -174,8 +199,10 @@ pub fn experts() -> Vec<Case> {
             cases.push(gather(rows, 96, (experts, top), form));
         }
         cases.push(gather(rows, 37, (experts, top), OutputForms::F32));
-        cases.push(combine(rows, 300, top, [i % 2 == 0, i % 4 == 0, i % 3 == 0]));
-        cases.push(combine(rows, 37, top, [i % 2 == 1, false, i % 3 == 1]));
+        for picked in [false, true] {
+            cases.push(combine((rows, 300, top), [i % 2 == 0, i % 4 == 0, i % 3 == 0], picked));
+            cases.push(combine((rows, 37, top), [i % 2 == 1, false, i % 3 == 1], picked));
+        }
     }
     for (i, dtype) in dtypes().into_iter().enumerate() {
         let inputs = match dtype.block_len() {
@@ -184,18 +211,24 @@ pub fn experts() -> Vec<Case> {
         };
         for (j, routed) in routed.into_iter().take(5).enumerate() {
             let bias = (i + j) % 2 == 0;
-            cases.push(expert_matmul(dtype, routed, [inputs, [33, 20, 64][j % 3]], bias));
+            // Many rows are always sorted.
+            let picked = [false, true].into_iter().filter(|picked| !picked || routed.0 <= 6);
+            let matrix = [inputs, [33, 20, 64][j % 3]];
+            cases.extend(picked.clone().map(|picked| expert_matmul(dtype, routed, matrix, (bias, picked))));
             let activation = GluKind::Plain(ACTIVATIONS[(i + j) % 5]);
             let glu = if (i + j) % 4 == 3 { GluKind::Clamped } else { activation };
-            let form = (glu, OUTS[(i + j) % 3], !bias);
-            cases.push(expert_glu(dtype, routed, [inputs, [64, 96][j % 2]], form));
+            let (form, matrix) = ((glu, OUTS[(i + j) % 3]), [inputs, [64, 96][j % 2]]);
+            cases.extend(picked.map(|picked| expert_glu(dtype, routed, matrix, form, (!bias, picked))));
         }
-        cases.push(expert_glu(dtype, (3, 4, 2), [inputs, 41], (SILU, OutputForms::F32, false)));
+        cases.push(expert_glu(dtype, (3, 4, 2), [inputs, 41], (SILU, OutputForms::F32), (false, i % 2 == 0)));
     }
     for dtype in [DType::Q4_0, DType::Q4K, DType::F16] {
-        cases.push(expert_matmul(dtype, (300, 3, 2), [512, 48], false));
+        cases.push(expert_matmul(dtype, (300, 3, 2), [512, 48], (false, false)));
         // More outputs than a worker takes at once.
-        cases.push(expert_glu(dtype, (1, 9, 4), [512, 1056], (SILU, OutputForms::Both, false)));
+        for picked in [false, true] {
+            let form = (SILU, OutputForms::Both);
+            cases.push(expert_glu(dtype, (1, 9, 4), [512, 1056], form, (false, picked)));
+        }
     }
     cases
 }

@@ -33,14 +33,20 @@ pub fn of_experts() -> Vec<Case> {
     for (i, dtype) in dtypes().into_iter().enumerate() {
         let inputs = if dtype.block_len() == 1 { 7 } else { dtype.block_len() };
         let routed = [(1, 3, 2), (PACKED, 2, 1)][i % 2];
-        cases.push(experts::expert_matmul(dtype, routed, [inputs, 5], i % 3 == 0));
+        cases.push(experts::expert_matmul(dtype, routed, [inputs, 5], (i % 3 == 0, i % 4 == 0)));
         let glu = if i % 4 == 0 { GluKind::Clamped } else { GluKind::Plain(Activation::Silu) };
-        cases.push(experts::expert_glu(dtype, routed, [inputs, 32], (glu, OUTS[i % 3], i % 3 == 1)));
+        cases.push(experts::expert_glu(
+            dtype,
+            routed,
+            [inputs, 32],
+            (glu, OUTS[i % 3]),
+            (i % 3 == 1, i % 4 == 2),
+        ));
     }
     for form in OUTS {
         cases.push(experts::gather(5, 32, (4, 2), form));
     }
-    cases.push(experts::combine(5, 37, 2, [true, true, true]));
+    cases.extend([false, true].map(|picked| experts::combine((5, 37, 2), [true, true, true], picked)));
     cases
 }
 

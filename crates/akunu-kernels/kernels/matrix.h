@@ -1,7 +1,8 @@
 // Shared by the matrix kernels: the weights of an output, and the epilogue that turns its sum into the output. KIND 0
 // is a single product, 1 fused Q, K and V, 2 gate and up with the activation.
 //
-// With ROUTED, rows are sorted by expert, and each has the matrices of its expert, which are adjacent in memory.
+// With ROUTED, each row has the matrices of its expert, which are adjacent in memory. Rows are sorted by expert, or with
+// PICKED in the order of picks, of which each has a tile; gate and up then read the rows of the pass.
 //
 // A norm can be deferred to the products around it. A product with NORM writes, for its outputs y, y · norm_weight
 // (f32 or q8) and for each block of 32 the sum of y² + epsilon. A product with SQUARES consumes that: it multiplies
@@ -20,7 +21,22 @@ struct Span {
 
 #if ROUTED
 #define MATRIX_OUTPUTS ((u64)EXPERTS * OUTPUTS)
+#else
+#define MATRIX_OUTPUTS ((u64)OUTPUTS)
+#endif
 
+#if PICKED
+// The pick `tile`, none past the last one; `in` gets its expert. Gate and up wait for the previous kernel, which picks; a
+// later product only reads what kernels before the previous one wrote.
+INLINE Span rows_of(THREAD_PTR Bindings* in, const DEVICE Pass* pass, u32 tile, u32 size, u32 lane) {
+    const u32 live = live_rows(pass, false) * CHOSEN;
+    if (KIND == 2) WAIT_FOR_INPUT();
+    const u32 pick = tile < live ? ((const DEVICE u32*)in->picks)[tile] : 0;
+    in->expert = pick < EXPERTS ? pick : EXPERTS - 1;
+    const Span span = {tile, tile < live ? tile + 1 : tile};
+    return span;
+}
+#elif ROUTED
 // The rows of an expert, of `live` sorted ones.
 INLINE Span rows_of_expert(Bindings in, u32 expert, u32 live) {
     const DEVICE u32* starts = (const DEVICE u32*)in.starts + expert;
@@ -55,14 +71,21 @@ INLINE Span rows_of(THREAD_PTR Bindings* in, const DEVICE Pass* pass, u32 tile, 
     return span;
 }
 #else
-#define MATRIX_OUTPUTS ((u64)OUTPUTS)
-
 // The live rows from tile `tile` of `size` rows on.
 INLINE Span rows_of(THREAD_PTR Bindings* in, const DEVICE Pass* pass, u32 tile, u32 size, u32 lane) {
     const Span span = {tile * size, live_rows(pass, LOGITS)};
     return span;
 }
 #endif
+
+// The row of the input that row `row` of the output is computed from.
+INLINE u32 input_row(u32 row) {
+#if PICKED && KIND == 2
+    return row / CHOSEN;
+#else
+    return row;
+#endif
+}
 
 // The matrix of output `o`; `o` becomes the row in that matrix.
 INLINE Matrix matrix_of(Bindings in, u32 stream, THREAD_PTR u32* o) {

@@ -63,24 +63,32 @@ struct Product {
     routed: Option<Routed>,
 }
 
-/// Rows are sorted by expert, and each has the matrices of its expert.
+/// Rows have an expert each, and multiply with its matrices.
 #[derive(Clone, Copy, Debug)]
 struct Routed {
     experts: u32,
     /// Experts of a row.
     top: u32,
+    /// Whether rows are in the order of picks. Otherwise they are sorted by expert.
+    picked: bool,
 }
 
 impl Routed {
-    /// Tiles of `size` rows of one expert each, at most, that `rows` rows have.
+    /// Tiles of `size` rows of one expert each, at most, that `rows` rows have. Picks have a tile each.
     fn tiles(self, rows: u32, size: u32) -> u32 {
         let picked = rows * self.top;
+        if self.picked {
+            return picked;
+        }
         let reached = picked.min(self.experts);
         reached + (picked - reached) / size
     }
 
-    /// The rows of an expert, if all have as many.
+    /// The rows of an expert, if all have as many. Picks are multiplied one by one.
     fn rows_each(self, rows: u32) -> u32 {
+        if self.picked {
+            return 1;
+        }
         (rows * self.top).div_ceil(self.experts).min(rows)
     }
 }
@@ -136,6 +144,10 @@ impl Product {
             1 => 1,
             each => (2 * each).min(rows),
         })
+    }
+
+    fn picked(&self) -> bool {
+        self.routed.is_some_and(|routed| routed.picked)
     }
 
     /// The number of rows in all matrices of a kind together.
@@ -232,26 +244,26 @@ impl Shape<'_> {
     pub(super) fn expert_matmul(&self, op: ExpertMatmul) -> Result<Launch, MissingKernel> {
         let p: ExpertParams = self.command.params();
         let constants = vec![("BIAS", u32::from(op.bias)), ("RESIDUAL", 0)];
-        self.routed(op.q8, (Kind::Alone, op.weight), &p, OutputForms::F32, constants)
+        self.routed((op.q8, op.picked), (Kind::Alone, op.weight), &p, OutputForms::F32, constants)
     }
 
     pub(super) fn expert_glu(&self, op: ExpertGlu) -> Result<Launch, MissingKernel> {
         self.not_f16(op.out)?;
         let p: ExpertParams = self.command.params();
         let constants = vec![("BIAS", u32::from(op.bias)), ("ACTIVATION", glu_number(op.glu))];
-        self.routed(op.q8, (Kind::Glu, op.weight), &p, op.out, constants)
+        self.routed((op.q8, op.picked), (Kind::Glu, op.weight), &p, op.out, constants)
     }
 
     fn routed(
         &self,
-        q8: bool,
+        (q8, picked): (bool, bool),
         (kind, weight): (Kind, DType),
         p: &ExpertParams,
         out: OutputForms,
         mut constants: Vec<(&'static str, u32)>,
     ) -> Result<Launch, MissingKernel> {
         constants.extend([("OUT_STRIDE", p.outputs), ("EXPERTS", p.experts), ("CHOSEN", p.top)]);
-        let routed = Routed { experts: p.experts, top: p.top };
+        let routed = Routed { experts: p.experts, top: p.top, picked };
         // What is best for the rows that an expert has on average.
         let form = match routed.rows_each(self.rows) {
             ..=16 => MatmulForm::Small,
@@ -271,6 +283,7 @@ impl Shape<'_> {
         // The table may have more rows than request logits, and vice versa.
         let rows = self.count(product.rows);
         let special = match rows {
+            _ if product.picked() => None,
             1 if product.routed.is_some() => None,
             1 => self.gemv_stream(&product),
             _ => self
@@ -303,6 +316,7 @@ impl Shape<'_> {
             .launch(entry, sources, &format!("_{}x{}", product.inputs, product.outputs))
             .of_type(of)
             .variant([("KIND", product.kind as u32), ("ROUTED", u32::from(product.routed.is_some()))])
+            .variant([("PICKED", u32::from(product.picked()))])
             .constants([("INPUTS", product.inputs), ("OUTPUTS", product.outputs)])
             .constants([("LOGITS", u32::from(product.rows == RowSet::Logits))])
             .norm(product)

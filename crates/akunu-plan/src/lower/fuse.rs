@@ -1,7 +1,9 @@
 //! Rewrites a graph to fewer operations with more work each, depending on the device's capabilities. One function per
 //! rewrite; each looks for a pattern of steps, and none changes the order of the remaining ones.
 
-use super::graph::{Action, Attend, Columns, DeferredNorm, Graph, Product, Read, Step, Unfinished, Value};
+use super::graph::{
+    Action, Attend, Columns, DeferredNorm, Graph, Product, Read, RoutedBy, Step, Unfinished, Value,
+};
 use crate::ops::RowSet;
 use crate::{BufferId, DType, KvType, q8};
 use akunu_arch::NormKind;
@@ -13,6 +15,9 @@ pub(super) struct Rules {
     pub joins: bool,
     /// Norms are folded into the neighbouring products, and RoPE into attention: for tables of one row.
     pub folds: bool,
+    /// Experts are found by the picks of the router, and rows are not sorted: for tables of one row, whose experts all
+    /// differ.
+    pub picks: bool,
     /// Products multiply in half precision ([`crate::halves`]).
     pub halves: bool,
     pub kv: KvType,
@@ -25,6 +30,9 @@ pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
     }
     norm_then_add(&mut graph);
     add_at_once(&mut graph);
+    if rules.picks {
+        find_by_picks(&mut graph);
+    }
     if rules.folds {
         defer_norms(&mut graph);
         rotate_in_attention(&mut graph);
@@ -253,6 +261,33 @@ fn leave_queries(graph: &mut Graph) {
             (*qkv, *q) = (kv, None);
         }
     }
+}
+
+/// Products with experts read the rows of the pass and the picks of the router, so that nothing sorts the rows.
+fn find_by_picks(graph: &mut Graph) {
+    let (gathers, mut others): (Vec<Step>, Vec<Step>) = std::mem::take(&mut graph.steps)
+        .into_iter()
+        .partition(|step| matches!(step.action, Action::Gather { .. }));
+    for gather in gathers {
+        let Action::Gather { picks, x: row, out: gathered, starts, places: sorted, .. } = gather.action
+        else {
+            continue;
+        };
+        let sorted_by = RoutedBy::Starts(starts);
+        for step in &mut others {
+            match &mut step.action {
+                Action::ExpertGlu { x, routed, .. } if *x == gathered => {
+                    (*x, routed.by) = (row, RoutedBy::Picks(picks));
+                }
+                Action::ExpertProduct { routed, .. } if routed.by == sorted_by => {
+                    routed.by = RoutedBy::Picks(picks);
+                }
+                Action::Combine { places, .. } if *places == Some(sorted) => *places = None,
+                _ => {}
+            }
+        }
+    }
+    graph.steps = others;
 }
 
 /// Products of what experts read, too (routers, and experts that all rows share), read it in the form that these read:

@@ -200,14 +200,29 @@ impl Heads {
     }
 }
 
-/// Rows that are sorted by expert.
+/// The experts of a product's rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sorted {
-    /// Experts, and how many of them each row is sorted to.
+pub(super) struct Routed {
+    /// Experts, and how many of them each row of the pass has.
     pub count: usize,
     pub top: usize,
-    /// Where the rows of each expert begin.
-    pub starts: Value,
+    pub by: RoutedBy,
+}
+
+/// How a product finds the expert of each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RoutedBy {
+    /// Rows are sorted by expert: where those of each expert begin.
+    Starts(Value),
+    /// Rows are in the order of picks.
+    Picks(Value),
+}
+
+impl RoutedBy {
+    pub fn value(self) -> Value {
+        let (RoutedBy::Starts(value) | RoutedBy::Picks(value)) = self;
+        value
+    }
 }
 
 /// Added to attention scores depending on the distance between key and query: f32, `[heads][2 · reach − 1]`.
@@ -359,15 +374,17 @@ pub(super) enum Action {
         x: Value,
         /// The types of the matrices that will read the sorted rows.
         readers: Vec<DType>,
+        experts: usize,
         out: Value,
-        sorted: Sorted,
+        starts: Value,
         places: Value,
     },
-    /// `glu(x · Gᵀ, x · Uᵀ)` with the matrices of each row's expert. Both have a bias, or none.
+    /// `glu(x · Gᵀ, x · Uᵀ)` with the matrices of each row's expert. Both have a bias, or none. By picks, `x` has the rows of
+    /// the pass.
     ExpertGlu {
         glu: GluKind,
         x: Value,
-        sorted: Sorted,
+        routed: Routed,
         gate: Part,
         up: Part,
         out: Value,
@@ -375,14 +392,15 @@ pub(super) enum Action {
     /// `x · Wᵀ (+ bias)` with the matrix of each row's expert.
     ExpertProduct {
         x: Value,
-        sorted: Sorted,
+        routed: Routed,
         part: Part,
         out: Value,
     },
     /// The sum of what a row's experts give, and the expert that all rows share, with the logits of its gate.
     Combine {
         y: Value,
-        places: Value,
+        /// Where each row's experts are in `y`, if rows are sorted by expert.
+        places: Option<Value>,
         shares: Value,
         shared: Option<(Value, Option<Value>)>,
         residual: Option<Value>,
@@ -423,7 +441,7 @@ pub(super) enum Action {
     HeadsApart {
         x: Value,
         out: Value,
-        sorted: Sorted,
+        starts: Value,
     },
     /// The queries of latent attention: `x` is sorted by head, and the ends of the heads of `q` are rotated.
     LatentQueries {
@@ -537,17 +555,18 @@ impl Action {
                 let forms = readers.iter().map(|dtype| (*x, Read::Unhalved(*dtype)));
                 forms.chain([f32(*picks)]).collect()
             }
-            Action::ExpertGlu { x, sorted, gate, up, .. } => {
+            Action::ExpertGlu { x, routed, gate, up, .. } => {
                 let weights = [gate, up].map(|part| (*x, Read::Unhalved(part.matrix.dtype)));
-                weights.into_iter().chain([f32(sorted.starts)]).collect()
+                weights.into_iter().chain([f32(routed.by.value())]).collect()
             }
-            Action::ExpertProduct { x, sorted, part, .. } => {
-                vec![(*x, Read::Unhalved(part.matrix.dtype)), f32(sorted.starts)]
+            Action::ExpertProduct { x, routed, part, .. } => {
+                vec![(*x, Read::Unhalved(part.matrix.dtype)), f32(routed.by.value())]
             }
             Action::Combine { y, places, shares, shared, residual, .. } => {
                 let (shared, gate) = shared.map_or((None, None), |(shared, gate)| (Some(shared), gate));
-                [*y, *places, *shares]
+                [*y, *shares]
                     .into_iter()
+                    .chain(*places)
                     .chain(shared)
                     .chain(gate)
                     .chain(*residual)
@@ -593,7 +612,7 @@ impl Action {
             | Action::Add { out, .. }
             | Action::NormAdd { out, .. } => vec![*out],
             Action::Route { picks, shares, .. } => vec![*picks, *shares],
-            Action::Gather { out, sorted, places, .. } => vec![*out, sorted.starts, *places],
+            Action::Gather { out, starts, places, .. } => vec![*out, *starts, *places],
             Action::Product(product) => {
                 let deferred = product.defers.iter().flat_map(|defers| [defers.normed, defers.squares]);
                 [product.out.of].into_iter().chain(deferred).collect()
@@ -601,7 +620,7 @@ impl Action {
             Action::HeadNorm { out, .. } | Action::HeadScores { out, .. } => vec![out.of],
             Action::RopeKv { q, .. } => q.iter().copied().collect(),
             Action::Attend(attend) => vec![attend.out],
-            Action::HeadsApart { out, sorted, .. } => vec![*out, sorted.starts],
+            Action::HeadsApart { out, starts, .. } => vec![*out, *starts],
             Action::LatentQueries { out, .. }
             | Action::LatentAttend { out, .. }
             | Action::HeadsTogether { out, .. } => vec![*out],

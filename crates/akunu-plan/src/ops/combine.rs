@@ -1,6 +1,7 @@
 //! The sum of what a row's experts give, each times its share, in the order of the row's picks; then that of the expert
 //! that all rows share, if there is one, times the sigmoid of its gate if it has one; then the residual, if there is one.
 
+use super::expert_matmul::order_name;
 use super::extent::{Counts, Extent, f32s, indices};
 use super::{F32, Indices, Op, operands, params};
 use crate::reference::Bound;
@@ -10,6 +11,8 @@ pub struct Combine {
     pub shared: bool,
     pub gated: bool,
     pub residual: bool,
+    /// Whether what experts give is in the order of picks.
+    pub picked: bool,
 }
 
 params! {
@@ -18,10 +21,10 @@ params! {
 
 operands! {
     CombineOperands of Combine as op {
-        /// Rows sorted by expert, `rows · top`.
+        /// Rows sorted by expert, or in the order of picks, `rows · top`.
         y: read F32,
-        /// `[row][top]`
-        places: read Indices,
+        /// Where each row is among the sorted ones: `[row][top]`.
+        places: read Indices if !op.picked,
         /// `[row][top]`
         shares: read F32,
         out: write F32,
@@ -39,7 +42,8 @@ impl Op for Combine {
     fn name(self) -> String {
         let shared = if self.shared { "_shared" } else { "" };
         let gated = if self.gated { "_gated" } else { "" };
-        format!("combine{shared}{gated}{}", if self.residual { "_add" } else { "" })
+        let order = order_name(self.picked);
+        format!("combine{order}{shared}{gated}{}", if self.residual { "_add" } else { "" })
     }
 
     fn extents(self, p: &CombineParams, counts: &Counts) -> Result<CombineOperands<Extent>, String> {
@@ -49,7 +53,7 @@ impl Op for Combine {
         let rows = f32s(counts.rows, p.cols);
         Ok(CombineOperands {
             y: f32s(counts.rows * p.top as usize, p.cols),
-            places: indices(counts.rows as u64, p.top),
+            places: (!self.picked).then(|| indices(counts.rows as u64, p.top)),
             shares: f32s(counts.rows, p.top),
             out: rows,
             shared: self.shared.then_some(rows),
@@ -64,11 +68,14 @@ impl Op for Combine {
         let mut out = vec![0.0; rows * cols];
         for (row, out) in out.chunks_exact_mut(cols).enumerate() {
             let of_row = row * top..(row + 1) * top;
-            let places = &bound.indices(o.places)[of_row.clone()];
-            let shares = &bound.f32s(o.shares)[of_row];
+            let shares = &bound.f32s(o.shares)[of_row.clone()];
+            let places: Vec<usize> = match o.places {
+                None => of_row.collect(),
+                Some(places) => bound.indices(places)[of_row].iter().map(|place| *place as usize).collect(),
+            };
             for (col, out) in out.iter_mut().enumerate() {
-                let one = |(place, share): (&u32, &f32)| {
-                    let place = (*place as usize).min(rows * top - 1);
+                let one = |(place, share): (&usize, &f32)| {
+                    let place = (*place).min(rows * top - 1);
                     f64::from(*share) * f64::from(bound.f32s(o.y)[place * cols + col])
                 };
                 let mut sum: f64 = places.iter().zip(shares).map(one).sum();
