@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use akunu_plan::ops::GluKind;
-use akunu_plan::{Activation, KvType, OutputForms};
+use akunu_plan::{Activation, DType, KvType, OutputForms};
 
 use crate::attention::{self, Seen, attend, attend_with_sinks};
 use crate::case::{Case, Spec};
@@ -33,7 +33,7 @@ pub fn of_experts() -> Vec<Case> {
     for (i, dtype) in dtypes().into_iter().enumerate() {
         let inputs = if dtype.block_len() == 1 { 7 } else { dtype.block_len() };
         let routed = [(1, 3, 2), (PACKED, 2, 1)][i % 2];
-        cases.push(experts::expert_matmul(dtype, routed, [inputs, 5], (i % 3 == 0, i % 4 == 0)));
+        cases.push(experts::expert_matmul(dtype, routed, [inputs, 5], i % 3 == 0));
         let glu = if i % 4 == 0 { GluKind::Clamped } else { GluKind::Plain(Activation::Silu) };
         cases.push(experts::expert_glu(
             dtype,
@@ -46,7 +46,8 @@ pub fn of_experts() -> Vec<Case> {
     for form in OUTS {
         cases.push(experts::gather(5, 32, (4, 2), form));
     }
-    cases.extend([false, true].map(|picked| experts::combine((5, 37, 2), [true, true, true], picked)));
+    cases.push(experts::combine(5, 37, 2, [true, true, true]));
+    cases.push(experts::expert_sum(DType::Q4_0, (2, 3, 2), [32, 5], (true, [true, true, true])));
     cases
 }
 

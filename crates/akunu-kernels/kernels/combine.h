@@ -5,14 +5,11 @@ BODY(combine) {
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (row >= live || col >= COLS) return;
+    const DEVICE u32* places = (const DEVICE u32*)in.places + (u64)row * CHOSEN;
     const DEVICE f32* shares = (const DEVICE f32*)in.shares + (u64)row * CHOSEN;
     f32 sum = 0;
     for (u32 k = 0; k < CHOSEN; k++) {
-        u32 place = row * CHOSEN + k;
-        if (!IN_ORDER) {
-            const u32 sorted = ((const DEVICE u32*)in.places)[place];
-            place = sorted < live * CHOSEN ? sorted : live * CHOSEN - 1;
-        }
+        const u32 place = places[k] < live * CHOSEN ? places[k] : live * CHOSEN - 1;
         sum += shares[k] * ((const DEVICE f32*)in.y)[(u64)place * COLS + col];
     }
     if (SHARED) {

@@ -2,7 +2,7 @@
 // is a single product, 1 fused Q, K and V, 2 gate and up with the activation.
 //
 // With ROUTED, each row has the matrices of its expert, which are adjacent in memory. Rows are sorted by expert, or with
-// PICKED in the order of picks, of which each has a tile; gate and up then read the rows of the pass.
+// PICKED in the order of picks, of which each has a tile; they then read the rows of the pass.
 //
 // A norm can be deferred to the products around it. A product with NORM writes, for its outputs y, y · norm_weight
 // (f32 or q8) and for each block of 32 the sum of y² + epsilon. A product with SQUARES consumes that: it multiplies
@@ -26,13 +26,17 @@ struct Span {
 #endif
 
 #if PICKED
-// The pick `tile`, none past the last one; `in` gets its expert. Gate and up wait for the previous kernel, which picks; a
-// later product only reads what kernels before the previous one wrote.
+// The expert of pick `pick` of all.
+INLINE u32 picked_expert(Bindings in, u32 pick) {
+    const u32 expert = ((const DEVICE u32*)in.picks)[pick];
+    return expert < EXPERTS ? expert : EXPERTS - 1;
+}
+
+// The pick `tile`, none past the last one; `in` gets its expert. Waits for the previous kernel, which decides what is read.
 INLINE Span rows_of(THREAD_PTR Bindings* in, const DEVICE Pass* pass, u32 tile, u32 size, u32 lane) {
     const u32 live = live_rows(pass, false) * CHOSEN;
-    if (KIND == 2) WAIT_FOR_INPUT();
-    const u32 pick = tile < live ? ((const DEVICE u32*)in->picks)[tile] : 0;
-    in->expert = pick < EXPERTS ? pick : EXPERTS - 1;
+    WAIT_FOR_INPUT();
+    in->expert = tile < live ? picked_expert(*in, tile) : 0;
     const Span span = {tile, tile < live ? tile + 1 : tile};
     return span;
 }
@@ -80,7 +84,7 @@ INLINE Span rows_of(THREAD_PTR Bindings* in, const DEVICE Pass* pass, u32 tile, 
 
 // The row of the input that row `row` of the output is computed from.
 INLINE u32 input_row(u32 row) {
-#if PICKED && KIND == 2
+#if PICKED
     return row / CHOSEN;
 #else
     return row;

@@ -56,7 +56,7 @@ pub fn product_inputs(plan: &ModelPlan) -> Vec<ProductInput> {
         };
         let routing = match command.kernel {
             Kernel::ExpertGlu(op) => Some(op.operands(bindings).routing),
-            Kernel::ExpertMatmul(op) => Some(op.operands(bindings).routing),
+            Kernel::ExpertMatmul(op) => Some(Routing::Starts(op.operands(bindings).starts)),
             _ => None,
         };
         let sorted = match routing {

@@ -335,7 +335,7 @@ pub(crate) fn most_groups(rows: usize, experts: usize) -> usize {
 #[inline(always)]
 pub(crate) unsafe fn pack(command: &Command, context: &Context, kernel: &PackedKernel) {
     let (x, routing) = match command.kernel {
-        Kernel::ExpertMatmul(op) => (command.operands(op).x, command.operands(op).routing),
+        Kernel::ExpertMatmul(op) => (command.operands(op).x, Routing::Starts(command.operands(op).starts)),
         Kernel::ExpertGlu(op) => (command.operands(op).x, command.operands(op).routing),
         _ => return,
     };
@@ -376,7 +376,7 @@ impl OpKernel for ops::ExpertMatmul {
         let Kernel::ExpertMatmul(op) = command.kernel else { return };
         let o = command.operands(op);
         let outputs = p.outputs as usize;
-        let runs = Runs::new(o.routing, 1, &p, context);
+        let runs = Runs::new(Routing::Starts(o.starts), 1, &p, context);
         let product = Product::of((command, context), o.x, op.weight, p.inputs as usize);
         let (out, bias) = (f32s(o.out), o.bias.map(f32s));
         let each = outputs.div_ceil(GROUP);
@@ -455,6 +455,91 @@ impl OpKernel for ops::ExpertGlu {
     }
 }
 
+impl OpKernel for ops::ExpertSum {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: ExpertParams = command.params();
+        let Kernel::ExpertSum(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let (outputs, top, experts) = (p.outputs as usize, p.top as usize, p.experts as usize);
+        let product = Product::of((command, context), o.x, op.weight, p.inputs as usize);
+        let addends =
+            Addends { shared: o.shared.map(f32s), gate: o.gate.map(f32s), residual: o.residual.map(f32s) };
+        let bias = o.bias.map(f32s);
+        // SAFETY: as for `ExpertMatmul`; numbers of experts are limited to those that there are.
+        unsafe {
+            let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
+            let total = (&raw mut (*context.scratch).tile_up).cast::<f32>();
+            let piece = product.at_once(context.rows) / GROUP;
+            for units in context.pieces(outputs.div_ceil(GROUP), piece) {
+                let (first, count) = outputs_of(&units, GROUP, outputs);
+                for row in 0..context.rows {
+                    for pick in row * top..(row + 1) * top {
+                        let expert = (*o.picks.0.cast::<u32>().add(pick) as usize).min(experts - 1);
+                        let of_all = expert * outputs + first;
+                        let share = V::splat(*f32s(o.shares).add(pick));
+                        product.of_rows(pick, None).sums(
+                            context,
+                            [o.weight],
+                            (of_all, count),
+                            (0, 1),
+                            [sums],
+                        );
+                        for (_, at, n) in pieces(1, count) {
+                            let mut y = V::load(sums.add(at));
+                            if let Some(bias) = bias {
+                                y = y.add(V::load_n(bias.add(of_all + at), n));
+                            }
+                            let before = if pick == row * top { V::zero() } else { V::load(total.add(at)) };
+                            share.fma(y, before).store(total.add(at));
+                        }
+                    }
+                    for (_, at, n) in pieces(1, count) {
+                        let to = row * outputs + first + at;
+                        let sum = addends.add_to(V::load(total.add(at)), (row, to), n);
+                        sum.store_n(f32s(o.out).add(to), n);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What is added to the weighted sum of a row's experts.
+struct Addends {
+    shared: Option<*mut f32>,
+    gate: Option<*mut f32>,
+    residual: Option<*mut f32>,
+}
+
+impl Addends {
+    /// With the addends of row `row`, for `n` elements at `at`.
+    ///
+    /// # Safety
+    /// The addends have that row and these elements.
+    #[inline(always)]
+    unsafe fn add_to<V: Lanes>(&self, mut sum: V, (row, at): (usize, usize), n: usize) -> V {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if let Some(shared) = self.shared {
+                let shared = V::load_n(shared.add(at), n);
+                sum = match self.gate {
+                    Some(gate) => {
+                        let negative = V::splat(-*gate.add(row));
+                        let gate = V::splat(1.0).div(V::splat(1.0).add(math::exp(negative)));
+                        gate.fma(shared, sum)
+                    }
+                    None => sum.add(shared),
+                };
+            }
+            match self.residual {
+                Some(residual) => sum.add(V::load_n(residual.add(at), n)),
+                None => sum,
+            }
+        }
+    }
+}
+
 impl OpKernel for ops::Combine {
     #[inline(always)]
     unsafe fn run<V: Target>(command: &Command, context: &Context) {
@@ -463,35 +548,23 @@ impl OpKernel for ops::Combine {
         let o = command.operands(op);
         let (cols, top) = (p.cols as usize, p.top as usize);
         let last = (context.rows * top).saturating_sub(1);
+        let addends =
+            Addends { shared: o.shared.map(f32s), gate: o.gate.map(f32s), residual: o.residual.map(f32s) };
         // SAFETY: rows are within the table's, and places are limited to them.
         unsafe {
             for (row, part) in parts_of_rows(context, context.rows, cols) {
-                let places = o.places.map(|places| places.0.cast::<u32>().add(row * top));
+                let places = std::slice::from_raw_parts(o.places.0.cast::<u32>().add(row * top), top);
                 let shares = std::slice::from_raw_parts(f32s(o.shares).add(row * top), top);
                 let mut at = part.start;
                 while at < part.end {
                     let n = 16.min(part.end - at);
                     let mut sum = V::zero();
-                    for (nth, share) in shares.iter().enumerate() {
-                        let place = places.map_or(row * top + nth, |places| *places.add(nth) as usize);
-                        let y = f32s(o.y).add(place.min(last) * cols + at);
+                    for (place, share) in places.iter().zip(shares) {
+                        let y = f32s(o.y).add((*place as usize).min(last) * cols + at);
                         sum = V::splat(*share).fma(V::load_n(y, n), sum);
                     }
-                    if let Some(shared) = o.shared {
-                        let shared = V::load_n(f32s(shared).add(row * cols + at), n);
-                        sum = match o.gate {
-                            Some(gate) => {
-                                let negative = V::splat(-*f32s(gate).add(row));
-                                let gate = V::splat(1.0).div(V::splat(1.0).add(math::exp(negative)));
-                                gate.fma(shared, sum)
-                            }
-                            None => sum.add(shared),
-                        };
-                    }
-                    if let Some(residual) = o.residual {
-                        sum = sum.add(V::load_n(f32s(residual).add(row * cols + at), n));
-                    }
-                    sum.store_n(f32s(o.out).add(row * cols + at), n);
+                    let to = row * cols + at;
+                    addends.add_to(sum, (row, to), n).store_n(f32s(o.out).add(to), n);
                     at += 16;
                 }
             }

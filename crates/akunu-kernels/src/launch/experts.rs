@@ -51,12 +51,11 @@ impl Shape<'_> {
         })
     }
 
-    pub(super) fn combine(&self, Combine { shared, gated, residual, picked }: Combine) -> Launch {
+    pub(super) fn combine(&self, Combine { shared, gated, residual }: Combine) -> Launch {
         let p: CombineParams = self.command.params();
         self.elementwise("combine", &[&COMBINE], [self.rows, p.cols], |builder| {
             builder.constants([
                 ("CHOSEN", p.top),
-                ("IN_ORDER", u32::from(picked)),
                 ("SHARED", u32::from(shared)),
                 ("GATED", u32::from(gated)),
                 ("RESIDUAL", u32::from(residual)),

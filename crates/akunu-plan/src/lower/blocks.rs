@@ -6,7 +6,7 @@ use akunu_arch::{Activation, MAX_EXPERTS, ModelConfig, RopeStyle};
 
 use super::graph::{
     Action, Attend, Columns, Graph, HeadRotation, Heads, InputOrder, Part, PositionBias, Product,
-    QueryFactors, Routed, RoutedBy, RowCount, TokenTypes, Value,
+    QueryFactors, Routed, RoutedBy, RowCount, Sorted, TokenTypes, Value,
 };
 use super::weights::{Matrix, RopeTable, Tensors, position_bias, query_factors};
 use crate::ops::{GluKind, RowSet};
@@ -336,17 +336,17 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let each = RowCount::Times(heads);
         let apart = self.graph.counted("heads_apart", latent.plain, each);
         let starts = self.graph.counted("head_starts", heads + 1, RowCount::One);
-        let routed = Routed { count: heads, top: heads, by: RoutedBy::Starts(starts) };
+        let sorted = Sorted { count: heads, top: heads, starts };
         self.graph.push(label("heads_apart"), Action::HeadsApart { x: heads_q, out: apart, starts });
         let absorbed = self.graph.counted("q_latent", latent.size, each);
-        self.graph.push(label("k_b"), Action::ExpertProduct { x: apart, routed, part: keys, out: absorbed });
+        self.graph.push(label("k_b"), Action::ExpertProduct { x: apart, sorted, part: keys, out: absorbed });
         let q = self.graph.value("q", heads * (latent.size + rope), RowSet::All);
         let queries = Action::LatentQueries { x: absorbed, q: heads_q, angles, out: q };
         self.graph.push(label("latent_queries"), queries);
         let found = self.graph.counted("attn_latent", latent.size, each);
         self.graph.push(label("attention"), Action::LatentAttend { layer, q, out: found });
         let made = self.graph.counted("attn_heads", latent.values, each);
-        self.graph.push(label("v_b"), Action::ExpertProduct { x: found, routed, part: values, out: made });
+        self.graph.push(label("v_b"), Action::ExpertProduct { x: found, sorted, part: values, out: made });
         let attended = self.graph.value("attn", heads * latent.values, RowSet::All);
         let together = Action::HeadsTogether { x: made, heads, out: attended };
         self.graph.push(label("heads_together"), together);
@@ -524,6 +524,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let sorted_x = self.graph.counted("sorted", inputs, RowCount::Times(top));
         let starts = self.graph.counted("starts", count + 1, RowCount::One);
         let routed = Routed { count, top, by: RoutedBy::Starts(starts) };
+        let sorted = Sorted { count, top, starts };
         let places = self.graph.value("places", top, RowSet::All);
         let readers = vec![gate.matrix.dtype];
         let gather = Action::Gather { picks, x, readers, experts: count, out: sorted_x, starts, places };
@@ -536,11 +537,10 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let glu = Action::ExpertGlu { glu, x: sorted_x, routed, gate, up, out: act };
         self.graph.push(label("experts_glu"), glu);
         let y = self.graph.counted("experts_out", config.hidden_size, RowCount::Times(top));
-        self.graph.push(label("experts_down"), Action::ExpertProduct { x: act, routed, part: down, out: y });
+        self.graph.push(label("experts_down"), Action::ExpertProduct { x: act, sorted, part: down, out: y });
 
         let shared = self.shared_expert(layer, x)?;
         let out = self.graph.value("projected", config.hidden_size, RowSet::All);
-        let places = Some(places);
         self.graph.push(label("combine"), Action::Combine { y, places, shares, shared, residual: None, out });
         Ok(out)
     }

@@ -17,14 +17,14 @@ use crate::ops::{
     AddParams, AddPositions, AddPositionsOperands, AddPositionsParams, AnglesOperands, AnglesParams, Argmax,
     ArgmaxOperands, ArgmaxParams, Attention, AttentionOperands, AttentionParams, Combine, CombineOperands,
     CombineParams, ElementParams, Embed, EmbedOperands, EmbedParams, ExpertGlu, ExpertGluOperands,
-    ExpertMatmul, ExpertMatmulOperands, ExpertParams, F16, F32, Forms, Gather, GatherOperands, GatherParams,
-    Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands, HalfMatmul, HalfMatmulOperands,
-    HeadNorm, HeadNormOperands, HeadNormParams, HeadScores, HeadScoresOperands, HeadScoresParams, Indices,
-    Input, InputForm, Matmul, MatmulOperands, MatmulParams, NormAdd, NormAddOperands, NormOperands,
-    NormParams, Op, Order, Pool, PoolKind, PoolOperands, Q8, Qkv, QkvOperands, QkvParams, Queries, Reorder,
-    ReorderOperands, RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands, Route,
-    RouteOperands, RouteParams, Routing, RowSet, Rows, U32, Unfold, UnfoldOperands, UnfoldParams, Unpack,
-    UnpackOperands, UnpackParams, Weight,
+    ExpertMatmul, ExpertMatmulOperands, ExpertParams, ExpertSum, ExpertSumOperands, F16, F32, Forms, Gather,
+    GatherOperands, GatherParams, Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands,
+    HalfMatmul, HalfMatmulOperands, HeadNorm, HeadNormOperands, HeadNormParams, HeadScores,
+    HeadScoresOperands, HeadScoresParams, Indices, Input, InputForm, Matmul, MatmulOperands, MatmulParams,
+    NormAdd, NormAddOperands, NormOperands, NormParams, Op, Order, Pool, PoolKind, PoolOperands, Q8, Qkv,
+    QkvOperands, QkvParams, Queries, Reorder, ReorderOperands, RopeAngles, RopeKv, RopeKvOperands,
+    RopeKvParams, Round, RoundOperands, Route, RouteOperands, RouteParams, Routing, RowSet, Rows, U32,
+    Unfold, UnfoldOperands, UnfoldParams, Unpack, UnpackOperands, UnpackParams, Weight,
 };
 use crate::table::Binding;
 use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, TableIo};
@@ -220,39 +220,63 @@ impl Emitter<'_> {
                     out: forms,
                     picked,
                 };
-                self.push(label, op.command(operands, self.expert_params(*x, routed, *out)));
+                self.push(
+                    label,
+                    op.command(operands, self.expert_params(*x, [routed.count, routed.top], *out)),
+                );
             }
-            Action::ExpertProduct { x, routed, part, out } => {
+            Action::ExpertProduct { x, sorted, part, out } => {
                 let (input, q8) = self.input(*x, &part.matrix);
-                let (routing, picked) = self.routing(routed);
                 let operands = ExpertMatmulOperands {
                     x: input,
-                    routing,
+                    starts: self.indices(sorted.starts),
                     weight: (&part.matrix).into(),
                     out: self.f32s(*out),
                     bias: part.bias.map(|bias| F32(bias.into())),
                 };
-                let op = ExpertMatmul { weight: part.matrix.dtype, q8, bias: part.bias.is_some(), picked };
-                self.push(label, op.command(operands, self.expert_params(*x, routed, *out)));
+                let op = ExpertMatmul { weight: part.matrix.dtype, q8, bias: part.bias.is_some() };
+                let experts = [sorted.count, sorted.top];
+                self.push(label, op.command(operands, self.expert_params(*x, experts, *out)));
+            }
+            Action::ExpertSum { x, experts, picks, shares, part, shared, residual, out } => {
+                let (input, q8) = self.input(*x, &part.matrix);
+                let gate = shared.and_then(|(_, gate)| gate);
+                let operands = ExpertSumOperands {
+                    x: input,
+                    picks: self.indices(*picks),
+                    shares: self.f32s(*shares),
+                    weight: (&part.matrix).into(),
+                    out: self.f32s(*out),
+                    bias: part.bias.map(|bias| F32(bias.into())),
+                    shared: shared.map(|(shared, _)| self.f32s(shared)),
+                    gate: gate.map(|gate| self.f32s(gate)),
+                    residual: residual.map(|residual| self.f32s(residual)),
+                };
+                let op = ExpertSum {
+                    weight: part.matrix.dtype,
+                    q8,
+                    bias: part.bias.is_some(),
+                    shared: shared.is_some(),
+                    gated: gate.is_some(),
+                    residual: residual.is_some(),
+                };
+                let experts = [*experts, self.graph.cols(*picks)];
+                self.push(label, op.command(operands, self.expert_params(*x, experts, *out)));
             }
             Action::Combine { y, places, shares, shared, residual, out } => {
                 let gate = shared.and_then(|(_, gate)| gate);
                 let operands = CombineOperands {
                     y: self.f32s(*y),
-                    places: places.map(|places| self.indices(places)),
+                    places: self.indices(*places),
                     shares: self.f32s(*shares),
                     out: self.f32s(*out),
                     shared: shared.map(|(shared, _)| self.f32s(shared)),
                     gate: gate.map(|gate| self.f32s(gate)),
                     residual: residual.map(|residual| self.f32s(residual)),
                 };
-                let op = Combine {
-                    shared: shared.is_some(),
-                    gated: gate.is_some(),
-                    residual: residual.is_some(),
-                    picked: places.is_none(),
-                };
-                let params = CombineParams { cols: self.cols(*out), top: self.cols(*shares) };
+                let op =
+                    Combine { shared: shared.is_some(), gated: gate.is_some(), residual: residual.is_some() };
+                let params = CombineParams { cols: self.cols(*out), top: self.cols(*places) };
                 self.push(label, op.command(operands, params));
             }
             Action::Add { residual, x, scale, out } => {
@@ -630,12 +654,12 @@ impl Emitter<'_> {
         }
     }
 
-    fn expert_params(&self, x: Value, routed: &Routed, out: Value) -> ExpertParams {
+    fn expert_params(&self, x: Value, [experts, top]: [usize; 2], out: Value) -> ExpertParams {
         ExpertParams {
             inputs: self.cols(x),
             outputs: self.cols(out),
-            experts: routed.count as u32,
-            top: routed.top as u32,
+            experts: experts as u32,
+            top: top as u32,
         }
     }
 

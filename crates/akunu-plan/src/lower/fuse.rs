@@ -263,31 +263,35 @@ fn leave_queries(graph: &mut Graph) {
     }
 }
 
-/// Products with experts read the rows of the pass and the picks of the router, so that nothing sorts the rows.
+/// Products with experts read the rows of the pass and the picks of the router, so that nothing sorts the rows, and the
+/// last one adds up what the experts of a row give.
 fn find_by_picks(graph: &mut Graph) {
-    let (gathers, mut others): (Vec<Step>, Vec<Step>) = std::mem::take(&mut graph.steps)
-        .into_iter()
-        .partition(|step| matches!(step.action, Action::Gather { .. }));
-    for gather in gathers {
-        let Action::Gather { picks, x: row, out: gathered, starts, places: sorted, .. } = gather.action
+    for at in (0..graph.steps.len()).rev() {
+        let Action::Gather { picks, x: row, experts, out: gathered, starts, .. } = graph.steps[at].action
         else {
             continue;
         };
-        let sorted_by = RoutedBy::Starts(starts);
-        for step in &mut others {
+        graph.steps.remove(at);
+        let of = |step: &Step| matches!(&step.action, Action::ExpertProduct { sorted, .. } if sorted.starts == starts);
+        let Some(product) = graph.steps.iter().position(of).map(|at| graph.steps.remove(at)) else {
+            continue;
+        };
+        let Action::ExpertProduct { x, part, out: given, .. } = product.action else { continue };
+        for step in &mut graph.steps {
             match &mut step.action {
                 Action::ExpertGlu { x, routed, .. } if *x == gathered => {
                     (*x, routed.by) = (row, RoutedBy::Picks(picks));
                 }
-                Action::ExpertProduct { routed, .. } if routed.by == sorted_by => {
-                    routed.by = RoutedBy::Picks(picks);
+                Action::Combine { y, shares, shared, residual, out, .. } if *y == given => {
+                    let (shares, shared, residual, out, part) =
+                        (*shares, *shared, *residual, *out, part.clone());
+                    let action = Action::ExpertSum { x, experts, picks, shares, part, shared, residual, out };
+                    *step = Step { label: product.label.clone(), action };
                 }
-                Action::Combine { places, .. } if *places == Some(sorted) => *places = None,
                 _ => {}
             }
         }
     }
-    graph.steps = others;
 }
 
 /// Products of what experts read, too (routers, and experts that all rows share), read it in the form that these read:

@@ -200,6 +200,16 @@ impl Heads {
     }
 }
 
+/// Rows that are sorted by expert.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Sorted {
+    /// Experts, and how many of them each row is sorted to.
+    pub count: usize,
+    pub top: usize,
+    /// Where the rows of each expert begin.
+    pub starts: Value,
+}
+
 /// The experts of a product's rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Routed {
@@ -392,15 +402,25 @@ pub(super) enum Action {
     /// `x · Wᵀ (+ bias)` with the matrix of each row's expert.
     ExpertProduct {
         x: Value,
-        routed: Routed,
+        sorted: Sorted,
         part: Part,
+        out: Value,
+    },
+    /// An expert product of rows in the order of picks, and the sum of what a row's experts give, as of `Combine`.
+    ExpertSum {
+        x: Value,
+        experts: usize,
+        picks: Value,
+        shares: Value,
+        part: Part,
+        shared: Option<(Value, Option<Value>)>,
+        residual: Option<Value>,
         out: Value,
     },
     /// The sum of what a row's experts give, and the expert that all rows share, with the logits of its gate.
     Combine {
         y: Value,
-        /// Where each row's experts are in `y`, if rows are sorted by expert.
-        places: Option<Value>,
+        places: Value,
         shares: Value,
         shared: Option<(Value, Option<Value>)>,
         residual: Option<Value>,
@@ -559,19 +579,16 @@ impl Action {
                 let weights = [gate, up].map(|part| (*x, Read::Unhalved(part.matrix.dtype)));
                 weights.into_iter().chain([f32(routed.by.value())]).collect()
             }
-            Action::ExpertProduct { x, routed, part, .. } => {
-                vec![(*x, Read::Unhalved(part.matrix.dtype)), f32(routed.by.value())]
+            Action::ExpertProduct { x, sorted, part, .. } => {
+                vec![(*x, Read::Unhalved(part.matrix.dtype)), f32(sorted.starts)]
+            }
+            Action::ExpertSum { x, picks, shares, part, shared, residual, .. } => {
+                let added = addends(*shared, *residual);
+                let read = [*picks, *shares].into_iter().chain(added).map(f32);
+                [(*x, Read::Unhalved(part.matrix.dtype))].into_iter().chain(read).collect()
             }
             Action::Combine { y, places, shares, shared, residual, .. } => {
-                let (shared, gate) = shared.map_or((None, None), |(shared, gate)| (Some(shared), gate));
-                [*y, *shares]
-                    .into_iter()
-                    .chain(*places)
-                    .chain(shared)
-                    .chain(gate)
-                    .chain(*residual)
-                    .map(f32)
-                    .collect()
+                [*y, *places, *shares].into_iter().chain(addends(*shared, *residual)).map(f32).collect()
             }
             Action::Add { x, residual, .. } | Action::NormAdd { x, residual, .. } => {
                 vec![f32(*x), f32(*residual)]
@@ -608,6 +625,7 @@ impl Action {
             | Action::GluProduct { out, .. }
             | Action::ExpertGlu { out, .. }
             | Action::ExpertProduct { out, .. }
+            | Action::ExpertSum { out, .. }
             | Action::Combine { out, .. }
             | Action::Add { out, .. }
             | Action::NormAdd { out, .. } => vec![*out],
@@ -627,4 +645,10 @@ impl Action {
             Action::Argmax { .. } | Action::AcrossRows | Action::LatentKv { .. } => vec![],
         }
     }
+}
+
+/// What is added to the sum of a row's experts: the shared expert and its gate, and the residual.
+fn addends(shared: Option<(Value, Option<Value>)>, residual: Option<Value>) -> impl Iterator<Item = Value> {
+    let gate = shared.and_then(|(_, gate)| gate);
+    shared.map(|(shared, _)| shared).into_iter().chain(gate).chain(residual)
 }

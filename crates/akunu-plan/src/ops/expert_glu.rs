@@ -1,8 +1,9 @@
 //! `glu(x · Gᵀ, x · Uᵀ)` of rows that have an expert each, with the matrices of that expert. Rows are sorted by expert, or
 //! in the order of picks.
 
-use super::expert_matmul::{ExpertParams, ExpertRows, cost, expert_products, order_name, routing, sizes};
-use super::extent::{Counts, Extent, f32s, forms, input, weight};
+use super::expert_matmul::{ExpertParams, ExpertRows, cost, expert_products, sizes};
+use super::gather::starts;
+use super::extent::{Counts, Extent, f32s, forms, indices, input, weight};
 use super::glu_matmul::{GATE, UP};
 use super::matmul::product_name;
 use super::norm::OUT;
@@ -78,7 +79,7 @@ impl Op for ExpertGlu {
     fn name(self) -> String {
         let bias = if self.bias { "_bias" } else { "" };
         let product = product_name(self.weight, self.q8, false);
-        let order = order_name(self.picked);
+        let order = if self.picked { "_picked" } else { "" };
         format!("experts_{}_glu_{product}{bias}{order}{}", self.glu.name(), self.out.suffix())
     }
 
@@ -88,7 +89,10 @@ impl Op for ExpertGlu {
         let bias = self.bias.then(|| f32s(1, all));
         Ok(ExpertGluOperands {
             x: input(self.q8, if self.picked { counts.rows } else { rows }, p.inputs)?,
-            routing: routing(self.picked, p, counts),
+            routing: match self.picked {
+                true => Routing::Picks(indices(counts.rows as u64, p.top)),
+                false => Routing::Starts(starts(p.experts)),
+            },
             gate_weight: matrix,
             up_weight: matrix,
             out: forms(self.out, rows, p.outputs)?,

@@ -1,11 +1,10 @@
-//! `x · Wᵀ (+ bias)` of rows that have an expert each, with the matrix of that expert. The matrices are adjacent. Rows are
-//! sorted by expert, or in the order of picks.
+//! `x · Wᵀ (+ bias)` of rows sorted by expert, each with the matrix of its expert. The matrices are adjacent.
 
-use super::extent::{Counts, Extent, f32s, indices, input, weight};
+use super::extent::{Counts, Extent, f32s, input, weight};
 use super::gather::starts;
 use super::matmul::{WEIGHT, product_name};
 use super::route::check_experts;
-use super::{F32, Input, Op, Routing, Weight, operands, params};
+use super::{F32, Indices, Input, Op, Routing, Weight, operands, params};
 use crate::reference::Bound;
 use crate::table::Binding;
 use crate::{Cost, DType, Row};
@@ -16,8 +15,6 @@ pub struct ExpertMatmul {
     /// Whether the input is in int8 blocks.
     pub q8: bool,
     pub bias: bool,
-    /// Whether rows are in the order of picks.
-    pub picked: bool,
 }
 
 params! {
@@ -34,7 +31,7 @@ operands! {
     ExpertMatmulOperands of ExpertMatmul as op {
         /// `rows · top` rows.
         x: read Input(op.q8),
-        routing: read Routing(op.picked),
+        starts: read Indices,
         weight: read Weight(WEIGHT, op.weight),
         out: write F32,
         bias: read F32 if op.bias,
@@ -47,14 +44,14 @@ impl Op for ExpertMatmul {
 
     fn name(self) -> String {
         let bias = if self.bias { "_bias" } else { "" };
-        format!("experts_{}{bias}{}", product_name(self.weight, self.q8, false), order_name(self.picked))
+        format!("experts_{}{bias}", product_name(self.weight, self.q8, false))
     }
 
     fn extents(self, p: &ExpertParams, counts: &Counts) -> Result<ExpertMatmulOperands<Extent>, String> {
         let (rows, all) = sizes(p, counts)?;
         Ok(ExpertMatmulOperands {
             x: input(self.q8, rows, p.inputs)?,
-            routing: routing(self.picked, p, counts),
+            starts: starts(p.experts),
             weight: weight(self.weight, p.inputs, all)?,
             out: f32s(rows, p.outputs),
             bias: self.bias.then(|| f32s(1, all)),
@@ -67,24 +64,13 @@ impl Op for ExpertMatmul {
 
     fn reference(self, mut bound: Bound<'_>) {
         let (p, o) = (bound.params::<ExpertParams>(), bound.operands(self));
-        let rows = ExpertRows::new(&bound, &p, o.routing, 1);
+        let rows = ExpertRows::new(&bound, &p, Routing::Starts(o.starts), 1);
         let y = expert_products(&bound, &p, (o.x, &rows), (o.weight, self.weight), o.bias);
         bound.write_f32s(o.out, |_, out| {
             for (out, y) in out.iter_mut().zip(y.iter().flatten()) {
                 *out = *y as f32;
             }
         });
-    }
-}
-
-pub(super) fn order_name(picked: bool) -> &'static str {
-    if picked { "_picked" } else { "" }
-}
-
-pub(super) fn routing(picked: bool, p: &ExpertParams, counts: &Counts) -> Routing<Extent> {
-    match picked {
-        true => Routing::Picks(indices(counts.rows as u64, p.top)),
-        false => Routing::Starts(starts(p.experts)),
     }
 }
 

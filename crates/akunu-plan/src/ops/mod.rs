@@ -116,6 +116,7 @@ kernels! {
     gather::Gather,
     expert_glu::ExpertGlu,
     expert_matmul::ExpertMatmul,
+    expert_sum::ExpertSum,
     combine::Combine,
     activate::Activate,
     round::Round,
