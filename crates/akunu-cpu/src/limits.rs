@@ -37,6 +37,7 @@ pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<
             input(weight, q8, command.params::<GluMatmulParams>().inputs)
         }
         Kernel::ExpertMatmul(ops::ExpertMatmul { weight, q8, .. })
+        | Kernel::ExpertSum(ops::ExpertSum { weight, q8, .. })
         | Kernel::ExpertGlu(ops::ExpertGlu { weight, q8, .. }) => {
             input(weight, q8, command.params::<ExpertParams>().inputs)
         }

@@ -82,7 +82,7 @@ pub(crate) fn expert_matmul(
 ) -> Case {
     let op = ops::ExpertMatmul { weight: dtype, q8: dtype.is_quantised(), bias };
     let sorted = rows * top;
-    let mut data = vec![input(dtype, 84, sorted, inputs), u32s(&starts(&picks(rows, experts, top), experts))];
+    let mut data = vec![input(dtype, 84, sorted, inputs), routing((rows, experts, top), false)];
     data.extend(weights(dtype, 85, experts * outs, inputs));
     data.push(poison(sorted * outs * 4));
     data.extend(bias.then(|| f32s(&values(86, experts * outs))));
@@ -93,11 +93,13 @@ pub(crate) fn expert_glu(
     dtype: DType,
     (rows, experts, top): Routed,
     [inputs, outs]: [usize; 2],
-    (glu, out, bias): (GluKind, OutputForms, bool),
+    (glu, out): (GluKind, OutputForms),
+    (bias, picked): (bool, bool),
 ) -> Case {
-    let op = ops::ExpertGlu { weight: dtype, q8: dtype.is_quantised(), bias, glu, out };
+    let op = ops::ExpertGlu { weight: dtype, q8: dtype.is_quantised(), bias, glu, out, picked };
     let sorted = rows * top;
-    let mut data = vec![input(dtype, 87, sorted, inputs), u32s(&starts(&picks(rows, experts, top), experts))];
+    let read = if picked { rows } else { sorted };
+    let mut data = vec![input(dtype, 87, read, inputs), routing((rows, experts, top), picked)];
     data.extend((0..2).flat_map(|i| weights(dtype, 88 + i, experts * outs, inputs)));
     data.extend(outputs(out, sorted, outs));
     if bias {
@@ -110,19 +112,57 @@ pub(crate) fn expert_glu(
     Case::new(op.into(), params([inputs, outs], experts, top), Shape::rows(rows), data)
 }
 
+/// Where the rows of each expert begin, or the experts of all rows, of which one does not exist if there are several.
+fn routing((rows, experts, top): Routed, picked: bool) -> Vec<u8> {
+    let mut picks = picks(rows, experts, top);
+    if !picked {
+        return u32s(&starts(&picks, experts));
+    }
+    if let [_, .., last] = &mut picks[..] {
+        *last = u32::MAX;
+    }
+    u32s(&picks)
+}
+
 fn params([inputs, outs]: [usize; 2], experts: usize, top: usize) -> ExpertParams {
     ExpertParams { inputs: inputs as u32, outputs: outs as u32, experts: experts as u32, top: top as u32 }
 }
 
-pub(crate) fn combine(rows: usize, cols: usize, top: usize, [shared, gated, residual]: [bool; 3]) -> Case {
+/// `options`: a shared expert, its gate, a residual.
+pub(crate) fn expert_sum(
+    dtype: DType,
+    (rows, experts, top): Routed,
+    [inputs, outs]: [usize; 2],
+    (bias, options): (bool, [bool; 3]),
+) -> Case {
+    let [shared, gated, residual] = options;
+    let op = ops::ExpertSum { weight: dtype, q8: dtype.is_quantised(), bias, shared, gated, residual };
+    let picked = rows * top;
+    let mut data = vec![input(dtype, 84, picked, inputs), routing((rows, experts, top), true)];
+    data.push(f32s(&values(93, picked)));
+    data.extend(weights(dtype, 85, experts * outs, inputs));
+    data.push(poison(rows * outs * 4));
+    data.extend(bias.then(|| f32s(&values(86, experts * outs))));
+    data.extend(added(rows, outs, options));
+    Case::new(op.into(), params([inputs, outs], experts, top), Shape::rows(rows), data)
+}
+
+/// What is added to the sum of a row's experts.
+fn added(rows: usize, cols: usize, [shared, gated, residual]: [bool; 3]) -> impl Iterator<Item = Vec<u8>> {
+    let shared = shared.then(|| f32s(&values(94, rows * cols)));
+    let gate = gated.then(|| f32s(&values(95, rows)));
+    let residual = residual.then(|| f32s(&values(96, rows * cols)));
+    shared.into_iter().chain(gate).chain(residual)
+}
+
+pub(crate) fn combine(rows: usize, cols: usize, top: usize, options: [bool; 3]) -> Case {
+    let [shared, gated, residual] = options;
     let params = CombineParams { cols: cols as u32, top: top as u32 };
     let all = rows * top;
     let places: Vec<u32> = (0..all).map(|pick| ((pick * 5 + 2) % all) as u32).collect();
     let mut data = vec![f32s(&values(92, all * cols)), u32s(&places), f32s(&values(93, all))];
     data.push(poison(rows * cols * 4));
-    data.extend(shared.then(|| f32s(&values(94, rows * cols))));
-    data.extend(gated.then(|| f32s(&values(95, rows))));
-    data.extend(residual.then(|| f32s(&values(96, rows * cols))));
+    data.extend(added(rows, cols, options));
     Case::new(Kernel::Combine(ops::Combine { shared, gated, residual }), params, Shape::rows(rows), data)
 }
 
@@ -184,18 +224,30 @@ pub fn experts() -> Vec<Case> {
         };
         for (j, routed) in routed.into_iter().take(5).enumerate() {
             let bias = (i + j) % 2 == 0;
-            cases.push(expert_matmul(dtype, routed, [inputs, [33, 20, 64][j % 3]], bias));
+            // Many rows are always sorted.
+            let picked = [false, true].into_iter().filter(|picked| !picked || routed.0 <= 6);
+            let matrix = [inputs, [33, 20, 64][j % 3]];
+            cases.push(expert_matmul(dtype, routed, matrix, bias));
+            if routed.0 <= 6 {
+                let options = [(i + j) % 2 == 0, (i + j) % 4 == 0, (i + j) % 3 != 0];
+                cases.push(expert_sum(dtype, routed, matrix, (j % 2 == 0, options)));
+            }
             let activation = GluKind::Plain(ACTIVATIONS[(i + j) % 5]);
             let glu = if (i + j) % 4 == 3 { GluKind::Clamped } else { activation };
-            let form = (glu, OUTS[(i + j) % 3], !bias);
-            cases.push(expert_glu(dtype, routed, [inputs, [64, 96][j % 2]], form));
+            let (form, matrix) = ((glu, OUTS[(i + j) % 3]), [inputs, [64, 96][j % 2]]);
+            cases.extend(picked.map(|picked| expert_glu(dtype, routed, matrix, form, (!bias, picked))));
         }
-        cases.push(expert_glu(dtype, (3, 4, 2), [inputs, 41], (SILU, OutputForms::F32, false)));
+        cases.push(expert_glu(dtype, (3, 4, 2), [inputs, 41], (SILU, OutputForms::F32), (false, i % 2 == 0)));
     }
     for dtype in [DType::Q4_0, DType::Q4K, DType::F16] {
         cases.push(expert_matmul(dtype, (300, 3, 2), [512, 48], false));
         // More outputs than a worker takes at once.
-        cases.push(expert_glu(dtype, (1, 9, 4), [512, 1056], (SILU, OutputForms::Both, false)));
+        cases.push(expert_sum(dtype, (1, 9, 4), [512, 1056], (false, [false, false, true])));
+        // More outputs than a worker takes at once.
+        for picked in [false, true] {
+            let form = (SILU, OutputForms::Both);
+            cases.push(expert_glu(dtype, (1, 9, 4), [512, 1056], form, (false, picked)));
+        }
     }
     cases
 }

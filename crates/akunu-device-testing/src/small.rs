@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use akunu_plan::ops::GluKind;
-use akunu_plan::{Activation, KvType, OutputForms};
+use akunu_plan::{Activation, DType, KvType, OutputForms};
 
 use crate::attention::{self, Seen, attend, attend_with_sinks};
 use crate::case::{Case, Spec};
@@ -35,12 +35,19 @@ pub fn of_experts() -> Vec<Case> {
         let routed = [(1, 3, 2), (PACKED, 2, 1)][i % 2];
         cases.push(experts::expert_matmul(dtype, routed, [inputs, 5], i % 3 == 0));
         let glu = if i % 4 == 0 { GluKind::Clamped } else { GluKind::Plain(Activation::Silu) };
-        cases.push(experts::expert_glu(dtype, routed, [inputs, 32], (glu, OUTS[i % 3], i % 3 == 1)));
+        cases.push(experts::expert_glu(
+            dtype,
+            routed,
+            [inputs, 32],
+            (glu, OUTS[i % 3]),
+            (i % 3 == 1, i % 4 == 2),
+        ));
     }
     for form in OUTS {
         cases.push(experts::gather(5, 32, (4, 2), form));
     }
     cases.push(experts::combine(5, 37, 2, [true, true, true]));
+    cases.push(experts::expert_sum(DType::Q4_0, (2, 3, 2), [32, 5], (true, [true, true, true])));
     cases
 }
 

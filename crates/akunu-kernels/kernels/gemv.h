@@ -45,9 +45,9 @@ BODY(gemv) {
 #endif
 #if INPUT_PIECES
     THREADGROUP u8* const x = at.shared + AT_INPUT;
-    stage_input(in.x + top * INPUT_ROW_BYTES, x, at);
+    stage_input(in.x + input_row(top) * INPUT_ROW_BYTES, x, at);
 #else
-    const DEVICE u8* const x = in.x + top * INPUT_ROW_BYTES;
+    const DEVICE u8* const x = in.x + input_row(top) * INPUT_ROW_BYTES;
 #endif
     f32 mine = 0, second = 0;
 

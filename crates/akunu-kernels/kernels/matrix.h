@@ -1,7 +1,8 @@
 // Shared by the matrix kernels: the weights of an output, and the epilogue that turns its sum into the output. KIND 0
 // is a single product, 1 fused Q, K and V, 2 gate and up with the activation.
 //
-// With ROUTED, rows are sorted by expert, and each has the matrices of its expert, which are adjacent in memory.
+// With ROUTED, each row has the matrices of its expert, which are adjacent in memory. Rows are sorted by expert, or with
+// PICKED in the order of picks, of which each has a tile; they then read the rows of the pass.
 //
 // A norm can be deferred to the products around it. A product with NORM writes, for its outputs y, y · norm_weight
 // (f32 or q8) and for each block of 32 the sum of y² + epsilon. A product with SQUARES consumes that: it multiplies
@@ -20,7 +21,26 @@ struct Span {
 
 #if ROUTED
 #define MATRIX_OUTPUTS ((u64)EXPERTS * OUTPUTS)
+#else
+#define MATRIX_OUTPUTS ((u64)OUTPUTS)
+#endif
 
+#if PICKED
+// The expert of pick `pick` of all.
+INLINE u32 picked_expert(Bindings in, u32 pick) {
+    const u32 expert = ((const DEVICE u32*)in.picks)[pick];
+    return expert < EXPERTS ? expert : EXPERTS - 1;
+}
+
+// The pick `tile`, none past the last one; `in` gets its expert. Waits for the previous kernel, which decides what is read.
+INLINE Span rows_of(THREAD_PTR Bindings* in, const DEVICE Pass* pass, u32 tile, u32 size, u32 lane) {
+    const u32 live = live_rows(pass, false) * CHOSEN;
+    WAIT_FOR_INPUT();
+    in->expert = tile < live ? picked_expert(*in, tile) : 0;
+    const Span span = {tile, tile < live ? tile + 1 : tile};
+    return span;
+}
+#elif ROUTED
 // The rows of an expert, of `live` sorted ones.
 INLINE Span rows_of_expert(Bindings in, u32 expert, u32 live) {
     const DEVICE u32* starts = (const DEVICE u32*)in.starts + expert;
@@ -55,14 +75,21 @@ INLINE Span rows_of(THREAD_PTR Bindings* in, const DEVICE Pass* pass, u32 tile, 
     return span;
 }
 #else
-#define MATRIX_OUTPUTS ((u64)OUTPUTS)
-
 // The live rows from tile `tile` of `size` rows on.
 INLINE Span rows_of(THREAD_PTR Bindings* in, const DEVICE Pass* pass, u32 tile, u32 size, u32 lane) {
     const Span span = {tile * size, live_rows(pass, LOGITS)};
     return span;
 }
 #endif
+
+// The row of the input that row `row` of the output is computed from.
+INLINE u32 input_row(u32 row) {
+#if PICKED
+    return row / CHOSEN;
+#else
+    return row;
+#endif
+}
 
 // The matrix of output `o`; `o` becomes the row in that matrix.
 INLINE Matrix matrix_of(Bindings in, u32 stream, THREAD_PTR u32* o) {

@@ -170,6 +170,7 @@ impl Shape<'_> {
             Kernel::Gather(op) => return Ok(self.gather(op)?.into_iter().map(Work::Launch).collect()),
             Kernel::ExpertGlu(op) => self.expert_glu(op)?,
             Kernel::ExpertMatmul(op) => self.expert_matmul(op)?,
+            Kernel::ExpertSum(op) => self.expert_sum(op)?,
             Kernel::Combine(op) => self.combine(op),
             Kernel::Round(ops::Round { out }) if out.f16() => self.halve()?,
             Kernel::Round(_) => self.quantise(),

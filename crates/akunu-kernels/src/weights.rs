@@ -102,7 +102,8 @@ pub fn weights(command: &DispatchCommand) -> Vec<Weight> {
             let p: ExpertParams = command.params();
             (weight, p.inputs, vec![p.experts * p.outputs; 2])
         }
-        Kernel::ExpertMatmul(ops::ExpertMatmul { weight, .. }) => {
+        Kernel::ExpertMatmul(ops::ExpertMatmul { weight, .. })
+        | Kernel::ExpertSum(ops::ExpertSum { weight, .. }) => {
             let p: ExpertParams = command.params();
             (weight, p.inputs, vec![p.experts * p.outputs])
         }

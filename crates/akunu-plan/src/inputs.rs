@@ -1,6 +1,6 @@
 //! Where the inputs of matrix products are in a pass, for statistics over them.
 
-use crate::ops::{self, Content, Op, RowSet};
+use crate::ops::{self, Content, Op, Routing, RowSet};
 use crate::{Access, Binding, BufferKind, DispatchTable, Kernel, ModelPlan};
 
 /// The f32 rows that one or several products read.
@@ -54,15 +54,20 @@ pub fn product_inputs(plan: &ModelPlan) -> Vec<ProductInput> {
             }
             _ => continue,
         };
-        let starts = match command.kernel {
-            Kernel::ExpertGlu(op) => Some(op.operands(bindings).starts.0),
-            Kernel::ExpertMatmul(op) => Some(op.operands(bindings).starts.0),
+        let routing = match command.kernel {
+            Kernel::ExpertGlu(op) => Some(op.operands(bindings).routing),
+            Kernel::ExpertMatmul(op) => Some(Routing::Starts(op.operands(bindings).starts)),
             _ => None,
         };
-        let sorted = starts.map(|starts| {
-            let p: ops::ExpertParams = command.params();
-            SortedRows { starts, experts: p.experts as usize, top: p.top as usize }
-        });
+        let sorted = match routing {
+            Some(Routing::Starts(starts)) => {
+                let p: ops::ExpertParams = command.params();
+                Some(SortedRows { starts: starts.0, experts: p.experts as usize, top: p.top as usize })
+            }
+            // Not in plans that keep inputs.
+            Some(Routing::Picks(_)) => continue,
+            None => None,
+        };
         let Some(binding) = in_f32(table, index, x) else { continue };
         let (index, binding) = before_reorder(table, index, binding);
         let tensors = bindings.iter().filter_map(|bound| match plan.buffers[bound.buffer.index()].kind {

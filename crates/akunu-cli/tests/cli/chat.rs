@@ -76,7 +76,8 @@ fn each_line_is_a_turn_and_only_what_is_new_is_processed() {
     assert_eq!((of(2, "reused_tokens"), of(2, "processed_tokens")), (known, 2 + turn("And more")));
     assert_eq!(of(2, "prompt_tokens"), known + 2 + turn("And more"));
     assert_eq!(of(2, "context_used"), of(2, "prompt_tokens") + 3);
-    assert_eq!((stats[2]["finish"].as_str(), of(2, "context")), (Some("eos"), 4096));
+    // The model states a longer one, and the cache has what memory allows.
+    assert!(stats[2]["finish"] == "eos" && of(2, "context") >= 4096, "{}", stats[2]);
 }
 
 #[test]

@@ -117,6 +117,7 @@ fn of_op<V: Target>(kernel: Kernel) -> Option<Run> {
         Kernel::Gather(_) => V::run::<ops::Gather>,
         Kernel::ExpertGlu(_) => V::run::<ops::ExpertGlu>,
         Kernel::ExpertMatmul(_) => V::run::<ops::ExpertMatmul>,
+        Kernel::ExpertSum(_) => V::run::<ops::ExpertSum>,
         Kernel::Combine(_) => V::run::<ops::Combine>,
         Kernel::Activate(_) => V::run::<ops::Activate>,
         Kernel::Round(ops::Round { out }) if out.q8() => V::run::<ops::Round>,

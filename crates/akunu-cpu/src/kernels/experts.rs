@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use akunu_plan::ops::{self, CombineParams, ExpertParams, GatherParams, Indices, RouteParams};
+use akunu_plan::ops::{self, CombineParams, ExpertParams, GatherParams, Indices, RouteParams, Routing};
 use akunu_plan::{GroupRank, Kernel, Scores, q8};
 
 use super::matrix::{GROUP, Product, SUMS, group_bytes, outputs_of, pieces};
@@ -221,41 +221,58 @@ impl OpKernel for ops::Gather {
     }
 }
 
-/// The sorted rows of the experts that have any, in order: the expert and its rows.
+/// The rows of a command that multiply with the same matrices, in runs of adjacent rows.
 #[derive(Clone, Copy)]
-struct Sorted {
-    starts: *const u32,
+struct Runs {
+    routing: Routing<*const u32>,
     experts: usize,
     rows: usize,
+    /// Rows that read the same row of the input.
+    each: usize,
 }
 
-impl Sorted {
+impl Runs {
     #[inline(always)]
-    fn new(starts: Indices<*mut u8>, p: &ExpertParams, context: &Context) -> Sorted {
-        Sorted { starts: starts.0.cast(), experts: p.experts as usize, rows: context.rows * p.top as usize }
+    fn new(routing: Routing<*mut u8>, each: usize, p: &ExpertParams, context: &Context) -> Runs {
+        let routing = match routing {
+            Routing::Starts(starts) => Routing::Starts(Indices(starts.0.cast_const().cast())),
+            Routing::Picks(picks) => Routing::Picks(Indices(picks.0.cast_const().cast())),
+        };
+        Runs { routing, experts: p.experts as usize, rows: context.rows * p.top as usize, each }
     }
 
-    /// # Safety
-    /// `experts + 1` numbers can be read at `starts`.
-    #[inline(always)]
-    unsafe fn of(&self, expert: usize) -> Range<usize> {
-        // SAFETY: as the caller promises.
-        let [start, end] = [0, 1].map(|next| unsafe { *self.starts.add(expert + next) } as usize);
-        start.min(self.rows)..end.min(self.rows)
-    }
-
-    /// The number of experts with rows.
+    /// Each expert and its rows. Runs may be empty.
     ///
     /// # Safety
-    /// As for [`Sorted::of`].
+    /// At starts, `experts + 1` numbers can be read; at picks, one for each row.
     #[inline(always)]
-    unsafe fn used(&self) -> usize {
-        let mut used = 0;
-        for expert in 0..self.experts {
-            // SAFETY: as the caller promises.
-            used += usize::from(!unsafe { self.of(expert) }.is_empty());
-        }
-        used
+    unsafe fn all(self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let count = match self.routing {
+            Routing::Starts(_) => self.experts,
+            Routing::Picks(_) => self.rows,
+        };
+        // SAFETY: as the caller promises.
+        (0..count).map(move |index| unsafe {
+            match self.routing {
+                Routing::Starts(Indices(starts)) => {
+                    let [start, end] = [0, 1].map(|next| (*starts.add(index + next) as usize).min(self.rows));
+                    (index, start..end)
+                }
+                Routing::Picks(Indices(picks)) => {
+                    ((*picks.add(index) as usize).min(self.experts - 1), index..index + 1)
+                }
+            }
+        })
+    }
+
+    /// The runs that have rows.
+    ///
+    /// # Safety
+    /// As for [`Runs::all`].
+    #[inline(always)]
+    unsafe fn used(self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        // SAFETY: as the caller promises.
+        unsafe { self.all() }.filter(|(_, rows)| !rows.is_empty())
     }
 }
 
@@ -266,28 +283,38 @@ fn units_of(units: &Range<usize>, index: usize, each: usize) -> Range<usize> {
     units.start.clamp(first, first + each) - first..units.end.clamp(first, first + each) - first
 }
 
-/// Products of the rows of one expert.
+/// Products of a run of rows, for some of the outputs.
 struct OfExpert {
     product: Product,
     rows: Range<usize>,
-    /// The first output among those of all experts.
+    /// The first output among those of all experts, and among those of this one.
+    of_all: usize,
     first: usize,
+    outputs: usize,
 }
 
-impl OfExpert {
-    #[inline(always)]
-    fn new(
-        product: &Product,
-        command: &Command,
-        expert: usize,
-        rows: Range<usize>,
-        outputs: usize,
-    ) -> OfExpert {
-        let first_group = first_group(rows.start, expert);
+/// The products of a worker that has some units of `unit` outputs each, out of those of all runs.
+///
+/// # Safety
+/// As for [`Runs::all`].
+#[inline(always)]
+unsafe fn of_units<'a>(
+    (product, runs): (&'a Product, Runs),
+    command: &'a Command,
+    units: Range<usize>,
+    (unit, outputs): (usize, usize),
+) -> impl Iterator<Item = OfExpert> + 'a {
+    let each = outputs.div_ceil(unit);
+    // SAFETY: as the caller promises.
+    let used = unsafe { runs.used() }.enumerate();
+    let parts = used.map(move |(index, (expert, rows))| {
+        let (first, count) = outputs_of(&units_of(&units, index, each), unit, outputs);
         let packed = command.packed.filter(|_| rows.len() >= LEAST_ROWS);
-        let product = product.of_rows(rows.start, packed.map(|kernel| (kernel, first_group)));
-        OfExpert { product, rows, first: expert * outputs }
-    }
+        let packed = packed.map(|kernel| (kernel, first_group(rows.start, expert)));
+        let product = product.of_rows(rows.start / runs.each, packed);
+        OfExpert { product, rows, of_all: expert * outputs + first, first, outputs: count }
+    });
+    parts.filter(|part| part.outputs > 0)
 }
 
 /// The place of an expert's packed rows, in groups. Each expert begins with a group of its own, and no two experts share
@@ -307,20 +334,19 @@ pub(crate) fn most_groups(rows: usize, experts: usize) -> usize {
 /// As for [`Run`](crate::command::Run).
 #[inline(always)]
 pub(crate) unsafe fn pack(command: &Command, context: &Context, kernel: &PackedKernel) {
-    let (x, starts) = match command.kernel {
-        Kernel::ExpertMatmul(op) => (command.operands(op).x, command.operands(op).starts),
-        Kernel::ExpertGlu(op) => (command.operands(op).x, command.operands(op).starts),
+    let (x, routing) = match command.kernel {
+        Kernel::ExpertMatmul(op) => (command.operands(op).x, Routing::Starts(command.operands(op).starts)),
+        Kernel::ExpertGlu(op) => (command.operands(op).x, command.operands(op).routing),
         _ => return,
     };
     let p: ExpertParams = command.params();
-    let (sorted, inputs) = (Sorted::new(starts, &p, context), p.inputs as usize);
+    let (runs, inputs) = (Runs::new(routing, 1, &p, context), p.inputs as usize);
     let x_stride = row_bytes(inputs, matches!(x, ops::Input::Q8(_)));
     // SAFETY: rows are within the command's input; the device reserved groups for all of them, and each group is written by
     // one worker.
     unsafe {
         let mut seen = 0;
-        for expert in 0..sorted.experts {
-            let rows = sorted.of(expert);
+        for (expert, rows) in runs.all() {
             if rows.len() < LEAST_ROWS {
                 continue;
             }
@@ -350,7 +376,7 @@ impl OpKernel for ops::ExpertMatmul {
         let Kernel::ExpertMatmul(op) = command.kernel else { return };
         let o = command.operands(op);
         let outputs = p.outputs as usize;
-        let sorted = Sorted::new(o.starts, &p, context);
+        let runs = Runs::new(Routing::Starts(o.starts), 1, &p, context);
         let product = Product::of((command, context), o.x, op.weight, p.inputs as usize);
         let (out, bias) = (f32s(o.out), o.bias.map(f32s));
         let each = outputs.div_ceil(GROUP);
@@ -359,27 +385,16 @@ impl OpKernel for ops::ExpertMatmul {
         unsafe {
             let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
             let piece = product.at_once(context.rows) / GROUP;
-            for units in context.pieces(sorted.used() * each, piece) {
-                let mut index = 0;
-                for expert in 0..sorted.experts {
-                    let rows = sorted.of(expert);
-                    if rows.is_empty() {
-                        continue;
-                    }
-                    let (first, n) = outputs_of(&units_of(&units, index, each), GROUP, outputs);
-                    index += 1;
-                    if n == 0 {
-                        continue;
-                    }
-                    let of = OfExpert::new(&product, command, expert, rows, outputs);
+            for units in context.pieces(runs.used().count() * each, piece) {
+                for of in of_units((&product, runs), command, units, (GROUP, outputs)) {
                     for (row, count) in of.product.row_tiles(of.rows.len()) {
-                        of.product.sums(context, [o.weight], (of.first + first, n), (row, count), [sums]);
-                        for (r, half, n) in pieces(count, n) {
+                        of.product.sums(context, [o.weight], (of.of_all, of.outputs), (row, count), [sums]);
+                        for (r, half, n) in pieces(count, of.outputs) {
                             let mut v = V::load(sums.add(r * SUMS + half));
                             if let Some(bias) = bias {
-                                v = v.add(V::load_n(bias.add(of.first + first + half), n));
+                                v = v.add(V::load_n(bias.add(of.of_all + half), n));
                             }
-                            v.store_n(out.add((of.rows.start + row + r) * outputs + first + half), n);
+                            v.store_n(out.add((of.rows.start + row + r) * outputs + of.first + half), n);
                         }
                     }
                 }
@@ -395,8 +410,9 @@ impl OpKernel for ops::ExpertGlu {
         let Kernel::ExpertGlu(op) = command.kernel else { return };
         let o = command.operands(op);
         let outputs = p.outputs as usize;
-        let sorted = Sorted::new(o.starts, &p, context);
+        let runs = Runs::new(o.routing, if op.picked { p.top as usize } else { 1 }, &p, context);
         let product = Product::of((command, context), o.x, op.weight, p.inputs as usize);
+        let weights = [o.gate_weight, o.up_weight];
         let biases = [o.gate_bias, o.up_bias].map(|bias| bias.map(f32s));
         let each = outputs.div_ceil(q8::BLOCK);
         // SAFETY: as for `ExpertMatmul`. If q8 is written, outputs are whole blocks of 32, and a worker has whole blocks.
@@ -404,48 +420,121 @@ impl OpKernel for ops::ExpertGlu {
             let gate = (&raw mut (*context.scratch).tile).cast::<f32>();
             let up = (&raw mut (*context.scratch).tile_up).cast::<f32>();
             let piece = product.at_once(context.rows) / q8::BLOCK;
-            for units in context.pieces(sorted.used() * each, piece) {
-                let mut index = 0;
-                for expert in 0..sorted.experts {
-                    let rows = sorted.of(expert);
-                    if rows.is_empty() {
-                        continue;
-                    }
-                    let (first, n) = outputs_of(&units_of(&units, index, each), q8::BLOCK, outputs);
-                    index += 1;
-                    if n == 0 {
-                        continue;
-                    }
-                    let of = OfExpert::new(&product, command, expert, rows, outputs);
-                    let weights = [o.gate_weight, o.up_weight];
+            for units in context.pieces(runs.used().count() * each, piece) {
+                for of in of_units((&product, runs), command, units, (q8::BLOCK, outputs)) {
                     for (row, count) in of.product.row_tiles(of.rows.len()) {
-                        of.product.sums(context, weights, (of.first + first, n), (row, count), [gate, up]);
-                        for (r, half, n) in pieces(count, n) {
+                        of.product.sums(context, weights, (of.of_all, of.outputs), (row, count), [gate, up]);
+                        for (r, half, n) in pieces(count, of.outputs) {
                             let at = r * SUMS + half;
                             let (mut g, mut u) = (V::load(gate.add(at)), V::load(up.add(at)));
                             if let [Some(gate_bias), Some(up_bias)] = biases {
-                                g = g.add(V::load_n(gate_bias.add(of.first + first + half), n));
-                                u = u.add(V::load_n(up_bias.add(of.first + first + half), n));
+                                g = g.add(V::load_n(gate_bias.add(of.of_all + half), n));
+                                u = u.add(V::load_n(up_bias.add(of.of_all + half), n));
                             }
                             let v = math::glu(op.glu, g, u);
                             v.store(gate.add(at));
                             if let Some(out) = o.out.f32 {
                                 let row = of.rows.start + row + r;
-                                v.store_n(f32s(out).add(row * outputs + first + half), n);
+                                v.store_n(f32s(out).add(row * outputs + of.first + half), n);
                             }
                         }
                         if let Some(out) = o.out.q8 {
                             for r in 0..count {
                                 let row = of.rows.start + row + r;
                                 let to = out.0.add(row * q8::row_bytes(outputs));
-                                for block in 0..n / q8::BLOCK {
+                                for block in 0..of.outputs / q8::BLOCK {
                                     let from = gate.add(r * SUMS + block * q8::BLOCK);
-                                    put_q8::<V>(to, outputs, first / q8::BLOCK + block, from);
+                                    put_q8::<V>(to, outputs, of.first / q8::BLOCK + block, from);
                                 }
                             }
                         }
                     }
                 }
+            }
+        }
+    }
+}
+
+impl OpKernel for ops::ExpertSum {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: ExpertParams = command.params();
+        let Kernel::ExpertSum(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let (outputs, top, experts) = (p.outputs as usize, p.top as usize, p.experts as usize);
+        let product = Product::of((command, context), o.x, op.weight, p.inputs as usize);
+        let addends =
+            Addends { shared: o.shared.map(f32s), gate: o.gate.map(f32s), residual: o.residual.map(f32s) };
+        let bias = o.bias.map(f32s);
+        // SAFETY: as for `ExpertMatmul`; numbers of experts are limited to those that there are.
+        unsafe {
+            let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
+            let total = (&raw mut (*context.scratch).tile_up).cast::<f32>();
+            let piece = product.at_once(context.rows) / GROUP;
+            for units in context.pieces(outputs.div_ceil(GROUP), piece) {
+                let (first, count) = outputs_of(&units, GROUP, outputs);
+                for row in 0..context.rows {
+                    for pick in row * top..(row + 1) * top {
+                        let expert = (*o.picks.0.cast::<u32>().add(pick) as usize).min(experts - 1);
+                        let of_all = expert * outputs + first;
+                        let share = V::splat(*f32s(o.shares).add(pick));
+                        product.of_rows(pick, None).sums(
+                            context,
+                            [o.weight],
+                            (of_all, count),
+                            (0, 1),
+                            [sums],
+                        );
+                        for (_, at, n) in pieces(1, count) {
+                            let mut y = V::load(sums.add(at));
+                            if let Some(bias) = bias {
+                                y = y.add(V::load_n(bias.add(of_all + at), n));
+                            }
+                            let before = if pick == row * top { V::zero() } else { V::load(total.add(at)) };
+                            share.fma(y, before).store(total.add(at));
+                        }
+                    }
+                    for (_, at, n) in pieces(1, count) {
+                        let to = row * outputs + first + at;
+                        let sum = addends.add_to(V::load(total.add(at)), (row, to), n);
+                        sum.store_n(f32s(o.out).add(to), n);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What is added to the weighted sum of a row's experts.
+struct Addends {
+    shared: Option<*mut f32>,
+    gate: Option<*mut f32>,
+    residual: Option<*mut f32>,
+}
+
+impl Addends {
+    /// With the addends of row `row`, for `n` elements at `at`.
+    ///
+    /// # Safety
+    /// The addends have that row and these elements.
+    #[inline(always)]
+    unsafe fn add_to<V: Lanes>(&self, mut sum: V, (row, at): (usize, usize), n: usize) -> V {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if let Some(shared) = self.shared {
+                let shared = V::load_n(shared.add(at), n);
+                sum = match self.gate {
+                    Some(gate) => {
+                        let negative = V::splat(-*gate.add(row));
+                        let gate = V::splat(1.0).div(V::splat(1.0).add(math::exp(negative)));
+                        gate.fma(shared, sum)
+                    }
+                    None => sum.add(shared),
+                };
+            }
+            match self.residual {
+                Some(residual) => sum.add(V::load_n(residual.add(at), n)),
+                None => sum,
             }
         }
     }
@@ -459,6 +548,8 @@ impl OpKernel for ops::Combine {
         let o = command.operands(op);
         let (cols, top) = (p.cols as usize, p.top as usize);
         let last = (context.rows * top).saturating_sub(1);
+        let addends =
+            Addends { shared: o.shared.map(f32s), gate: o.gate.map(f32s), residual: o.residual.map(f32s) };
         // SAFETY: rows are within the table's, and places are limited to them.
         unsafe {
             for (row, part) in parts_of_rows(context, context.rows, cols) {
@@ -472,21 +563,8 @@ impl OpKernel for ops::Combine {
                         let y = f32s(o.y).add((*place as usize).min(last) * cols + at);
                         sum = V::splat(*share).fma(V::load_n(y, n), sum);
                     }
-                    if let Some(shared) = o.shared {
-                        let shared = V::load_n(f32s(shared).add(row * cols + at), n);
-                        sum = match o.gate {
-                            Some(gate) => {
-                                let negative = V::splat(-*f32s(gate).add(row));
-                                let gate = V::splat(1.0).div(V::splat(1.0).add(math::exp(negative)));
-                                gate.fma(shared, sum)
-                            }
-                            None => sum.add(shared),
-                        };
-                    }
-                    if let Some(residual) = o.residual {
-                        sum = sum.add(V::load_n(f32s(residual).add(row * cols + at), n));
-                    }
-                    sum.store_n(f32s(o.out).add(row * cols + at), n);
+                    let to = row * cols + at;
+                    addends.add_to(sum, (row, to), n).store_n(f32s(o.out).add(to), n);
                     at += 16;
                 }
             }

@@ -6,10 +6,10 @@ use crate::common::cpu;
 use akunu_cpu::{CpuDevice, CpuOptions, Isa, ReadPattern};
 use akunu_device_testing::attention::{Seen, attend};
 use akunu_device_testing::{
-    Case, POISON, Shape, cases, matrices, poison, specs, to_f32s, values, weight_rows,
+    Case, POISON, Shape, cases, experts, matrices, poison, specs, to_f32s, values, weight_rows,
 };
-use akunu_plan::ops::{self, AttentionParams};
-use akunu_plan::{Activation, Content, DType, Device, KvType, OutputForms, Row, blocks};
+use akunu_plan::ops::{self, AttentionParams, CombineParams, ExpertParams};
+use akunu_plan::{Activation, Content, DType, Device, Kernel, KvType, OutputForms, Row, blocks};
 use akunu_testing::some_of;
 
 fn named_cases() -> Vec<(String, Case)> {
@@ -272,4 +272,88 @@ fn every_scale_of_mxfp4_gives_the_same_bits() {
             }
         }
     }
+}
+
+/// How picks are sorted by expert.
+struct Sorting {
+    /// The picks in the order of their experts.
+    picks: Vec<usize>,
+    starts: Vec<u8>,
+    /// Where each pick is among the sorted ones.
+    places: Vec<u8>,
+}
+
+impl Sorting {
+    fn new(picks: &[u8], experts: u32) -> Sorting {
+        let experts_of: Vec<u32> =
+            picks.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b).min(experts - 1)).collect();
+        let mut picks: Vec<usize> = (0..experts_of.len()).collect();
+        picks.sort_by_key(|pick| experts_of[*pick]);
+        let before = |expert: u32| experts_of.iter().filter(|of| **of < expert).count() as u32;
+        let place = |pick: usize| picks.iter().position(|sorted| *sorted == pick).unwrap() as u32;
+        let bytes = |numbers: Vec<u32>| numbers.into_iter().flat_map(u32::to_le_bytes).collect();
+        let starts = bytes((0..=experts).map(before).collect());
+        let places = bytes((0..picks.len()).map(place).collect());
+        Sorting { picks, starts, places }
+    }
+
+    /// The rows of picks, of which `each` share one, in the sorted order.
+    fn rows(&self, bytes: &[u8], each: usize) -> Vec<u8> {
+        let row = bytes.len() * each / self.picks.len();
+        self.picks.iter().flat_map(|pick| &bytes[pick / each * row..][..row]).copied().collect()
+    }
+}
+
+#[test]
+fn rows_by_picks_give_the_bits_of_rows_sorted_by_expert() {
+    let mut checked = [0, 0];
+    let cases = experts::experts();
+    for isa in Isa::available() {
+        let mut device = cpu(isa, 2);
+        for case in &cases {
+            let data = &case.buffers[4..];
+            let command = case.table.commands[0];
+            let shape = || Shape::rows(case.table.rows);
+            let name = format!("{} {}", isa.name(), case.kernel.name());
+            match case.kernel {
+                Kernel::ExpertGlu(op) if op.picked => {
+                    let p: ExpertParams = command.params();
+                    let sorting = Sorting::new(&data[1], p.experts);
+                    let mut sorted = data.to_vec();
+                    sorted[0] = sorting.rows(&data[0], p.top as usize);
+                    sorted[1] = sorting.starts.clone();
+                    let op = ops::ExpertGlu { picked: false, ..op };
+                    let expected = Case::new(op.into(), p, shape(), sorted).run(&mut device);
+                    let found: Vec<Vec<u8>> =
+                        case.run(&mut device).iter().map(|rows| sorting.rows(rows, 1)).collect();
+                    assert_same(&name, case, &expected, &found);
+                    checked[0] += 1;
+                }
+                Kernel::ExpertSum(op) => {
+                    let p: ExpertParams = command.params();
+                    let [x, picks, shares, rest @ ..] = data else { panic!("{name}") };
+                    let (weight, [out, rest @ ..]) = rest.split_at(op.weight.planes()) else {
+                        panic!("{name}")
+                    };
+                    let (bias, added) = rest.split_at(usize::from(op.bias));
+                    let sorting = Sorting::new(picks, p.experts);
+                    let product = ops::ExpertMatmul { weight: op.weight, q8: op.q8, bias: op.bias };
+                    let mut sorted = vec![sorting.rows(x, 1), sorting.starts.clone()];
+                    sorted.extend(weight.iter().cloned());
+                    sorted.push(poison(out.len() * p.top as usize));
+                    sorted.extend(bias.iter().cloned());
+                    let y = Case::new(product.into(), p, shape(), sorted).run(&mut device).remove(0);
+                    let combine = ops::Combine { shared: op.shared, gated: op.gated, residual: op.residual };
+                    let mut parts = vec![y, sorting.places.clone(), shares.clone(), out.clone()];
+                    parts.extend(added.iter().cloned());
+                    let params = CombineParams { cols: p.outputs, top: p.top };
+                    let expected = Case::new(combine.into(), params, shape(), parts).run(&mut device);
+                    assert_same(&name, case, &expected, &case.run(&mut device));
+                    checked[1] += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(checked.iter().all(|count| *count > 20), "{checked:?}");
 }

@@ -171,6 +171,7 @@ fn expert_cases() -> impl Iterator<Item = (String, Case)> {
     let types = [DType::F32, DType::BF16, DType::Q4_0, DType::Q6K, DType::MXFP4];
     let products = experts::experts().into_iter().filter(move |case| match case.kernel {
         Kernel::ExpertMatmul(ops::ExpertMatmul { weight, .. })
+        | Kernel::ExpertSum(ops::ExpertSum { weight, .. })
         | Kernel::ExpertGlu(ops::ExpertGlu { weight, .. }) => types.contains(&weight),
         _ => true,
     });

@@ -380,6 +380,7 @@ fn quantised_experts_verify() {
         assert!(report.first_bad().is_none(), "{:?}", report.first_bad());
         let routed = report.differences.iter().filter(|difference| difference.label.contains("experts_glu"));
         assert!(routed.count() >= 4);
+        assert!(report.differences.iter().any(|difference| difference.kernel.contains("experts_sum")));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Matrix products with weights, and the embedding.
 
 use akunu_plan::ops::{
-    EmbedParams, ExpertGlu, ExpertMatmul, ExpertParams, GluMatmulParams, MatmulParams, QkvParams,
+    EmbedParams, ExpertGlu, ExpertMatmul, ExpertParams, ExpertSum, GluMatmulParams, MatmulParams, QkvParams,
 };
 use akunu_plan::{Activation, DType, MatmulForm, OutputForms, RowSet};
 
@@ -22,6 +22,7 @@ pub(super) use tiles::TILES;
 static ACTIVATION: Source = source!("activation.h");
 static MATRIX: Source = source!("matrix.h");
 static GEMV: Source = source!("gemv.h");
+static GEMV_SUM: Source = source!("gemv_sum.h");
 static GEMM: Source = source!("gemm.h");
 static EMBED: Source = source!("embed.h");
 
@@ -35,6 +36,9 @@ const SHARED_ITERATIONS: [u32; 2] = [2, 4];
 const SIDE: u32 = 64;
 /// SIMD groups of a matrix-vector product's threadgroup if outputs are stored one by one.
 const GEMV_SIMDS: u32 = 8;
+
+/// Why other products are missing.
+const INPUT_FORM: &str = "quantised weights meet int8 activations, others f32";
 
 /// KIND in `matrix.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,24 +67,32 @@ struct Product {
     routed: Option<Routed>,
 }
 
-/// Rows are sorted by expert, and each has the matrices of its expert.
+/// Rows have an expert each, and multiply with its matrices.
 #[derive(Clone, Copy, Debug)]
 struct Routed {
     experts: u32,
     /// Experts of a row.
     top: u32,
+    /// Whether rows are in the order of picks. Otherwise they are sorted by expert.
+    picked: bool,
 }
 
 impl Routed {
-    /// Tiles of `size` rows of one expert each, at most, that `rows` rows have.
+    /// Tiles of `size` rows of one expert each, at most, that `rows` rows have. Picks have a tile each.
     fn tiles(self, rows: u32, size: u32) -> u32 {
         let picked = rows * self.top;
+        if self.picked {
+            return picked;
+        }
         let reached = picked.min(self.experts);
         reached + (picked - reached) / size
     }
 
-    /// The rows of an expert, if all have as many.
+    /// The rows of an expert, if all have as many. Picks are multiplied one by one.
     fn rows_each(self, rows: u32) -> u32 {
+        if self.picked {
+            return 1;
+        }
         (rows * self.top).div_ceil(self.experts).min(rows)
     }
 }
@@ -136,6 +148,10 @@ impl Product {
             1 => 1,
             each => (2 * each).min(rows),
         })
+    }
+
+    fn picked(&self) -> bool {
+        self.routed.is_some_and(|routed| routed.picked)
     }
 
     /// The number of rows in all matrices of a kind together.
@@ -232,26 +248,58 @@ impl Shape<'_> {
     pub(super) fn expert_matmul(&self, op: ExpertMatmul) -> Result<Launch, MissingKernel> {
         let p: ExpertParams = self.command.params();
         let constants = vec![("BIAS", u32::from(op.bias)), ("RESIDUAL", 0)];
-        self.routed(op.q8, (Kind::Alone, op.weight), &p, OutputForms::F32, constants)
+        self.routed((op.q8, false), (Kind::Alone, op.weight), &p, OutputForms::F32, constants)
     }
 
     pub(super) fn expert_glu(&self, op: ExpertGlu) -> Result<Launch, MissingKernel> {
         self.not_f16(op.out)?;
         let p: ExpertParams = self.command.params();
         let constants = vec![("BIAS", u32::from(op.bias)), ("ACTIVATION", glu_number(op.glu))];
-        self.routed(op.q8, (Kind::Glu, op.weight), &p, op.out, constants)
+        self.routed((op.q8, op.picked), (Kind::Glu, op.weight), &p, op.out, constants)
+    }
+
+    /// A SIMD group reads as many matrices as a row has experts.
+    pub(super) fn expert_sum(&self, op: ExpertSum) -> Result<Launch, MissingKernel> {
+        let p: ExpertParams = self.command.params();
+        if op.q8 != op.weight.is_quantised() {
+            return Err(self.missing(INPUT_FORM.into()));
+        }
+        let is = |option: bool| u32::from(option);
+        let constants = vec![
+            ("EXPERTS", p.experts),
+            ("CHOSEN", p.top),
+            ("OUT_STRIDE", p.outputs),
+            ("BIAS", is(op.bias)),
+            ("SHARED", is(op.shared)),
+            ("GATED", is(op.gated)),
+            ("RESIDUAL", is(op.residual)),
+        ];
+        let form = (op.weight, MatmulForm::Small);
+        let product = Product::new(Kind::Alone, form, [p.inputs, p.outputs], constants);
+        let routed = Routed { experts: p.experts, top: p.top, picked: true };
+        let product = Product { routed: Some(routed), ..product };
+        let of = type_sources(op.weight, p.inputs, true);
+        let outs = self.gemv_outputs(&product);
+        // Registers for prefetched blocks, and no more than a lane has.
+        let lane_blocks = (p.inputs / of.block * p.top).div_ceil(32);
+        let depth = (48 / (outs * of.raw_words)).clamp(1, 8).min(lane_blocks);
+        let launch = self
+            .product_launch("gemv_sum", &[&GEMV_SUM], &product, of)
+            .variant([("OUTS", outs), ("DEPTH", 1 << depth.ilog2()), ("INPUT_PIECES", 0)])
+            .over([p.outputs.div_ceil(GEMV_SIMDS * outs), self.rows, 1], GEMV_SIMDS * 32);
+        Ok(launch)
     }
 
     fn routed(
         &self,
-        q8: bool,
+        (q8, picked): (bool, bool),
         (kind, weight): (Kind, DType),
         p: &ExpertParams,
         out: OutputForms,
         mut constants: Vec<(&'static str, u32)>,
     ) -> Result<Launch, MissingKernel> {
         constants.extend([("OUT_STRIDE", p.outputs), ("EXPERTS", p.experts), ("CHOSEN", p.top)]);
-        let routed = Routed { experts: p.experts, top: p.top };
+        let routed = Routed { experts: p.experts, top: p.top, picked };
         // What is best for the rows that an expert has on average.
         let form = match routed.rows_each(self.rows) {
             ..=16 => MatmulForm::Small,
@@ -263,7 +311,7 @@ impl Shape<'_> {
 
     fn product(&self, q8: bool, product: Product) -> Result<Launch, MissingKernel> {
         if q8 != product.weight.is_quantised() {
-            return Err(self.missing("quantised weights meet int8 activations, others f32".into()));
+            return Err(self.missing(INPUT_FORM.into()));
         }
         if product.form == MatmulForm::Gemm && product.in_norms() {
             return Err(self.missing("products of many rows have no part in norms".into()));
@@ -271,6 +319,7 @@ impl Shape<'_> {
         // The table may have more rows than request logits, and vice versa.
         let rows = self.count(product.rows);
         let special = match rows {
+            _ if product.picked() => None,
             1 if product.routed.is_some() => None,
             1 => self.gemv_stream(&product),
             _ => self
@@ -303,6 +352,7 @@ impl Shape<'_> {
             .launch(entry, sources, &format!("_{}x{}", product.inputs, product.outputs))
             .of_type(of)
             .variant([("KIND", product.kind as u32), ("ROUTED", u32::from(product.routed.is_some()))])
+            .variant([("PICKED", u32::from(product.picked()))])
             .constants([("INPUTS", product.inputs), ("OUTPUTS", product.outputs)])
             .constants([("LOGITS", u32::from(product.rows == RowSet::Logits))])
             .norm(product)

@@ -6,7 +6,7 @@ use akunu_arch::{Activation, MAX_EXPERTS, ModelConfig, RopeStyle};
 
 use super::graph::{
     Action, Attend, Columns, Graph, HeadRotation, Heads, InputOrder, Part, PositionBias, Product,
-    QueryFactors, RowCount, Sorted, TokenTypes, Value,
+    QueryFactors, Routed, RoutedBy, RowCount, Sorted, TokenTypes, Value,
 };
 use super::weights::{Matrix, RopeTable, Tensors, position_bias, query_factors};
 use crate::ops::{GluKind, RowSet};
@@ -337,7 +337,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let apart = self.graph.counted("heads_apart", latent.plain, each);
         let starts = self.graph.counted("head_starts", heads + 1, RowCount::One);
         let sorted = Sorted { count: heads, top: heads, starts };
-        self.graph.push(label("heads_apart"), Action::HeadsApart { x: heads_q, out: apart, sorted });
+        self.graph.push(label("heads_apart"), Action::HeadsApart { x: heads_q, out: apart, starts });
         let absorbed = self.graph.counted("q_latent", latent.size, each);
         self.graph.push(label("k_b"), Action::ExpertProduct { x: apart, sorted, part: keys, out: absorbed });
         let q = self.graph.value("q", heads * (latent.size + rope), RowSet::All);
@@ -522,16 +522,19 @@ impl<'a, 'w> Blocks<'a, 'w> {
             return Err(PlanError::Unsupported(problem));
         }
         let sorted_x = self.graph.counted("sorted", inputs, RowCount::Times(top));
-        let sorted = Sorted { count, top, starts: self.graph.counted("starts", count + 1, RowCount::One) };
+        let starts = self.graph.counted("starts", count + 1, RowCount::One);
+        let routed = Routed { count, top, by: RoutedBy::Starts(starts) };
+        let sorted = Sorted { count, top, starts };
         let places = self.graph.value("places", top, RowSet::All);
         let readers = vec![gate.matrix.dtype];
-        self.graph.push(label("gather"), Action::Gather { picks, x, readers, out: sorted_x, sorted, places });
+        let gather = Action::Gather { picks, x, readers, experts: count, out: sorted_x, starts, places };
+        self.graph.push(label("gather"), gather);
         let glu = match self.card.feed {
             FeedForwardKind::Clamped => GluKind::Clamped,
             FeedForwardKind::Gated | FeedForwardKind::Plain => GluKind::Plain(self.activation()),
         };
         let act = self.graph.counted("experts_act", ffn, RowCount::Times(top));
-        let glu = Action::ExpertGlu { glu, x: sorted_x, sorted, gate, up, out: act };
+        let glu = Action::ExpertGlu { glu, x: sorted_x, routed, gate, up, out: act };
         self.graph.push(label("experts_glu"), glu);
         let y = self.graph.counted("experts_out", config.hidden_size, RowCount::Times(top));
         self.graph.push(label("experts_down"), Action::ExpertProduct { x: act, sorted, part: down, out: y });

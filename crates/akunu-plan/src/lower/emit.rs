@@ -6,8 +6,8 @@ use akunu_arch::tower::Rotation;
 use super::KvLayout;
 use super::forms::{Shape, ValueForms, unhalved};
 use super::graph::{
-    Action, Attend, Columns, Form, Graph, HeadRotation, Heads, Part, Product, RowCount, Sorted, TokenTypes,
-    Unfinished, Value,
+    Action, Attend, Columns, Form, Graph, HeadRotation, Heads, Part, Product, Routed, RoutedBy, RowCount,
+    TokenTypes, Unfinished, Value,
 };
 use super::pass::needs_unpacking;
 use super::place::{Placed, Places};
@@ -17,14 +17,14 @@ use crate::ops::{
     AddParams, AddPositions, AddPositionsOperands, AddPositionsParams, AnglesOperands, AnglesParams, Argmax,
     ArgmaxOperands, ArgmaxParams, Attention, AttentionOperands, AttentionParams, Combine, CombineOperands,
     CombineParams, ElementParams, Embed, EmbedOperands, EmbedParams, ExpertGlu, ExpertGluOperands,
-    ExpertMatmul, ExpertMatmulOperands, ExpertParams, F16, F32, Forms, Gather, GatherOperands, GatherParams,
-    Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands, HalfMatmul, HalfMatmulOperands,
-    HeadNorm, HeadNormOperands, HeadNormParams, HeadScores, HeadScoresOperands, HeadScoresParams, Indices,
-    Input, InputForm, Matmul, MatmulOperands, MatmulParams, NormAdd, NormAddOperands, NormOperands,
-    NormParams, Op, Order, Pool, PoolKind, PoolOperands, Q8, Qkv, QkvOperands, QkvParams, Queries, Reorder,
-    ReorderOperands, RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands, Route,
-    RouteOperands, RouteParams, RowSet, Rows, U32, Unfold, UnfoldOperands, UnfoldParams, Unpack,
-    UnpackOperands, UnpackParams, Weight,
+    ExpertMatmul, ExpertMatmulOperands, ExpertParams, ExpertSum, ExpertSumOperands, F16, F32, Forms, Gather,
+    GatherOperands, GatherParams, Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands,
+    HalfMatmul, HalfMatmulOperands, HeadNorm, HeadNormOperands, HeadNormParams, HeadScores,
+    HeadScoresOperands, HeadScoresParams, Indices, Input, InputForm, Matmul, MatmulOperands, MatmulParams,
+    NormAdd, NormAddOperands, NormOperands, NormParams, Op, Order, Pool, PoolKind, PoolOperands, Q8, Qkv,
+    QkvOperands, QkvParams, Queries, Reorder, ReorderOperands, RopeAngles, RopeKv, RopeKvOperands,
+    RopeKvParams, Round, RoundOperands, Route, RouteOperands, RouteParams, Routing, RowSet, Rows, U32,
+    Unfold, UnfoldOperands, UnfoldParams, Unpack, UnpackOperands, UnpackParams, Weight,
 };
 use crate::table::Binding;
 use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, TableIo};
@@ -185,29 +185,27 @@ impl Emitter<'_> {
                 let (op, params) = route(experts, bias.is_some());
                 self.push(label, op.command(operands, params));
             }
-            Action::Gather { picks, x, readers: _, out, sorted, places } => {
+            Action::Gather { picks, x, readers: _, experts, out, starts, places } => {
                 let form = self.forms.written(*out);
                 let operands = GatherOperands {
                     picks: self.indices(*picks),
                     x: self.bind_forms(form, *x),
                     out: self.bind_forms(form, *out),
-                    starts: self.indices(sorted.starts),
+                    starts: self.indices(*starts),
                     places: self.indices(*places),
                 };
-                let params = GatherParams {
-                    cols: self.cols(*x),
-                    experts: sorted.count as u32,
-                    top: sorted.top as u32,
-                };
+                let params =
+                    GatherParams { cols: self.cols(*x), experts: *experts as u32, top: self.cols(*picks) };
                 self.push(label, Gather { form }.command(operands, params));
             }
-            Action::ExpertGlu { glu, x, sorted, gate, up, out } => {
+            Action::ExpertGlu { glu, x, routed, gate, up, out } => {
                 let forms = self.forms.written(*out);
                 let (input, q8) = self.input(*x, &gate.matrix);
+                let (routing, picked) = self.routing(routed);
                 let bias = |part: &Part| part.bias.map(|bias| F32(bias.into()));
                 let operands = ExpertGluOperands {
                     x: input,
-                    starts: self.indices(sorted.starts),
+                    routing,
                     gate_weight: (&gate.matrix).into(),
                     up_weight: (&up.matrix).into(),
                     out: self.bind_forms(forms, *out),
@@ -220,8 +218,12 @@ impl Emitter<'_> {
                     bias: gate.bias.is_some(),
                     glu: *glu,
                     out: forms,
+                    picked,
                 };
-                self.push(label, op.command(operands, self.expert_params(*x, sorted, *out)));
+                self.push(
+                    label,
+                    op.command(operands, self.expert_params(*x, [routed.count, routed.top], *out)),
+                );
             }
             Action::ExpertProduct { x, sorted, part, out } => {
                 let (input, q8) = self.input(*x, &part.matrix);
@@ -233,7 +235,33 @@ impl Emitter<'_> {
                     bias: part.bias.map(|bias| F32(bias.into())),
                 };
                 let op = ExpertMatmul { weight: part.matrix.dtype, q8, bias: part.bias.is_some() };
-                self.push(label, op.command(operands, self.expert_params(*x, sorted, *out)));
+                let experts = [sorted.count, sorted.top];
+                self.push(label, op.command(operands, self.expert_params(*x, experts, *out)));
+            }
+            Action::ExpertSum { x, experts, picks, shares, part, shared, residual, out } => {
+                let (input, q8) = self.input(*x, &part.matrix);
+                let gate = shared.and_then(|(_, gate)| gate);
+                let operands = ExpertSumOperands {
+                    x: input,
+                    picks: self.indices(*picks),
+                    shares: self.f32s(*shares),
+                    weight: (&part.matrix).into(),
+                    out: self.f32s(*out),
+                    bias: part.bias.map(|bias| F32(bias.into())),
+                    shared: shared.map(|(shared, _)| self.f32s(shared)),
+                    gate: gate.map(|gate| self.f32s(gate)),
+                    residual: residual.map(|residual| self.f32s(residual)),
+                };
+                let op = ExpertSum {
+                    weight: part.matrix.dtype,
+                    q8,
+                    bias: part.bias.is_some(),
+                    shared: shared.is_some(),
+                    gated: gate.is_some(),
+                    residual: residual.is_some(),
+                };
+                let experts = [*experts, self.graph.cols(*picks)];
+                self.push(label, op.command(operands, self.expert_params(*x, experts, *out)));
             }
             Action::Combine { y, places, shares, shared, residual, out } => {
                 let gate = shared.and_then(|(_, gate)| gate);
@@ -618,12 +646,20 @@ impl Emitter<'_> {
         }
     }
 
-    fn expert_params(&self, x: Value, sorted: &Sorted, out: Value) -> ExpertParams {
+    /// How a product finds the experts of its rows, and whether by picks.
+    fn routing(&self, routed: &Routed) -> (Routing<Binding>, bool) {
+        match routed.by {
+            RoutedBy::Starts(starts) => (Routing::Starts(self.indices(starts)), false),
+            RoutedBy::Picks(picks) => (Routing::Picks(self.indices(picks)), true),
+        }
+    }
+
+    fn expert_params(&self, x: Value, [experts, top]: [usize; 2], out: Value) -> ExpertParams {
         ExpertParams {
             inputs: self.cols(x),
             outputs: self.cols(out),
-            experts: sorted.count as u32,
-            top: sorted.top as u32,
+            experts: experts as u32,
+            top: top as u32,
         }
     }
 

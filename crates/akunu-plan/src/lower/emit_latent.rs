@@ -38,12 +38,12 @@ impl Emitter<'_> {
                 let op = LatentKv { style, kv: context.options.kv, paged: kv.blocks.is_some() };
                 op.command(operands, params)
             }
-            Action::HeadsApart { x, out, sorted } => {
+            Action::HeadsApart { x, out, starts } => {
                 let forms = self.forms.written(out);
                 let operands = HeadsApartOperands {
                     x: self.f32s(x),
                     out: self.bind_forms(forms, out),
-                    starts: self.indices(sorted.starts),
+                    starts: self.indices(starts),
                 };
                 let params = HeadsApartParams { heads, stride: plain + rope_dims, dim: plain };
                 HeadsApart { out: forms }.command(operands, params)

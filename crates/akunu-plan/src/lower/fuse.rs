@@ -1,7 +1,9 @@
 //! Rewrites a graph to fewer operations with more work each, depending on the device's capabilities. One function per
 //! rewrite; each looks for a pattern of steps, and none changes the order of the remaining ones.
 
-use super::graph::{Action, Attend, Columns, DeferredNorm, Graph, Product, Read, Step, Unfinished, Value};
+use super::graph::{
+    Action, Attend, Columns, DeferredNorm, Graph, Product, Read, RoutedBy, Step, Unfinished, Value,
+};
 use crate::ops::RowSet;
 use crate::{BufferId, DType, KvType, q8};
 use akunu_arch::NormKind;
@@ -13,6 +15,9 @@ pub(super) struct Rules {
     pub joins: bool,
     /// Norms are folded into the neighbouring products, and RoPE into attention: for tables of one row.
     pub folds: bool,
+    /// Experts are found by the picks of the router, and rows are not sorted: for tables of one row, whose experts all
+    /// differ.
+    pub picks: bool,
     /// Products multiply in half precision ([`crate::halves`]).
     pub halves: bool,
     pub kv: KvType,
@@ -25,6 +30,9 @@ pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
     }
     norm_then_add(&mut graph);
     add_at_once(&mut graph);
+    if rules.picks {
+        find_by_picks(&mut graph);
+    }
     if rules.folds {
         defer_norms(&mut graph);
         rotate_in_attention(&mut graph);
@@ -251,6 +259,37 @@ fn leave_queries(graph: &mut Graph) {
         }
         if let Action::RopeKv { qkv, q, .. } = &mut graph.steps[at].action {
             (*qkv, *q) = (kv, None);
+        }
+    }
+}
+
+/// Products with experts read the rows of the pass and the picks of the router, so that nothing sorts the rows, and the
+/// last one adds up what the experts of a row give.
+fn find_by_picks(graph: &mut Graph) {
+    for at in (0..graph.steps.len()).rev() {
+        let Action::Gather { picks, x: row, experts, out: gathered, starts, .. } = graph.steps[at].action
+        else {
+            continue;
+        };
+        graph.steps.remove(at);
+        let of = |step: &Step| matches!(&step.action, Action::ExpertProduct { sorted, .. } if sorted.starts == starts);
+        let Some(product) = graph.steps.iter().position(of).map(|at| graph.steps.remove(at)) else {
+            continue;
+        };
+        let Action::ExpertProduct { x, part, out: given, .. } = product.action else { continue };
+        for step in &mut graph.steps {
+            match &mut step.action {
+                Action::ExpertGlu { x, routed, .. } if *x == gathered => {
+                    (*x, routed.by) = (row, RoutedBy::Picks(picks));
+                }
+                Action::Combine { y, shares, shared, residual, out, .. } if *y == given => {
+                    let (shares, shared, residual, out, part) =
+                        (*shares, *shared, *residual, *out, part.clone());
+                    let action = Action::ExpertSum { x, experts, picks, shares, part, shared, residual, out };
+                    *step = Step { label: product.label.clone(), action };
+                }
+                _ => {}
+            }
         }
     }
 }

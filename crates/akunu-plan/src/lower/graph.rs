@@ -210,6 +210,31 @@ pub(super) struct Sorted {
     pub starts: Value,
 }
 
+/// The experts of a product's rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Routed {
+    /// Experts, and how many of them each row of the pass has.
+    pub count: usize,
+    pub top: usize,
+    pub by: RoutedBy,
+}
+
+/// How a product finds the expert of each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RoutedBy {
+    /// Rows are sorted by expert: where those of each expert begin.
+    Starts(Value),
+    /// Rows are in the order of picks.
+    Picks(Value),
+}
+
+impl RoutedBy {
+    pub fn value(self) -> Value {
+        let (RoutedBy::Starts(value) | RoutedBy::Picks(value)) = self;
+        value
+    }
+}
+
 /// Added to attention scores depending on the distance between key and query: f32, `[heads][2 · reach − 1]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PositionBias {
@@ -359,15 +384,17 @@ pub(super) enum Action {
         x: Value,
         /// The types of the matrices that will read the sorted rows.
         readers: Vec<DType>,
+        experts: usize,
         out: Value,
-        sorted: Sorted,
+        starts: Value,
         places: Value,
     },
-    /// `glu(x · Gᵀ, x · Uᵀ)` with the matrices of each row's expert. Both have a bias, or none.
+    /// `glu(x · Gᵀ, x · Uᵀ)` with the matrices of each row's expert. Both have a bias, or none. By picks, `x` has the rows of
+    /// the pass.
     ExpertGlu {
         glu: GluKind,
         x: Value,
-        sorted: Sorted,
+        routed: Routed,
         gate: Part,
         up: Part,
         out: Value,
@@ -377,6 +404,17 @@ pub(super) enum Action {
         x: Value,
         sorted: Sorted,
         part: Part,
+        out: Value,
+    },
+    /// An expert product of rows in the order of picks, and the sum of what a row's experts give, as of `Combine`.
+    ExpertSum {
+        x: Value,
+        experts: usize,
+        picks: Value,
+        shares: Value,
+        part: Part,
+        shared: Option<(Value, Option<Value>)>,
+        residual: Option<Value>,
         out: Value,
     },
     /// The sum of what a row's experts give, and the expert that all rows share, with the logits of its gate.
@@ -423,7 +461,7 @@ pub(super) enum Action {
     HeadsApart {
         x: Value,
         out: Value,
-        sorted: Sorted,
+        starts: Value,
     },
     /// The queries of latent attention: `x` is sorted by head, and the ends of the heads of `q` are rotated.
     LatentQueries {
@@ -537,22 +575,20 @@ impl Action {
                 let forms = readers.iter().map(|dtype| (*x, Read::Unhalved(*dtype)));
                 forms.chain([f32(*picks)]).collect()
             }
-            Action::ExpertGlu { x, sorted, gate, up, .. } => {
+            Action::ExpertGlu { x, routed, gate, up, .. } => {
                 let weights = [gate, up].map(|part| (*x, Read::Unhalved(part.matrix.dtype)));
-                weights.into_iter().chain([f32(sorted.starts)]).collect()
+                weights.into_iter().chain([f32(routed.by.value())]).collect()
             }
             Action::ExpertProduct { x, sorted, part, .. } => {
                 vec![(*x, Read::Unhalved(part.matrix.dtype)), f32(sorted.starts)]
             }
+            Action::ExpertSum { x, picks, shares, part, shared, residual, .. } => {
+                let added = addends(*shared, *residual);
+                let read = [*picks, *shares].into_iter().chain(added).map(f32);
+                [(*x, Read::Unhalved(part.matrix.dtype))].into_iter().chain(read).collect()
+            }
             Action::Combine { y, places, shares, shared, residual, .. } => {
-                let (shared, gate) = shared.map_or((None, None), |(shared, gate)| (Some(shared), gate));
-                [*y, *places, *shares]
-                    .into_iter()
-                    .chain(shared)
-                    .chain(gate)
-                    .chain(*residual)
-                    .map(f32)
-                    .collect()
+                [*y, *places, *shares].into_iter().chain(addends(*shared, *residual)).map(f32).collect()
             }
             Action::Add { x, residual, .. } | Action::NormAdd { x, residual, .. } => {
                 vec![f32(*x), f32(*residual)]
@@ -589,11 +625,12 @@ impl Action {
             | Action::GluProduct { out, .. }
             | Action::ExpertGlu { out, .. }
             | Action::ExpertProduct { out, .. }
+            | Action::ExpertSum { out, .. }
             | Action::Combine { out, .. }
             | Action::Add { out, .. }
             | Action::NormAdd { out, .. } => vec![*out],
             Action::Route { picks, shares, .. } => vec![*picks, *shares],
-            Action::Gather { out, sorted, places, .. } => vec![*out, sorted.starts, *places],
+            Action::Gather { out, starts, places, .. } => vec![*out, *starts, *places],
             Action::Product(product) => {
                 let deferred = product.defers.iter().flat_map(|defers| [defers.normed, defers.squares]);
                 [product.out.of].into_iter().chain(deferred).collect()
@@ -601,11 +638,17 @@ impl Action {
             Action::HeadNorm { out, .. } | Action::HeadScores { out, .. } => vec![out.of],
             Action::RopeKv { q, .. } => q.iter().copied().collect(),
             Action::Attend(attend) => vec![attend.out],
-            Action::HeadsApart { out, sorted, .. } => vec![*out, sorted.starts],
+            Action::HeadsApart { out, starts, .. } => vec![*out, *starts],
             Action::LatentQueries { out, .. }
             | Action::LatentAttend { out, .. }
             | Action::HeadsTogether { out, .. } => vec![*out],
             Action::Argmax { .. } | Action::AcrossRows | Action::LatentKv { .. } => vec![],
         }
     }
+}
+
+/// What is added to the sum of a row's experts: the shared expert and its gate, and the residual.
+fn addends(shared: Option<(Value, Option<Value>)>, residual: Option<Value>) -> impl Iterator<Item = Value> {
+    let gate = shared.and_then(|(_, gate)| gate);
+    shared.map(|(shared, _)| shared).into_iter().chain(gate).chain(residual)
 }

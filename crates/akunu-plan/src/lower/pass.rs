@@ -148,7 +148,9 @@ pub(super) fn build_with(
         && context.half_products.is_some_and(|few| spec.rows > rows_as_they_are(&graph, few))
         && fits_halves(&graph);
     let folds = context.folds && spec.rows == 1;
-    let graph = fuse(graph, Rules { joins: context.options.fuse, folds, halves, kv: context.options.kv });
+    let picks = context.options.fuse && !context.options.keep_inputs && spec.rows == 1;
+    let rules = Rules { joins: context.options.fuse, folds, picks, halves, kv: context.options.kv };
+    let graph = fuse(graph, rules);
     let shape = Shape { context, name: spec.name, rows: spec.rows, logit_rows, halves };
     let forms = ValueForms::new(&graph, &shape);
     let mut given = inputs;

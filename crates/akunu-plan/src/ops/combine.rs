@@ -4,6 +4,7 @@
 use super::extent::{Counts, Extent, f32s, indices};
 use super::{F32, Indices, Op, operands, params};
 use crate::reference::Bound;
+use crate::table::Binding;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Combine {
@@ -20,7 +21,7 @@ operands! {
     CombineOperands of Combine as op {
         /// Rows sorted by expert, `rows · top`.
         y: read F32,
-        /// `[row][top]`
+        /// Where each row is among the sorted ones: `[row][top]`.
         places: read Indices,
         /// `[row][top]`
         shares: read F32,
@@ -60,26 +61,46 @@ impl Op for Combine {
 
     fn reference(self, mut bound: Bound<'_>) {
         let (p, o) = (bound.params::<CombineParams>(), bound.operands(self));
-        let (cols, top, rows) = (p.cols as usize, p.top as usize, bound.live.rows);
-        let mut out = vec![0.0; rows * cols];
-        for (row, out) in out.chunks_exact_mut(cols).enumerate() {
-            let of_row = row * top..(row + 1) * top;
-            let places = &bound.indices(o.places)[of_row.clone()];
-            let shares = &bound.f32s(o.shares)[of_row];
-            for (col, out) in out.iter_mut().enumerate() {
-                let one = |(place, share): (&u32, &f32)| {
-                    let place = (*place as usize).min(rows * top - 1);
-                    f64::from(*share) * f64::from(bound.f32s(o.y)[place * cols + col])
-                };
-                let mut sum: f64 = places.iter().zip(shares).map(one).sum();
-                if let Some(shared) = o.shared {
-                    let gate = o.gate.map_or(1.0, |gate| 1.0 / (1.0 + f64::from(-bound.f32s(gate)[row]).exp()));
-                    sum += gate * f64::from(bound.f32s(shared)[row * cols + col]);
-                }
-                let residual = o.residual.map_or(0.0, |residual| f64::from(bound.f32s(residual)[row * cols + col]));
-                *out = (sum + residual) as f32;
-            }
-        }
+        let (cols, last) = (p.cols as usize, (bound.live.rows * p.top as usize).saturating_sub(1));
+        let y = |pick: usize, col: usize| {
+            let place = (bound.indices(o.places)[pick] as usize).min(last);
+            f64::from(bound.f32s(o.y)[place * cols + col])
+        };
+        let addends = Addends { shared: o.shared, gate: o.gate, residual: o.residual };
+        let out = weighted_sum(&bound, [p.cols, p.top], &y, o.shares, addends);
         bound.write_f32s(o.out, |_, to| to[..out.len()].copy_from_slice(&out));
     }
+}
+
+/// What is added to the weighted sum of a row's experts.
+pub(super) struct Addends {
+    pub shared: Option<F32<Binding>>,
+    pub gate: Option<F32<Binding>>,
+    pub residual: Option<F32<Binding>>,
+}
+
+/// The sums of all rows, from what the expert of a pick gives for a column.
+pub(super) fn weighted_sum(
+    bound: &Bound<'_>,
+    [cols, top]: [u32; 2],
+    y: &dyn Fn(usize, usize) -> f64,
+    shares: F32<Binding>,
+    addends: Addends,
+) -> Vec<f32> {
+    let (cols, top) = (cols as usize, top as usize);
+    let mut out = vec![0.0; bound.live.rows * cols];
+    for (row, out) in out.chunks_exact_mut(cols).enumerate() {
+        let picks = row * top..(row + 1) * top;
+        for (col, out) in out.iter_mut().enumerate() {
+            let one = |pick: usize| f64::from(bound.f32s(shares)[pick]) * y(pick, col);
+            let mut sum: f64 = picks.clone().map(one).sum();
+            if let Some(shared) = addends.shared {
+                let gate = addends.gate.map_or(1.0, |gate| 1.0 / (1.0 + f64::from(-bound.f32s(gate)[row]).exp()));
+                sum += gate * f64::from(bound.f32s(shared)[row * cols + col]);
+            }
+            let residual = addends.residual.map_or(0.0, |added| f64::from(bound.f32s(added)[row * cols + col]));
+            *out = (sum + residual) as f32;
+        }
+    }
+    out
 }

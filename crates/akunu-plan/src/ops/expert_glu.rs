@@ -1,12 +1,13 @@
-//! `glu(x · Gᵀ, x · Uᵀ)` of rows sorted by expert, each with the matrices of its expert.
+//! `glu(x · Gᵀ, x · Uᵀ)` of rows that have an expert each, with the matrices of that expert. Rows are sorted by expert, or
+//! in the order of picks.
 
-use super::expert_matmul::{ExpertParams, cost, expert_products, sizes};
-use super::extent::{Counts, Extent, f32s, forms, input, weight};
+use super::expert_matmul::{ExpertParams, ExpertRows, cost, expert_products, sizes};
 use super::gather::starts;
+use super::extent::{Counts, Extent, f32s, forms, indices, input, weight};
 use super::glu_matmul::{GATE, UP};
 use super::matmul::product_name;
 use super::norm::OUT;
-use super::{F32, Forms, Indices, Input, Op, Weight, operands};
+use super::{F32, Forms, Input, Op, Routing, Weight, operands};
 use crate::reference::{Bound, activate};
 use crate::{Activation, Cost, DType, OutputForms, Row, activation_name};
 
@@ -54,13 +55,15 @@ pub struct ExpertGlu {
     pub bias: bool,
     pub glu: GluKind,
     pub out: OutputForms,
+    /// Whether the rows of the output are in the order of picks, and those of the input are the rows of the pass.
+    pub picked: bool,
 }
 
 operands! {
     ExpertGluOperands of ExpertGlu as op {
-        /// `rows · top` rows.
+        /// `rows · top` rows if they are sorted, otherwise `rows`.
         x: read Input(op.q8),
-        starts: read Indices,
+        routing: read Routing(op.picked),
         gate_weight: read Weight(GATE, op.weight),
         up_weight: read Weight(UP, op.weight),
         out: write Forms(op.out, OUT),
@@ -76,7 +79,8 @@ impl Op for ExpertGlu {
     fn name(self) -> String {
         let bias = if self.bias { "_bias" } else { "" };
         let product = product_name(self.weight, self.q8, false);
-        format!("experts_{}_glu_{product}{bias}{}", self.glu.name(), self.out.suffix())
+        let order = if self.picked { "_picked" } else { "" };
+        format!("experts_{}_glu_{product}{bias}{order}{}", self.glu.name(), self.out.suffix())
     }
 
     fn extents(self, p: &ExpertParams, counts: &Counts) -> Result<ExpertGluOperands<Extent>, String> {
@@ -84,8 +88,11 @@ impl Op for ExpertGlu {
         let matrix = weight(self.weight, p.inputs, all)?;
         let bias = self.bias.then(|| f32s(1, all));
         Ok(ExpertGluOperands {
-            x: input(self.q8, rows, p.inputs)?,
-            starts: starts(p.experts),
+            x: input(self.q8, if self.picked { counts.rows } else { rows }, p.inputs)?,
+            routing: match self.picked {
+                true => Routing::Picks(indices(counts.rows as u64, p.top)),
+                false => Routing::Starts(starts(p.experts)),
+            },
             gate_weight: matrix,
             up_weight: matrix,
             out: forms(self.out, rows, p.outputs)?,
@@ -100,7 +107,9 @@ impl Op for ExpertGlu {
 
     fn reference(self, mut bound: Bound<'_>) {
         let (p, o) = (bound.params::<ExpertParams>(), bound.operands(self));
-        let x = (o.x, o.starts);
+        let each = if self.picked { p.top as usize } else { 1 };
+        let rows = ExpertRows::new(&bound, &p, o.routing, each);
+        let x = (o.x, &rows);
         let gate = expert_products(&bound, &p, x, (o.gate_weight, self.weight), o.gate_bias);
         let up = expert_products(&bound, &p, x, (o.up_weight, self.weight), o.up_bias);
         let glu = |(gate, up): (&f64, &f64)| self.glu.apply(*gate, *up) as f32;

@@ -4,7 +4,7 @@ use super::extent::{Counts, Extent, f32s, input, weight};
 use super::gather::starts;
 use super::matmul::{WEIGHT, product_name};
 use super::route::check_experts;
-use super::{F32, Indices, Input, Op, Weight, operands, params};
+use super::{F32, Indices, Input, Op, Routing, Weight, operands, params};
 use crate::reference::Bound;
 use crate::table::Binding;
 use crate::{Cost, DType, Row};
@@ -64,7 +64,8 @@ impl Op for ExpertMatmul {
 
     fn reference(self, mut bound: Bound<'_>) {
         let (p, o) = (bound.params::<ExpertParams>(), bound.operands(self));
-        let y = expert_products(&bound, &p, (o.x, o.starts), (o.weight, self.weight), o.bias);
+        let rows = ExpertRows::new(&bound, &p, Routing::Starts(o.starts), 1);
+        let y = expert_products(&bound, &p, (o.x, &rows), (o.weight, self.weight), o.bias);
         bound.write_f32s(o.out, |_, out| {
             for (out, y) in out.iter_mut().zip(y.iter().flatten()) {
                 *out = *y as f32;
@@ -73,7 +74,7 @@ impl Op for ExpertMatmul {
     }
 }
 
-/// The number of sorted rows, and the outputs of all experts.
+/// The number of rows that have an expert each, and the outputs of all experts.
 pub(super) fn sizes(p: &ExpertParams, counts: &Counts) -> Result<(usize, u32), String> {
     check_experts(p.experts, p.top)?;
     let all = p.outputs.checked_mul(p.experts);
@@ -94,29 +95,55 @@ pub(super) fn cost(p: &ExpertParams, (weight, q8): (DType, bool), matrices: u64,
     }
 }
 
-/// The products of the reference device: `[sorted row][output]`.
+/// The rows of each expert, and how many of them read each row of the input.
+pub(super) struct ExpertRows {
+    of: Vec<Vec<usize>>,
+    each: usize,
+}
+
+impl ExpertRows {
+    pub fn new(bound: &Bound<'_>, p: &ExpertParams, routing: Routing<Binding>, each: usize) -> ExpertRows {
+        let (experts, rows) = (p.experts as usize, bound.live.rows * p.top as usize);
+        let of = match routing {
+            Routing::Starts(starts) => {
+                let starts = bound.indices(starts);
+                let limit = |at: usize| (starts[at] as usize).min(rows);
+                (0..experts).map(|expert| (limit(expert)..limit(expert + 1)).collect()).collect()
+            }
+            Routing::Picks(picks) => {
+                let mut of = vec![vec![]; experts];
+                for (row, pick) in bound.indices(picks)[..rows].iter().enumerate() {
+                    of[(*pick as usize).min(experts - 1)].push(row);
+                }
+                of
+            }
+        };
+        ExpertRows { of, each }
+    }
+}
+
+/// The products of the reference device: `[row][output]`.
 pub(super) fn expert_products(
     bound: &Bound<'_>,
     p: &ExpertParams,
-    (x, starts): (Input<Binding>, Indices<Binding>),
+    (x, rows): (Input<Binding>, &ExpertRows),
     (weight, dtype): (Weight<Binding>, DType),
     bias: Option<F32<Binding>>,
 ) -> Vec<Vec<f64>> {
     let (inputs, outputs) = (p.inputs as usize, p.outputs as usize);
-    let rows = bound.live.rows * p.top as usize;
-    let mut y = vec![vec![0.0; outputs]; rows];
-    for expert in 0..p.experts as usize {
-        let [start, end] =
-            [0, 1].map(|next| (bound.indices(starts)[expert + next] as usize).min(rows));
-        if start >= end {
+    let mut y = vec![vec![0.0; outputs]; bound.live.rows * p.top as usize];
+    for (expert, of_expert) in rows.of.iter().enumerate() {
+        if of_expert.is_empty() {
             continue;
         }
-        let x: Vec<Vec<f64>> = (start..end).map(|row| bound.input_row(x, row, inputs)).collect();
+        let x: Vec<Vec<f64>> =
+            of_expert.iter().map(|row| bound.input_row(x, row / rows.each, inputs)).collect();
         for output in 0..outputs {
             let of_all = expert * outputs + output;
             let w = bound.weight_row(weight, dtype, of_all, inputs);
             let bias = bias.map_or(0.0, |bias| f64::from(bound.f32s(bias)[of_all]));
-            for (x, y) in x.iter().zip(&mut y[start..end]) {
+            for (x, row) in x.iter().zip(of_expert) {
+                let y = &mut y[*row];
                 y[output] = x.iter().zip(&w).map(|(x, w)| x * f64::from(*w)).sum::<f64>() + bias;
             }
         }

@@ -19,7 +19,7 @@ use bytemuck::Pod;
 pub use extent::{Counts, Extent};
 pub use operand::{
     Access, Blocks, Content, Cursor, F16, F32, FormNames, Forms, Indices, Input, Keys, Moves, Operand,
-    OperandSet, Order, PlaneNames, Q8, RowField, Rows, Sampling, Slot, U32, Values, Weight,
+    OperandSet, Order, PlaneNames, Q8, Routing, RowField, Rows, Sampling, Slot, U32, Values, Weight,
 };
 
 use crate::reference::Bound;
@@ -116,6 +116,7 @@ kernels! {
     gather::Gather,
     expert_glu::ExpertGlu,
     expert_matmul::ExpertMatmul,
+    expert_sum::ExpertSum,
     combine::Combine,
     activate::Activate,
     round::Round,

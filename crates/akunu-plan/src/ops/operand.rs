@@ -198,6 +198,35 @@ impl<T: Copy> Operand<T> for Input<T> {
     }
 }
 
+/// How a product finds the expert of each row: by where the rows of each expert begin, if rows are sorted by expert, or by
+/// the picks of the router, in whose order rows are otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Routing<T> {
+    Starts(Indices<T>),
+    Picks(Indices<T>),
+}
+
+impl<T: Copy> Operand<T> for Routing<T> {
+    /// Whether by picks.
+    type Spec = bool;
+
+    fn slots(_: &'static str, access: Access, picked: bool, to: &mut Vec<Slot>) {
+        let name = if picked { "picks" } else { "starts" };
+        to.push(Slot { name, access, content: Content::Indices });
+    }
+
+    fn put(&self, to: &mut Vec<T>) {
+        let (Routing::Starts(Indices(binding)) | Routing::Picks(Indices(binding))) = self;
+        to.push(*binding);
+    }
+
+    #[inline(always)]
+    fn take(picked: bool, from: &mut Cursor<'_, T>) -> Self {
+        let binding = Indices(from.next());
+        if picked { Routing::Picks(binding) } else { Routing::Starts(binding) }
+    }
+}
+
 /// Names of a weight's planes: quants (or the whole weight), scales, offsets.
 pub type PlaneNames = [&'static str; 3];
 

@@ -9,7 +9,7 @@ use akunu_plan::ops::{Counts, Op, Route, RouteParams};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
     Binding, Capabilities, Device, DispatchTable, Entries, EntryBounds, FewRows, GroupRank, Kernel,
-    ModelPlan, PlanOptions, Row, RowBounds, Scores, Submission, load, plan, unwatched,
+    ModelPlan, PassKind, PlanOptions, Row, RowBounds, Scores, Submission, load, plan, unwatched,
 };
 
 fn mixture() -> FakeModel {
@@ -36,22 +36,42 @@ fn labels(table: &DispatchTable, layer: usize) -> Vec<&str> {
 #[test]
 fn layers_with_a_router_are_mixtures_and_others_are_dense() {
     let plan = planned(&mixture());
-    let table = plan.tables.decode();
-    assert!(labels(table, 0).contains(&"ffn_glu"));
-    let from_router: Vec<&str> =
-        labels(table, 1).into_iter().skip_while(|label| *label != "router").collect();
-    let expected = [
-        "router",
-        "route",
-        "gather",
-        "experts_glu",
-        "experts_down",
-        "ffn_glu_shexp",
-        "ffn_down_shexp",
-        "shared_gate",
-        "combine",
-    ];
-    assert_eq!(from_router, expected);
+    assert!(labels(plan.tables.decode(), 0).contains(&"ffn_glu"));
+    assert_eq!(from_router(plan.tables.prefill()), WITH_SORTED_ROWS);
+}
+
+const WITH_SORTED_ROWS: [&str; 9] = [
+    "router",
+    "route",
+    "gather",
+    "experts_glu",
+    "experts_down",
+    "ffn_glu_shexp",
+    "ffn_down_shexp",
+    "shared_gate",
+    "combine",
+];
+
+fn from_router(table: &DispatchTable) -> Vec<&str> {
+    labels(table, 1).into_iter().skip_while(|label| *label != "router").collect()
+}
+
+#[test]
+fn one_row_finds_its_experts_by_picks_unless_inputs_are_kept_or_nothing_is_fused() {
+    let model = mixture();
+    let plan_with = |options: &PlanOptions| plan(&model, &capabilities(), options).unwrap();
+    let by_picks =
+        ["router", "route", "experts_glu", "ffn_glu_shexp", "ffn_down_shexp", "shared_gate", "experts_down"];
+    let one = plan_with(&PlanOptions { prefill_rows: 1, ..options() });
+    assert_eq!(from_router(one.tables.prefill()), by_picks);
+    assert_eq!(from_router(one.tables.decode()), by_picks);
+    let two = plan_with(&PlanOptions { prefill_rows: 2, ..options() });
+    assert_eq!(from_router(two.tables.prefill()), WITH_SORTED_ROWS);
+    let kept = PlanOptions { prefill_rows: 1, keep_inputs: true, ..options() };
+    let unfused = PlanOptions { fuse: false, ..options() };
+    for options in [kept, unfused] {
+        assert!(labels(plan_with(&options).tables.decode(), 1).contains(&"gather"), "{options:?}");
+    }
 }
 
 #[test]
@@ -116,8 +136,8 @@ fn sinks_and_biases_of_experts_are_operands() {
         table.commands[at].kernel.name()
     };
     assert_eq!(names("layer.0.attention"), "attention_f16_sinks_paged_q8");
-    assert_eq!(names("layer.1.experts_glu"), "experts_clamped_glu_q8_0_bias_q8");
-    assert_eq!(names("layer.1.experts_down"), "experts_q8_0_bias");
+    assert_eq!(names("layer.1.experts_glu"), "experts_clamped_glu_q8_0_bias_picked_q8");
+    assert_eq!(names("layer.1.experts_down"), "experts_sum_q8_0_bias_add");
 }
 
 #[test]
@@ -229,23 +249,31 @@ fn a_hostile_router_chooses_experts_that_there_are() {
         let plan = planned(&model);
         let mut device = ReferenceDevice::like(&capabilities());
         let loaded = load(&plan, &model, &mut device, &mut unwatched).unwrap();
-        let rows: Vec<Row> = (0..3).map(|i| Row::causal(i, i, 0)).collect();
-        let submission =
-            Submission { entries: Entries::Rows(&rows), logit_rows: &[2], steps: 1, stop: &[], cancel: None };
-        device.replay(*loaded.replays.prefill(), submission).unwrap();
-        let table = plan.tables.prefill();
-        let at = table.labels.iter().position(|label| label == "layer.1.route").unwrap();
-        let command = &table.commands[at];
-        let p: RouteParams = command.params();
-        let picks = read(&mut device, &loaded, command.bindings()[1], rows.len() * p.top as usize);
-        for row in picks.chunks(p.top as usize) {
-            assert!(row.iter().all(|pick| *pick < p.experts), "{value}: {picks:?}");
-            assert_ne!(row[0], row[1], "{value}");
+        for (kind, rows) in [(PassKind::Prefill, 3), (PassKind::Decode, 1)] {
+            let rows: Vec<Row> = (0..rows).map(|i| Row::causal(i, i, 0)).collect();
+            let logit_rows = [rows.len() as u32 - 1];
+            let submission = Submission {
+                entries: Entries::Rows(&rows),
+                logit_rows: &logit_rows,
+                steps: 1,
+                stop: &[],
+                cancel: None,
+            };
+            device.replay(loaded.replays[kind], submission).unwrap();
+            let table = &plan.tables[kind];
+            let at = table.labels.iter().position(|label| label == "layer.1.route").unwrap();
+            let command = &table.commands[at];
+            let p: RouteParams = command.params();
+            let picks = read(&mut device, &loaded, command.bindings()[1], rows.len() * p.top as usize);
+            for row in picks.chunks(p.top as usize) {
+                assert!(row.iter().all(|pick| *pick < p.experts), "{value}: {picks:?}");
+                assert_ne!(row[0], row[1], "{value}");
+            }
+            let logits = read(&mut device, &loaded, table.io.logits.into(), plan.config.vocab_size);
+            let is_nan = logits.iter().all(|bits| f32::from_bits(*bits).is_nan());
+            // The largest finite weights may overflow, or not.
+            assert!(is_nan || value.is_finite(), "{value}");
         }
-        let logits = read(&mut device, &loaded, table.io.logits.into(), plan.config.vocab_size);
-        let is_nan = logits.iter().all(|bits| f32::from_bits(*bits).is_nan());
-        // The largest finite weights may overflow, or not.
-        assert!(is_nan || value.is_finite(), "{value}");
     }
 }
 

@@ -302,8 +302,7 @@ fn start(
 ) -> Result<(Worker, Ready), LoadError> {
     let ModelsOptions { models, engine, device, scheduler, log, .. } = options;
     let device = device(engine)?;
-    let memory = budget.limit.map(|limit| limit.saturating_sub(budget.used));
-    let engine = EngineOptions { memory, models: models.len(), ..engine.clone() };
+    let engine = EngineOptions { memory: budget.limit, models: models.len(), ..engine.clone() };
     let plan = akunu::plan(&model, device.capabilities(), &engine)?;
     let bytes = bytes_of(&model, &plan.memory, budget)?;
     // The memory that is free may change in between.
