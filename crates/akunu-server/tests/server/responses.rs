@@ -403,3 +403,25 @@ fn errors_name_the_parameter() {
         assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)), "{query}");
     }
 }
+
+#[test]
+fn items_become_messages_of_a_template() {
+    let server = serve();
+    let tokens = |more: Json| {
+        let whole = server.ok(PATH, &tale(with(json!({ "max_output_tokens": 1 }), more)));
+        whole["usage"]["input_tokens"].as_u64().unwrap()
+    };
+    let say = |role: &str, text: &str| json!({ "role": role, "content": text });
+    let (one, other, fox) = (
+        say("system", "Be brief."),
+        say("developer", "Be kind."),
+        say("user", "tell me a story about a fox"),
+    );
+    let joined = say("system", "Be brief.\n\nBe kind.");
+    assert_eq!(tokens(json!({ "input": [one, other, fox] })), tokens(json!({ "input": [joined, fox] })));
+    let instructed = json!({ "input": [other, fox], "instructions": "Be brief." });
+    assert_eq!(tokens(instructed), tokens(json!({ "input": [joined, fox] })));
+    let chat = json!({ "model": TALES, "messages": [joined, fox], "max_tokens": 1 });
+    let chat = server.ok("/v1/chat/completions", &chat);
+    assert_eq!(chat["usage"]["prompt_tokens"], tokens(json!({ "input": [joined, fox] })));
+}

@@ -120,8 +120,8 @@ fn parts(fields: &Fields<'_>, name: &str, prefix: &str, role: &str) -> Result<Ve
     }
 }
 
-/// Converts items to messages of chat completions. Reasoning, text and calls that follow each other are one message of the
-/// assistant; instructions at the start are one system message, because many templates have no place for a second one.
+/// Converts items to messages of chat completions. Reasoning, text and calls that follow each other are one message of
+/// the assistant; instructions at the start are one system message, because many templates take only one.
 pub(super) fn messages(instructions: Option<&str>, items: &[Json]) -> Result<Vec<Json>, Refusal> {
     check_calls(items)?;
     let mut messages: Vec<Json> = Vec::new();
@@ -133,10 +133,7 @@ pub(super) fn messages(instructions: Option<&str>, items: &[Json]) -> Result<Vec
                 let text = joined(&item[if has("content") { "content" } else { "summary" }]);
                 let to =
                     assistant(&mut messages, |last| last["content"] == "" && last["tool_calls"].is_null());
-                to["reasoning_content"] = match to["reasoning_content"].as_str() {
-                    Some(before) => format!("{before}\n{text}").into(),
-                    None => text.into(),
-                };
+                append(&mut to["reasoning_content"], "\n", &text);
             }
             Some("function_call") => {
                 let call = json!({ "id": item["call_id"], "type": "function",
@@ -157,10 +154,7 @@ pub(super) fn messages(instructions: Option<&str>, items: &[Json]) -> Result<Vec
                         assistant(&mut messages, is_empty)["content"] = text.into();
                     }
                     "system" | "developer" => match messages.as_mut_slice() {
-                        [only] if only["role"] == "system" => {
-                            only["content"] =
-                                format!("{}\n\n{text}", only["content"].as_str().unwrap_or_default()).into();
-                        }
+                        [only] if only["role"] == "system" => append(&mut only["content"], "\n\n", &text),
                         _ => messages.push(json!({ "role": "system", "content": text })),
                     },
                     role => messages.push(json!({ "role": role, "content": text })),
@@ -169,6 +163,14 @@ pub(super) fn messages(instructions: Option<&str>, items: &[Json]) -> Result<Vec
         }
     }
     Ok(messages)
+}
+
+/// Appends to a text in place: a conversation may have very many items.
+fn append(to: &mut Json, separator: &str, text: &str) {
+    match to {
+        Json::String(before) => before.extend([separator, text]),
+        _ => *to = text.into(),
+    }
 }
 
 fn joined(parts: &Json) -> String {

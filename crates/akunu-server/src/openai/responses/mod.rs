@@ -89,7 +89,8 @@ fn keep(app: &App, owner: store::Owner, turns: Vec<Arc<str>>, input: Vec<Json>) 
     let most = app.responses().of_one();
     if bytes > most {
         let message = format!(
-            "the conversation has {bytes} bytes, and {most} can be stored; send 'store': false and the whole conversation"
+            "the conversation has {bytes} bytes, and {most} can be stored; send 'store': false and the whole \
+             conversation"
         );
         return Err(Refusal::new(Reason::TooLarge, message).param("store").code("conversation_too_large"));
     }
@@ -103,8 +104,8 @@ fn list(text: &str) -> Result<Vec<Json>, Refusal> {
         .map_err(|error| Refusal::internal(format!("a stored response is damaged: {error}")))
 }
 
-/// Starts a job. If its conversation does not fit and `may_truncate`, as many of its first turns are left out as are needed,
-/// in steps that double, so that a long conversation is not rendered many times.
+/// Starts a job. If its conversation does not fit and `may_truncate`, its first turns are left out: 1, 2, 4, … more with
+/// each attempt, so that a long conversation is not rendered many times.
 async fn start(app: &App, mut job: Job, caller: Caller, may_truncate: bool) -> Result<Running, Refusal> {
     if !may_truncate {
         return app.start(job, caller).await;
@@ -123,7 +124,8 @@ async fn start(app: &App, mut job: Job, caller: Caller, may_truncate: bool) -> R
     }
 }
 
-/// Removes the first `turns` turns, but not the last one. A turn begins with a message of the user. Whether any was removed.
+/// Removes the first `turns` turns, but not the last one. A turn begins with a message of the user. Says
+/// whether any was removed.
 fn leave_out(job: &mut Job, turns: usize) -> bool {
     let Some(Prompt::Chat(conversation)) = job.prompts.first_mut() else { return false };
     let messages = &mut conversation.messages;
