@@ -208,6 +208,22 @@ class OpenAIClient(unittest.TestCase):
             self.client.post("/chat/completions", body={"messages": "none"}, cast_to=object)
         self.assertEqual(caught.exception.status_code, 400)
 
+    def test_responses(self):
+        asked = {"model": MODEL, "input": STORY, "max_output_tokens": 24, "temperature": 0}
+        whole = self.client.responses.create(**asked)
+        self.assertEqual((whole.status, whole.output_text), ("incomplete", self.text()))
+        events = list(self.client.responses.create(**asked, stream=True))
+        self.assertEqual("".join(event.delta for event in events if event.type == "response.output_text.delta"), whole.output_text)
+        self.assertEqual([event.sequence_number for event in events], list(range(len(events))))
+        self.assertEqual(self.client.responses.retrieve(whole.id).output_text, whole.output_text)
+        more = self.client.responses.create(**{**asked, "input": "And then?"}, previous_response_id=whole.id)
+        self.assertGreater(more.usage.input_tokens, whole.usage.input_tokens)
+        self.client.responses.delete(whole.id)
+        with self.assertRaises(NotFoundError):
+            self.client.responses.retrieve(whole.id)
+        with self.assertRaises(BadRequestError):
+            self.client.responses.create(**asked, background=True)
+
     def test_answers_are_what_openai_describes(self):
         chat = {**self.greedy, "max_tokens": 6}
         for more in [{}, {"n": 2}, {"logprobs": True, "top_logprobs": 2}, {"stop": ["a"]}]:
@@ -219,6 +235,11 @@ class OpenAIClient(unittest.TestCase):
         for more in [{}, {"n": 2}, {"logprobs": 2}, {"echo": True}]:
             text = {"model": MODEL, "prompt": "Once", "max_tokens": 6, **more}
             conforms(self, SCHEMAS["text"], json.loads(post("/v1/completions", text)))
+        asked = {"model": MODEL, "input": STORY, "max_output_tokens": 6, "temperature": 0}
+        conforms(self, "Response", json.loads(post("/v1/responses", asked)))
+        for line in post("/v1/responses", {**asked, "stream": True}).splitlines():
+            if line.startswith("data: "):
+                conforms(self, "ResponseStreamEvent", json.loads(line.removeprefix("data: ")))
         conforms(self, "ListModelsResponse", get("/v1/models"))
         conforms(self, "Model", get(f"/v1/models/{MODEL}"))
 

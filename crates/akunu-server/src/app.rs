@@ -29,6 +29,7 @@ use crate::limits::{Limits, Rate};
 use crate::memory::{Charge, RequestMemory};
 use crate::metrics::Metrics;
 use crate::models::{Attached, Models};
+use crate::openai::responses::store::ResponseStore;
 use crate::origin::Hosts;
 use crate::protocol;
 use crate::refusal::{Reason, Refusal};
@@ -53,6 +54,7 @@ pub struct Shared {
     hosts: Hosts,
     share_cache: bool,
     slots: Option<PathBuf>,
+    responses: ResponseStore,
     /// Also held by the engines' threads. A separate `Arc`, because those must not keep `Shared` alive.
     metrics: Arc<Metrics>,
     /// Shutting down: running requests may finish, and new ones are refused.
@@ -97,6 +99,10 @@ impl Shared {
     /// The folder for saved texts of slots.
     pub(crate) fn slots(&self) -> Option<&Path> {
         self.slots.as_deref()
+    }
+
+    pub(crate) fn responses(&self) -> &ResponseStore {
+        &self.responses
     }
 
     pub(crate) fn keys(&self) -> &Keys {
@@ -167,6 +173,7 @@ impl App {
             rate: limits.rate.map(Rate::new),
             guesses: Guesses::new(limits.wrong_keys),
             memory: Arc::new(RequestMemory::new(limits.memory)),
+            responses: ResponseStore::new(limits.responses, limits.response_bytes),
             limits,
             keys,
             cors,
@@ -264,7 +271,12 @@ async fn guard_panics(request: Request, next: Next) -> Response {
 
 /// A JSON object as a response.
 pub fn json(body: &Json) -> Response {
-    let mut response = body.to_string().into_response();
+    json_text(body.to_string())
+}
+
+/// The text of a JSON object as a response.
+pub fn json_text(body: String) -> Response {
+    let mut response = body.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

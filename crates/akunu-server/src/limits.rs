@@ -33,6 +33,9 @@ pub struct Limits {
     pub biases: usize,
     /// Maximum texts of an embedding request, or documents of a reranking request.
     pub texts: usize,
+    /// Maximum responses of `/v1/responses` that are stored, and their bytes together.
+    pub responses: usize,
+    pub response_bytes: usize,
     /// Maximum requests per minute of each caller; `None`: no limit.
     pub rate: Option<u32>,
     /// Maximum requests per minute with a wrong API key from one address.
@@ -56,6 +59,8 @@ impl Default for Limits {
             stop_bytes: 4096,
             biases: 1024,
             texts: 2048,
+            responses: 1000,
+            response_bytes: 64 << 20,
             rate: None,
             wrong_keys: 60,
         }

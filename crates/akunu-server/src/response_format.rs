@@ -67,6 +67,11 @@ pub(crate) fn requested(fields: &Fields<'_>) -> Result<Option<RequestedFormat>, 
     if fields.get("guided_whitespace_pattern").is_some() {
         return Err(unsupported("guided_whitespace_pattern".into()));
     }
+    only(all)
+}
+
+/// The only one of several formats. Two are refused.
+pub(crate) fn only(mut all: Vec<RequestedFormat>) -> Result<Option<RequestedFormat>, Refusal> {
     if let [one, other, ..] = &all[..] {
         let message = format!("'{}' together with '{}' is not supported: give one", one.param, other.param);
         return Err(Refusal::invalid(message).param(other.param).code("unsupported_parameter"));

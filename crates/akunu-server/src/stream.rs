@@ -52,6 +52,12 @@ pub fn event(data: &serde_json::Value, to: &mut String) {
     to.push_str("\n\n");
 }
 
+/// Writes a server-sent event with a name.
+pub fn named_event(name: &str, data: &serde_json::Value, to: &mut String) {
+    to.push_str(&format!("event: {name}\n"));
+    event(data, to);
+}
+
 /// Responds with a stream. When the client disconnects, the body is dropped, which cancels the job.
 pub fn respond<R: Outputs, W: Writer<R::Output>>(running: R, writer: W) -> Response {
     let mut response = Response::new(Body::new(Streamed { running, writer, state: State::Begin }));

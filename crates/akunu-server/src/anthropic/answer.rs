@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::app::json;
 use crate::job::{Finished, Output, OutputEvent, Running, ToolCall};
 use crate::refusal::Refusal;
-use crate::stream::Writer;
+use crate::stream::{self, Writer};
 
 #[derive(Debug)]
 pub(super) struct Head {
@@ -128,7 +128,7 @@ pub(super) struct Events {
 
 fn write_event(name: &str, mut data: Json, to: &mut String) {
     data["type"] = name.into();
-    to.push_str(&format!("event: {name}\ndata: {data}\n\n"));
+    stream::named_event(name, &data, to);
 }
 
 impl Events {

@@ -1,4 +1,4 @@
-//! OpenAI's API: `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/audio`, `/v1/models`.
+//! OpenAI's API: `/v1/chat/completions`, `/v1/responses`, `/v1/completions`, `/v1/embeddings`, `/v1/audio`, `/v1/models`.
 
 mod audio;
 mod chat;
@@ -7,6 +7,7 @@ mod embeddings;
 pub(crate) mod logprobs;
 mod messages;
 mod options;
+pub(crate) mod responses;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub const PROTOCOL: Protocol = Protocol { routes, owns: |_| true, error, needs_j
 const FINGERPRINT: &str = concat!("akunu-", env!("CARGO_PKG_VERSION"));
 
 fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
-    vec![
+    let mut routes = vec![
         ("/v1/chat/completions", post(chat::completions)),
         ("/v1/completions", post(completions::completions)),
         ("/v1/embeddings", post(embeddings::embeddings)),
@@ -43,7 +44,9 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/v1/audio/translations", post(audio::translations)),
         ("/v1/models", get(models)),
         ("/v1/models/{*name}", get(model)),
-    ]
+    ];
+    routes.extend(responses::routes());
+    routes
 }
 
 /// Errors in OpenAI's format.
@@ -107,8 +110,13 @@ fn now() -> u64 {
 
 /// A random id, such as `chatcmpl-…`.
 pub(crate) fn new_id(kind: &str) -> String {
+    format!("{kind}-{}", hex_id())
+}
+
+/// The random part of an id.
+fn hex_id() -> String {
     let random = || RandomState::new().hash_one(0);
-    format!("{kind}-{:016x}{:08x}", random(), random() as u32)
+    format!("{:016x}{:08x}", random(), random() as u32)
 }
 
 /// The finish reason of OpenAI's and Ollama's APIs.

@@ -19,6 +19,7 @@ mod parameters;
 mod priority;
 mod rerank;
 mod response_format;
+mod responses;
 mod schema;
 mod serve;
 mod slots;

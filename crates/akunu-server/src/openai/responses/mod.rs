@@ -1,0 +1,227 @@
+//! `/v1/responses`.
+
+mod answer;
+mod items;
+mod request;
+pub(crate) mod store;
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Path, RawQuery, State};
+use axum::response::Response;
+use axum::routing::{MethodRouter, get, post};
+use serde_json::{Value as Json, json};
+
+use crate::app::{App, Caller, json, json_text};
+use crate::body::JsonBody;
+use crate::fields::Fields;
+use crate::job::{Job, Prompt, Running};
+use crate::memory::{Charge, json_bytes};
+use crate::refusal::{Reason, Refusal};
+use crate::stream::{self, Writer};
+use answer::{Answer, Keep};
+use request::Request;
+use store::StoredResponse;
+
+pub(super) fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
+    vec![
+        ("/v1/responses", post(create)),
+        ("/v1/responses/{id}", get(retrieve).delete(delete)),
+        ("/v1/responses/{id}/cancel", post(cancel)),
+        ("/v1/responses/{id}/input_items", get(input_items)),
+    ]
+}
+
+async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    Extension(charge): Extension<Charge>,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Refusal> {
+    let fields = Fields::new(&body)?;
+    let mut request = Request::read(&fields)?;
+    let owner = app.keys().digest(caller);
+    let turns = match request.previous {
+        None => Vec::new(),
+        Some(id) => match app.responses().get(id, owner) {
+            Some(stored) => stored.turns,
+            None => {
+                let message = format!("the previous response \"{id}\" is not stored");
+                return Err(Refusal::invalid(message)
+                    .param("previous_response_id")
+                    .code("previous_response_not_found"));
+            }
+        },
+    };
+    let mut earlier = Vec::new();
+    for turn in &turns {
+        charge.take(json_bytes(turn.as_bytes()))?;
+        earlier.extend(list(turn)?);
+    }
+    request.set_prompt(earlier)?;
+    let Request { job, mut response, input, is_streamed, is_stored, may_truncate, .. } = request;
+    let keep = match is_stored {
+        true => Some(keep(&app, owner, turns, input)?),
+        false => None,
+    };
+    let has_logprobs = job.logprobs.is_some();
+    let mut running = start(&app, job, caller, may_truncate).await?;
+    let model = running.model();
+    if response["model"].is_null() {
+        response["model"] = model.name().into();
+    }
+    let tokenizer = if has_logprobs { Some(model.model().tokenizer()?.clone()) } else { None };
+    let mut answer = Answer::new(response, tokenizer, keep, is_streamed);
+    if is_streamed {
+        return Ok(stream::respond(running, answer));
+    }
+    while let Some(output) = running.next().await {
+        answer.output(output?, &mut String::new());
+    }
+    Ok(json(&answer.into_response()))
+}
+
+/// What is stored with a response. Its memory is charged until then.
+fn keep(app: &App, owner: store::Owner, turns: Vec<Arc<str>>, input: Vec<Json>) -> Result<Keep, Refusal> {
+    let own = Json::from(input.as_slice()).to_string();
+    let bytes = own.len() + turns.iter().map(|turn| turn.len()).sum::<usize>();
+    let most = app.responses().of_one();
+    if bytes > most {
+        let message = format!(
+            "the conversation has {bytes} bytes, and {most} can be stored; send 'store': false and the whole \
+             conversation"
+        );
+        return Err(Refusal::new(Reason::TooLarge, message).param("store").code("conversation_too_large"));
+    }
+    let charge = Charge::new(app.memory());
+    charge.take(json_bytes(own.as_bytes()))?;
+    Ok(Keep { app: app.clone(), owner, turns, input, _charge: charge })
+}
+
+fn list(text: &str) -> Result<Vec<Json>, Refusal> {
+    serde_json::from_str(text)
+        .map_err(|error| Refusal::internal(format!("a stored response is damaged: {error}")))
+}
+
+/// Starts a job. If its conversation does not fit and `may_truncate`, its first turns are left out: 1, 2, 4, … more with
+/// each attempt, so that a long conversation is not rendered many times.
+async fn start(app: &App, mut job: Job, caller: Caller, may_truncate: bool) -> Result<Running, Refusal> {
+    if !may_truncate {
+        return app.start(job, caller).await;
+    }
+    let mut turns = 1;
+    loop {
+        match app.start(job.clone(), caller).await {
+            Err(refusal) if refusal.code == Some("context_length_exceeded") => {
+                if !leave_out(&mut job, turns) {
+                    return Err(refusal);
+                }
+                turns *= 2;
+            }
+            started => return started,
+        }
+    }
+}
+
+/// Removes the first `turns` turns, but not the last one. A turn begins with a message of the user. Says
+/// whether any was removed.
+fn leave_out(job: &mut Job, turns: usize) -> bool {
+    let Some(Prompt::Chat(conversation)) = job.prompts.first_mut() else { return false };
+    let messages = &mut conversation.messages;
+    let first = messages.iter().take_while(|message| message["role"] == "system").count();
+    let begins = (first + 1..messages.len()).filter(|&at| messages[at]["role"] == "user");
+    match begins.take(turns).last() {
+        Some(end) => {
+            messages.drain(first..end);
+            true
+        }
+        None => false,
+    }
+}
+
+fn stored(app: &App, caller: Caller, id: &str) -> Result<StoredResponse, Refusal> {
+    app.responses().get(id, app.keys().digest(caller)).ok_or_else(|| unknown(id))
+}
+
+fn unknown(id: &str) -> Refusal {
+    Refusal::new(Reason::NotFound, format!("there is no response \"{id}\""))
+        .param("id")
+        .code("response_not_found")
+}
+
+async fn retrieve(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    for (name, value) in pairs(query.as_deref()) {
+        if name == "stream" && value != "false" {
+            let message = "'stream' is not supported: a stored response is returned whole";
+            return Err(Refusal::invalid(message).param("stream").code("unsupported_parameter"));
+        }
+    }
+    Ok(json_text(stored(&app, caller, &id)?.response.to_string()))
+}
+
+async fn delete(State(app): State<App>, caller: Caller, Path(id): Path<String>) -> Result<Response, Refusal> {
+    match app.responses().delete(&id, app.keys().digest(caller)) {
+        true => Ok(json(&json!({ "id": id, "object": "response", "deleted": true }))),
+        false => Err(unknown(&id)),
+    }
+}
+
+async fn cancel(State(app): State<App>, caller: Caller, Path(id): Path<String>) -> Result<Response, Refusal> {
+    stored(&app, caller, &id)?;
+    let message =
+        "only responses in the background can be cancelled; close the connection to cancel a running one";
+    Err(Refusal::invalid(message).code("not_cancellable"))
+}
+
+async fn input_items(
+    State(app): State<App>,
+    caller: Caller,
+    Extension(charge): Extension<Charge>,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    let refuse = |name: &str, expected: &str| {
+        Refusal::invalid(format!("'{name}' must be {expected}")).param(name).code("invalid_value")
+    };
+    let (mut limit, mut is_ascending, mut after) = (20, false, None);
+    for (name, value) in pairs(query.as_deref()) {
+        match (name, value) {
+            ("limit", _) => {
+                let given = value.parse::<usize>().ok().filter(|limit| (1..=100).contains(limit));
+                limit = given.ok_or_else(|| refuse("limit", "an integer from 1 to 100"))?;
+            }
+            ("order", "asc" | "desc") => is_ascending = value == "asc",
+            ("order", _) => return Err(refuse("order", "\"asc\" or \"desc\"")),
+            ("after", _) => after = Some(value),
+            _ => {}
+        }
+    }
+    let input = stored(&app, caller, &id)?.input;
+    charge.take(json_bytes(input.as_bytes()))?;
+    let mut items = list(&input)?;
+    if !is_ascending {
+        items.reverse();
+    }
+    if let Some(after) = after {
+        let place = items.iter().position(|item| item["id"] == after);
+        items.drain(..=place.ok_or_else(|| refuse("after", "the id of an item"))?);
+    }
+    let has_more = items.len() > limit;
+    items.truncate(limit);
+    let id = |item: Option<&Json>| item.map(|item| item["id"].clone()).unwrap_or_default();
+    let (first, last) = (id(items.first()), id(items.last()));
+    Ok(json(&json!({
+        "object": "list", "data": items, "first_id": first, "last_id": last, "has_more": has_more,
+    })))
+}
+
+/// Names and values of a query. Ids and numbers have no characters that are escaped.
+fn pairs(query: Option<&str>) -> impl Iterator<Item = (&str, &str)> {
+    query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='))
+}

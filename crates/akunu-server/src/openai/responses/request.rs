@@ -1,0 +1,334 @@
+//! Reads a request to `/v1/responses`.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value as Json, json};
+
+use super::super::options::{self, refuse_unsupported};
+use super::items;
+use crate::fields::Fields;
+use crate::job::{Conversation, Job, Prompt};
+use crate::openai::{self, hex_id, now};
+use crate::refusal::Refusal;
+use crate::response_format::{self, RequestedFormat};
+use crate::texts::missing;
+
+const UNSUPPORTED: &[(&str, &str)] = &[
+    ("background", "responses are generated while the client waits"),
+    ("conversation", "use 'previous_response_id'"),
+    ("prompt", "there are no stored prompts; use 'instructions' and 'input'"),
+    ("messages", "use 'input'"),
+    ("response_format", "use 'text.format'"),
+    ("reasoning_effort", "use 'reasoning.effort'"),
+    ("max_tokens", "use 'max_output_tokens'"),
+    ("max_completion_tokens", "use 'max_output_tokens'"),
+    ("n", "a request has one answer"),
+    ("functions", "give them as 'tools'"),
+    ("context_management", "nothing is compacted; use 'truncation'"),
+    ("moderation", "this server moderates nothing"),
+];
+
+/// What may be in `include`.
+const LOGPROBS: &str = "message.output_text.logprobs";
+const ENCRYPTED: &str = "reasoning.encrypted_content";
+
+const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+
+#[derive(Debug)]
+pub(super) struct Request<'a> {
+    pub(super) job: Job,
+    /// The response before its answer.
+    pub(super) response: Json,
+    /// The items of this turn.
+    pub(super) input: Vec<Json>,
+    pub(super) previous: Option<&'a str>,
+    pub(super) is_streamed: bool,
+    pub(super) is_stored: bool,
+    /// Early turns may be left out if the conversation does not fit.
+    pub(super) may_truncate: bool,
+    instructions: Option<&'a str>,
+    conversation: Conversation,
+}
+
+impl<'a> Request<'a> {
+    pub(super) fn read(fields: &Fields<'a>) -> Result<Request<'a>, Refusal> {
+        refuse_unsupported(fields, UNSUPPORTED)?;
+        let is_streamed = fields.flag("stream")?.unwrap_or(false);
+        check_stream_options(fields, is_streamed)?;
+        let input = items::input(fields)?;
+        let is_stored = fields.flag("store")?.unwrap_or(true);
+        let may_truncate = match fields.text("truncation")? {
+            None | Some("disabled") => false,
+            Some("auto") => true,
+            Some(_) => return Err(fields.refuse("truncation", "\"auto\" or \"disabled\"")),
+        };
+        let (tools, choice) = (tools(fields)?, choice(fields)?);
+        let mut conversation = Conversation { tools: offered(&tools, &choice)?, ..Conversation::default() };
+        reasoning(fields, &mut conversation.variables)?;
+        let variables = fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
+        conversation.variables.extend(variables);
+        let mut job = options::job(fields, Vec::new())?;
+        job.format = format(fields, &conversation, &choice, job.format)?;
+        job.max_tokens = fields.count("max_output_tokens", 1..=usize::MAX)?;
+        let is_parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
+        job.one_call = !is_parallel;
+        job.logprobs = logprobs(fields)?;
+        let (instructions, previous) = (fields.text("instructions")?, fields.text("previous_response_id")?);
+        let given = |name: &str| fields.get(name).cloned().unwrap_or_default();
+        let within = |object: &str, name: &str| given(object).get(name).cloned().unwrap_or_default();
+        let text = match within("text", "format") {
+            Json::Null => json!({ "type": "text" }),
+            format => format,
+        };
+        let response = json!({
+            "id": format!("resp_{}", hex_id()), "object": "response", "created_at": now(),
+            "status": "in_progress", "background": false, "completed_at": null, "error": null,
+            "incomplete_details": null, "instructions": instructions, "max_output_tokens": job.max_tokens,
+            "max_tool_calls": given("max_tool_calls"), "model": given("model"), "output": [],
+            "parallel_tool_calls": is_parallel, "previous_response_id": previous,
+            "reasoning": { "effort": within("reasoning", "effort"), "summary": within("reasoning", "summary") },
+            "store": is_stored, "temperature": given("temperature"), "text": { "format": text },
+            "tool_choice": choice.as_given(fields), "tools": tools, "top_logprobs": job.logprobs.unwrap_or(0),
+            "top_p": given("top_p"), "truncation": if may_truncate { "auto" } else { "disabled" },
+            "metadata": metadata(fields)?,
+        });
+        Ok(Request {
+            job,
+            response,
+            input,
+            previous,
+            is_streamed,
+            is_stored,
+            may_truncate,
+            instructions,
+            conversation,
+        })
+    }
+
+    /// Sets the job's prompt: the items of earlier turns, and those of this one.
+    pub(super) fn set_prompt(&mut self, mut earlier: Vec<Json>) -> Result<(), Refusal> {
+        earlier.extend(self.input.iter().cloned());
+        let messages = items::messages(self.instructions, &earlier)?;
+        self.conversation.messages = openai::conversation(&messages)?.messages;
+        self.job.prompts = vec![Prompt::Chat(std::mem::take(&mut self.conversation))];
+        Ok(())
+    }
+}
+
+fn check_stream_options(fields: &Fields<'_>, is_streamed: bool) -> Result<(), Refusal> {
+    let Some(options) = fields.object("stream_options")? else { return Ok(()) };
+    if !is_streamed {
+        return Err(Refusal::invalid("'stream_options' requires 'stream': true")
+            .param("stream_options")
+            .code("invalid_value"));
+    }
+    let options = Fields::within(options, "stream_options.");
+    match options.flag("include_obfuscation")? {
+        Some(true) => Err(unsupported("stream_options.include_obfuscation", "is not supported")),
+        _ => Ok(()),
+    }
+}
+
+fn unsupported(param: &str, what: &str) -> Refusal {
+    Refusal::invalid(format!("'{param}' {what}")).param(param).code("unsupported_parameter")
+}
+
+/// Functions in the form of this API, with all fields that a response has.
+fn tools(fields: &Fields<'_>) -> Result<Vec<Json>, Refusal> {
+    let read = |(at, tool): (usize, &Json)| {
+        let place = format!("tools[{at}].");
+        let Json::Object(map) = tool else { return Err(fields.refuse("tools", "a list of objects")) };
+        let tool = Fields::within(map, &place);
+        match tool.text("type")? {
+            Some("function") => {}
+            Some(kind) => {
+                let what = format!("is \"{kind}\"; only functions are supported");
+                return Err(unsupported(&format!("{place}type"), &what));
+            }
+            None => return Err(missing(&format!("{place}type"), "give \"function\"")),
+        }
+        let name = tool.text("name")?.ok_or_else(|| missing(&format!("{place}name"), "give a string"))?;
+        let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        if !(1..=128).contains(&name.len()) || !name.bytes().all(is_valid) {
+            return Err(tool.refuse("name", "1 to 128 letters, digits, underscores and dashes"));
+        }
+        Ok(json!({
+            "type": "function", "name": name, "description": tool.text("description")?,
+            "parameters": tool.object("parameters")?, "strict": tool.flag("strict")?.unwrap_or(false),
+        }))
+    };
+    fields.list("tools")?.unwrap_or_default().iter().enumerate().map(read).collect()
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Mode {
+    None,
+    Auto,
+    Required,
+}
+
+/// `tool_choice`.
+#[derive(Debug)]
+struct Choice<'a> {
+    mode: Mode,
+    /// The names of the functions that may be called; `None`: all.
+    only: Option<HashSet<&'a str>>,
+}
+
+impl Choice<'_> {
+    fn as_given(&self, fields: &Fields<'_>) -> Json {
+        fields.get("tool_choice").cloned().unwrap_or_else(|| "auto".into())
+    }
+}
+
+fn choice<'a>(fields: &Fields<'a>) -> Result<Choice<'a>, Refusal> {
+    const EXPECTED: &str = "\"auto\", \"none\", \"required\", a function's name or a list of allowed tools";
+    let refuse = || fields.refuse("tool_choice", EXPECTED);
+    let mode = |mode: Option<&Json>| match mode.and_then(Json::as_str) {
+        Some("none") => Ok(Mode::None),
+        Some("auto") => Ok(Mode::Auto),
+        Some("required") => Ok(Mode::Required),
+        _ => Err(refuse()),
+    };
+    let name = |tool: &'a Json| tool["name"].as_str().filter(|_| tool["type"] == "function");
+    match fields.get("tool_choice") {
+        None => Ok(Choice { mode: Mode::Auto, only: None }),
+        Some(choice @ Json::Object(_)) if choice["type"] == "function" => {
+            let name = name(choice).ok_or_else(refuse)?;
+            Ok(Choice { mode: Mode::Required, only: Some(HashSet::from([name])) })
+        }
+        Some(choice @ Json::Object(_)) if choice["type"] == "allowed_tools" => {
+            let names: Option<HashSet<&str>> =
+                choice["tools"].as_array().and_then(|list| list.iter().map(name).collect());
+            Ok(Choice { mode: mode(choice.get("mode"))?, only: Some(names.ok_or_else(refuse)?) })
+        }
+        Some(choice @ Json::Object(_)) => match choice["type"].as_str() {
+            Some(kind) => {
+                let what = format!("is \"{kind}\"; only functions are supported");
+                Err(unsupported("tool_choice.type", &what))
+            }
+            None => Err(refuse()),
+        },
+        choice => Ok(Choice { mode: mode(choice)?, only: None }),
+    }
+}
+
+/// The tools that may be called, in the form of chat completions.
+fn offered(tools: &[Json], choice: &Choice<'_>) -> Result<Option<Vec<Json>>, Refusal> {
+    let names: HashSet<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
+    if let Some(name) = choice.only.iter().flatten().find(|name| !names.contains(**name)) {
+        let message = format!("'tool_choice' names \"{name}\", which is not in 'tools'");
+        return Err(Refusal::invalid(message).param("tool_choice").code("invalid_value"));
+    }
+    let may_call = |tool: &&Json| {
+        let name = tool["name"].as_str().unwrap_or_default();
+        choice.only.as_ref().is_none_or(|only| only.contains(name))
+    };
+    let chat_form = |tool: &Json| {
+        let mut function = Map::new();
+        for name in ["name", "description", "parameters"] {
+            if !tool[name].is_null() {
+                function.insert(name.into(), tool[name].clone());
+            }
+        }
+        json!({ "type": "function", "function": function })
+    };
+    let offered: Vec<Json> = tools.iter().filter(may_call).map(chat_form).collect();
+    Ok(Some(offered).filter(|offered| !offered.is_empty() && choice.mode != Mode::None))
+}
+
+/// The format of the answer: a call that is required, or `text.format`.
+fn format(
+    fields: &Fields<'_>,
+    conversation: &Conversation,
+    choice: &Choice<'_>,
+    other: Option<RequestedFormat>,
+) -> Result<Option<RequestedFormat>, Refusal> {
+    let text = fields.object("text")?.map(|text| Fields::within(text, "text."));
+    if let Some(verbosity) = text.map(|text| text.text("verbosity")).transpose()?.flatten()
+        && verbosity != "medium"
+    {
+        return Err(unsupported("text.verbosity", "cannot be set: ask for it in 'instructions'"));
+    }
+    let of_text = text.map(|text| text.object("format")).transpose()?.flatten();
+    let of_text = of_text.map(|format| Fields::within(format, "text.format."));
+    if let Some(format) = &of_text
+        && format.text("type")? == Some("json_schema")
+        && format.text("name")?.is_none()
+    {
+        return Err(missing("text.format.name", "name the schema"));
+    }
+    let mut all = Vec::from_iter(response_format::format(of_text.as_ref(), None, "text.format")?);
+    all.extend(other);
+    if choice.mode == Mode::Required {
+        all.push(response_format::call(conversation, None, "tool_choice")?);
+    }
+    let format = response_format::only(all)?;
+    response_format::check_one(format.as_ref(), conversation)?;
+    Ok(format)
+}
+
+fn reasoning(fields: &Fields<'_>, variables: &mut Map<String, Json>) -> Result<(), Refusal> {
+    let Some(reasoning) = fields.object("reasoning")? else { return Ok(()) };
+    let reasoning = Fields::within(reasoning, "reasoning.");
+    if let Some(effort) = reasoning.text("effort")? {
+        if !EFFORTS.contains(&effort) {
+            return Err(reasoning.refuse("effort", format!("one of {}", EFFORTS.join(", "))));
+        }
+        variables.insert("reasoning_effort".into(), effort.into());
+        if effort == "none" {
+            variables.insert("enable_thinking".into(), false.into());
+        }
+    }
+    for name in ["summary", "generate_summary"] {
+        match reasoning.text(name)? {
+            None | Some("auto") => {}
+            Some("concise" | "detailed") => {
+                let what = "can only be \"auto\": reasoning is returned whole, and not summarised";
+                return Err(unsupported(&format!("reasoning.{name}"), what));
+            }
+            Some(_) => return Err(reasoning.refuse(name, "\"auto\"")),
+        }
+    }
+    Ok(())
+}
+
+fn logprobs(fields: &Fields<'_>) -> Result<Option<usize>, Refusal> {
+    let mut is_included = false;
+    for name in fields.list("include")?.unwrap_or_default() {
+        match name.as_str() {
+            Some(LOGPROBS) => is_included = true,
+            // Reasoning is returned as text, with which an item can be sent back.
+            Some(ENCRYPTED) => {}
+            Some(name) => {
+                let message =
+                    format!("'include' has \"{name}\"; supported are \"{LOGPROBS}\" and \"{ENCRYPTED}\"");
+                return Err(Refusal::invalid(message).param("include").code("unsupported_parameter"));
+            }
+            None => return Err(fields.refuse("include", "a list of strings")),
+        }
+    }
+    let top = fields.count("top_logprobs", 0..=20)?;
+    if top.is_some_and(|top| top > 0) && !is_included {
+        let message = format!("'top_logprobs' requires \"{LOGPROBS}\" in 'include'");
+        return Err(Refusal::invalid(message).param("top_logprobs").code("invalid_value"));
+    }
+    Ok(is_included.then(|| top.unwrap_or(0)))
+}
+
+/// At most 16 texts, as OpenAI limits them.
+fn metadata(fields: &Fields<'_>) -> Result<Json, Refusal> {
+    let metadata = fields.object("metadata")?.cloned().unwrap_or_default();
+    let is_short = |text: &str, limit: usize| text.chars().count() <= limit;
+    let is_valid = |(name, value): (&String, &Json)| {
+        is_short(name, 64) && value.as_str().is_some_and(|value| is_short(value, 512))
+    };
+    match metadata.len() <= 16 && metadata.iter().all(is_valid) {
+        true => Ok(Json::Object(metadata)),
+        false => {
+            let expected =
+                "an object of at most 16 strings of at most 512 characters, with names of at most 64";
+            Err(fields.refuse("metadata", expected))
+        }
+    }
+}
