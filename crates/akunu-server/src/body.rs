@@ -13,7 +13,7 @@ use tokio::time::{Duration, Instant, timeout_at};
 
 use crate::app::App;
 use crate::limits::Limits;
-use crate::memory::{Charge, json_bytes};
+use crate::memory::{Charge, arguments_bytes, json_bytes};
 use crate::models::blocking;
 use crate::protocol;
 use crate::refusal::{Reason, Refusal};
@@ -48,7 +48,9 @@ impl FromRequest<App> for JsonBody {
         let parse = move || {
             charge.take(json_bytes(&bytes))?;
             let invalid = |error| Refusal::invalid(format!("the request's body is not JSON: {error}"));
-            serde_json::from_slice(&bytes).map(JsonBody).map_err(invalid)
+            let body = serde_json::from_slice(&bytes).map_err(invalid)?;
+            charge.take(arguments_bytes(&body))?;
+            Ok(JsonBody(body))
         };
         if is_long { blocking(parse).await? } else { parse() }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use akunu_format::hf::most_values;
+use serde_json::Value as Json;
 
 use crate::refusal::{Reason, Refusal};
 
@@ -88,9 +89,34 @@ pub fn json_bytes(text: &[u8]) -> usize {
     text.len().saturating_add(VALUE_BYTES.saturating_mul(values))
 }
 
+/// The same of the texts called `arguments` in a parsed text: calls have their arguments as JSON in a string, which templates
+/// get as values.
+pub fn arguments_bytes(value: &Json) -> usize {
+    match value {
+        Json::Array(list) => list.iter().map(arguments_bytes).fold(0, usize::saturating_add),
+        Json::Object(map) => map.iter().fold(0, |sum, (name, value)| {
+            sum.saturating_add(match value {
+                Json::String(text) if name == "arguments" => json_bytes(text.as_bytes()),
+                other => arguments_bytes(other),
+            })
+        }),
+        _ => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_in_arguments_are_charged() {
+        let call =
+            |arguments: &str| serde_json::json!([{ "function": { "name": "a", "arguments": arguments } }]);
+        let [few, many] =
+            ["[0]".to_string(), format!("[{}0]", "0,".repeat(1000))].map(|a| arguments_bytes(&call(&a)));
+        assert!(many > few + 1000 * VALUE_BYTES / 2, "{few} {many}");
+        assert_eq!(arguments_bytes(&serde_json::json!({ "content": "[0,0,0]" })), 0);
+    }
 
     #[test]
     fn charges_add_up_and_are_released() {

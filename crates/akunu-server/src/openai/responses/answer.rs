@@ -22,8 +22,6 @@ pub(super) struct Keep {
     /// The items of earlier turns.
     pub(super) turns: Vec<Arc<str>>,
     pub(super) input: Vec<Json>,
-    /// The memory of `input`.
-    pub(super) _charge: Charge,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +84,10 @@ pub(super) struct Answer {
     keep: Option<Keep>,
     is_streamed: bool,
     events: u64,
+    /// Log probabilities of tokens whose text has not come yet.
+    waiting: Vec<Json>,
+    /// For the response and what is stored with it.
+    _held: Charge,
 }
 
 impl Answer {
@@ -94,6 +96,7 @@ impl Answer {
         tokenizer: Option<Arc<dyn Tokenizer>>,
         keep: Option<Keep>,
         is_streamed: bool,
+        held: Charge,
     ) -> Answer {
         Answer {
             response,
@@ -104,6 +107,8 @@ impl Answer {
             keep,
             is_streamed,
             events: 0,
+            waiting: Vec::new(),
+            _held: held,
         }
     }
 
@@ -121,7 +126,8 @@ impl Answer {
         }
     }
 
-    fn text(&mut self, kind: TextKind, text: &str, logprobs: Vec<Json>, to: &mut String) {
+    /// Adds text; that of an answer has the log probabilities that wait.
+    fn text(&mut self, kind: TextKind, text: &str, to: &mut String) {
         if text.is_empty() {
             return;
         }
@@ -134,6 +140,7 @@ impl Answer {
             open.text.push_str(text);
             data["item_id"] = open.id.as_str().into();
             data["output_index"] = at.into();
+            let logprobs = std::mem::take(&mut self.waiting);
             if kind == TextKind::Answer {
                 data["logprobs"] = logprobs.clone().into();
                 open.logprobs.extend(logprobs);
@@ -195,12 +202,11 @@ impl Answer {
     }
 
     fn piece(&mut self, piece: &AnswerPiece, to: &mut String) {
-        self.text(TextKind::Reasoning, &piece.reasoning, Vec::new(), to);
-        let logprobs = match &self.tokenizer {
-            Some(tokenizer) => logprobs::of_chat(&piece.tokens, &**tokenizer),
-            None => Vec::new(),
-        };
-        self.text(TextKind::Answer, &piece.answer, logprobs, to);
+        self.text(TextKind::Reasoning, &piece.reasoning, to);
+        if let Some(tokenizer) = &self.tokenizer {
+            self.waiting.extend(logprobs::of_chat(&piece.tokens, &**tokenizer));
+        }
+        self.text(TextKind::Answer, &piece.answer, to);
         piece.calls.iter().for_each(|call| self.call(call, to));
     }
 
@@ -225,7 +231,7 @@ impl Answer {
     }
 
     fn store(&mut self) {
-        let Some(Keep { app, owner, mut turns, input, _charge }) = self.keep.take() else { return };
+        let Some(Keep { app, owner, mut turns, input }) = self.keep.take() else { return };
         let of_input = Json::from(input);
         let input = of_input.to_string().into();
         let mut items = of_input;

@@ -14,10 +14,37 @@ pub(super) fn input(fields: &Fields<'_>) -> Result<Vec<Json>, Refusal> {
     match fields.get("input") {
         Some(Json::String(text)) => Ok(vec![message(None, "user", vec![text_part("user", text)])]),
         Some(Json::Array(list)) if !list.is_empty() => {
-            list.iter().enumerate().map(|(at, item)| read(&format!("input[{at}]"), item)).collect()
+            let read = |(at, item)| read(&format!("input[{at}]"), item);
+            let items = list.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
+            check_ids(&items).map(|()| items)
         }
         Some(_) => Err(fields.refuse("input", "a string or a list of items, and not empty")),
         None => Err(missing("input", "give a string or a list of items")),
+    }
+}
+
+/// An id of OpenAI's form, so that it can be a part of an address.
+fn checked_id<'a>(fields: &Fields<'a>) -> Result<Option<&'a str>, Refusal> {
+    let is_plain = |id: &&str| {
+        (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
+    };
+    match fields.text("id")? {
+        None => Ok(None),
+        Some(id) if is_plain(&id) => Ok(Some(id)),
+        Some(_) => Err(fields.refuse("id", "at most 128 letters, digits, '_' and '-'")),
+    }
+}
+
+/// Each id is there once: pages of items begin after one.
+fn check_ids(items: &[Json]) -> Result<(), Refusal> {
+    let mut seen = HashSet::with_capacity(items.len());
+    match items.iter().position(|item| !seen.insert(item["id"].as_str())) {
+        None => Ok(()),
+        Some(at) => {
+            let place = format!("input[{at}].id");
+            let message = format!("'{place}' is that of an item before it");
+            Err(Refusal::invalid(message).param(place).code("invalid_value"))
+        }
     }
 }
 
@@ -47,7 +74,7 @@ fn read(place: &str, item: &Json) -> Result<Json, Refusal> {
     let fields = Fields::within(item.as_object().ok_or_else(refuse)?, &prefix);
     let required =
         |name: &str| fields.text(name)?.ok_or_else(|| missing(&format!("{prefix}{name}"), "give a string"));
-    let id = fields.text("id")?;
+    let id = checked_id(&fields)?;
     match fields.text("type")?.unwrap_or("message") {
         "message" => {
             let role = required("role")?;
@@ -150,8 +177,11 @@ pub(super) fn messages(instructions: Option<&str>, items: &[Json]) -> Result<Vec
                 let text = joined(&item["content"]);
                 match item["role"].as_str().unwrap_or_default() {
                     "assistant" => {
-                        let is_empty = |last: &Json| last["content"] == "" && last["tool_calls"].is_null();
-                        assistant(&mut messages, is_empty)["content"] = text.into();
+                        // Outputs follow the message with their calls, so text after calls belongs to it too.
+                        let takes_more = |last: &Json| last["content"] == "" || !last["tool_calls"].is_null();
+                        let to = assistant(&mut messages, takes_more);
+                        let separator = if to["content"] == "" { "" } else { "\n" };
+                        append(&mut to["content"], separator, &text);
                     }
                     "system" | "developer" => match messages.as_mut_slice() {
                         [only] if only["role"] == "system" => append(&mut only["content"], "\n\n", &text),
@@ -209,5 +239,41 @@ fn check_calls(items: &[Json]) -> Result<(), Refusal> {
     match items.iter().filter_map(|item| item["call_id"].as_str()).find(|id| open.contains(id)) {
         Some(id) => refuse(format!("'input' has no output for the call \"{id}\"")),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_after_calls_belongs_to_their_message() {
+        let call = json!({ "type": "function_call", "call_id": "1", "name": "f", "arguments": "{}" });
+        let output = json!({ "type": "function_call_output", "call_id": "1", "output": "7" });
+        let items = [message(None, "user", vec![text_part("user", "a")]), call, said("b"), output, said("c")];
+        let messages = messages(None, &items).unwrap();
+        let roles: Vec<&str> = messages.iter().filter_map(|message| message["role"].as_str()).collect();
+        assert_eq!(roles, ["user", "assistant", "tool", "assistant"]);
+        assert_eq!((&messages[1]["content"], &messages[3]["content"]), (&json!("b"), &json!("c")));
+        assert_eq!(messages[1]["tool_calls"][0]["id"], "1");
+    }
+
+    fn said(text: &str) -> Json {
+        message(None, "assistant", vec![text_part("assistant", text)])
+    }
+
+    #[test]
+    fn ids_are_plain_and_there_once() {
+        let of = |first: &str, second: &str| {
+            let item = |id: &str| json!({ "id": id, "role": "user", "content": "a" });
+            let body = json!({ "input": [item(first), item(second)] });
+            let Json::Object(map) = &body else { panic!("an object") };
+            input(&Fields::within(map, "")).map_err(|refusal| refusal.message).err()
+        };
+        assert_eq!(of("msg_1", "msg-2"), None);
+        assert!(of("a", "a").unwrap().contains("'input[1].id' is that of an item before it"));
+        for bad in ["a b", "", "\u{e9}"] {
+            assert!(of("a", bad).unwrap().contains("input[1].id"), "{bad}");
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::app::{App, Caller, json, json_text};
 use crate::body::JsonBody;
 use crate::fields::Fields;
 use crate::job::{Job, Prompt, Running};
-use crate::memory::{Charge, json_bytes};
+use crate::memory::{Charge, arguments_bytes, json_bytes};
 use crate::refusal::{Reason, Refusal};
 use crate::stream::{self, Writer};
 use answer::{Answer, Keep};
@@ -57,12 +57,18 @@ async fn create(
     let mut earlier = Vec::new();
     for turn in &turns {
         charge.take(json_bytes(turn.as_bytes()))?;
-        earlier.extend(list(turn)?);
+        let items = list(turn)?;
+        charge.take(items.iter().map(arguments_bytes).sum())?;
+        earlier.extend(items);
     }
     request.set_prompt(earlier)?;
     let Request { job, mut response, input, is_streamed, is_stored, may_truncate, .. } = request;
+    let text = response.to_string();
+    // Held as long as the answer is written, which may be after this handler has returned.
+    let held = Charge::new(app.memory());
+    held.take(json_bytes(text.as_bytes()).saturating_mul(2))?;
     let keep = match is_stored {
-        true => Some(keep(&app, owner, turns, input)?),
+        true => Some(keep(&app, owner, turns, input, text.len(), &held)?),
         false => None,
     };
     let has_logprobs = job.logprobs.is_some();
@@ -72,7 +78,7 @@ async fn create(
         response["model"] = model.name().into();
     }
     let tokenizer = if has_logprobs { Some(model.model().tokenizer()?.clone()) } else { None };
-    let mut answer = Answer::new(response, tokenizer, keep, is_streamed);
+    let mut answer = Answer::new(response, tokenizer, keep, is_streamed, held);
     if is_streamed {
         return Ok(stream::respond(running, answer));
     }
@@ -82,10 +88,19 @@ async fn create(
     Ok(json(&answer.into_response()))
 }
 
-/// What is stored with a response. Its memory is charged until then.
-fn keep(app: &App, owner: store::Owner, turns: Vec<Arc<str>>, input: Vec<Json>) -> Result<Keep, Refusal> {
+/// What is stored with a response, which has `response_bytes` before its answer. `held` is charged for it.
+fn keep(
+    app: &App,
+    owner: store::Owner,
+    turns: Vec<Arc<str>>,
+    input: Vec<Json>,
+    response_bytes: usize,
+    held: &Charge,
+) -> Result<Keep, Refusal> {
     let own = Json::from(input.as_slice()).to_string();
-    let bytes = own.len() + turns.iter().map(|turn| turn.len()).sum::<usize>();
+    let earlier = turns.iter().map(|turn| turn.len()).sum::<usize>();
+    // The input is stored by itself, and as a part of the conversation.
+    let bytes = 2 * own.len() + earlier + response_bytes;
     let most = app.responses().of_one();
     if bytes > most {
         let message = format!(
@@ -94,9 +109,8 @@ fn keep(app: &App, owner: store::Owner, turns: Vec<Arc<str>>, input: Vec<Json>) 
         );
         return Err(Refusal::new(Reason::TooLarge, message).param("store").code("conversation_too_large"));
     }
-    let charge = Charge::new(app.memory());
-    charge.take(json_bytes(own.as_bytes()))?;
-    Ok(Keep { app: app.clone(), owner, turns, input, _charge: charge })
+    held.take(json_bytes(own.as_bytes()).saturating_add(earlier))?;
+    Ok(Keep { app: app.clone(), owner, turns, input })
 }
 
 fn list(text: &str) -> Result<Vec<Json>, Refusal> {
@@ -198,8 +212,9 @@ async fn input_items(
             }
             ("order", "asc" | "desc") => is_ascending = value == "asc",
             ("order", _) => return Err(refuse("order", "\"asc\" or \"desc\"")),
-            ("after", _) => after = Some(value),
-            _ => {}
+            ("after", _) => after = Some(value).filter(|after| !after.is_empty()),
+            ("include", _) => {}
+            (name, _) => return Err(refuse(name, "\"limit\", \"order\" or \"after\"")),
         }
     }
     let input = stored(&app, caller, &id)?.input;

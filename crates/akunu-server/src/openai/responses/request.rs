@@ -23,6 +23,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("max_tokens", "use 'max_output_tokens'"),
     ("max_completion_tokens", "use 'max_output_tokens'"),
     ("n", "a request has one answer"),
+    ("logprobs", "use 'include' and 'top_logprobs'"),
     ("functions", "give them as 'tools'"),
     ("context_management", "nothing is compacted; use 'truncation'"),
     ("moderation", "this server moderates nothing"),
@@ -84,7 +85,7 @@ impl<'a> Request<'a> {
             "id": format!("resp_{}", hex_id()), "object": "response", "created_at": now(),
             "status": "in_progress", "background": false, "completed_at": null, "error": null,
             "incomplete_details": null, "instructions": instructions, "max_output_tokens": job.max_tokens,
-            "max_tool_calls": given("max_tool_calls"), "model": given("model"), "output": [],
+            "max_tool_calls": fields.count("max_tool_calls", 1..=usize::MAX)?, "model": given("model"), "output": [],
             "parallel_tool_calls": is_parallel, "previous_response_id": previous,
             "reasoning": { "effort": within("reasoning", "effort"), "summary": within("reasoning", "summary") },
             "store": is_stored, "temperature": given("temperature"), "text": { "format": text },
@@ -123,6 +124,12 @@ fn check_stream_options(fields: &Fields<'_>, is_streamed: bool) -> Result<(), Re
             .code("invalid_value"));
     }
     let options = Fields::within(options, "stream_options.");
+    if options.flag("include_usage")? == Some(true) {
+        return Err(unsupported(
+            "stream_options.include_usage",
+            "is not needed: the last event has the usage",
+        ));
+    }
     match options.flag("include_obfuscation")? {
         Some(true) => Err(unsupported("stream_options.include_obfuscation", "is not supported")),
         _ => Ok(()),

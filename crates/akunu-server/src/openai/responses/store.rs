@@ -1,4 +1,5 @@
-//! Stored responses, in memory. Those that were not used for the longest time leave when there are too many.
+//! Stored responses, in memory. When there are too many, the least recently used of the caller are removed, and then those of
+//! others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -66,16 +67,19 @@ impl ResponseStore {
         self.most_bytes / 2
     }
 
-    /// Stores a response. It is kept even if it is larger than all that may be stored, until the next one comes.
+    /// Stores a response, unless it is larger than all that may be stored.
     pub(crate) fn put(&self, id: &str, owner: Owner, stored: StoredResponse) {
+        if stored.bytes() > self.most_bytes {
+            return;
+        }
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.uses += 1;
         entries.bytes += stored.bytes();
         let entry = Entry { owner, stored, last_use: entries.uses };
         entries.by_id.insert(id.to_string(), entry);
-        while entries.by_id.len() > 1 && (entries.by_id.len() > self.most || entries.bytes > self.most_bytes)
-        {
-            let oldest = entries.by_id.iter().min_by_key(|(_, entry)| entry.last_use);
+        while entries.by_id.len() > self.most || entries.bytes > self.most_bytes {
+            let others = entries.by_id.iter().filter(|(other, _)| other.as_str() != id);
+            let oldest = others.min_by_key(|(_, entry)| (entry.owner != owner, entry.last_use));
             let Some(oldest) = oldest.map(|(id, _)| id.clone()) else { break };
             entries.remove(&oldest);
         }
@@ -125,9 +129,20 @@ mod tests {
         assert_eq!(["a", "b", "c"].map(|id| store.get(id, None).is_some()), [false, true, true]);
         assert_eq!(store.entries.lock().unwrap().bytes, 2 * (1000 + ENTRY_BYTES));
         store.put("d", None, of(9000));
-        assert_eq!(["b", "c", "d"].map(|id| store.get(id, None).is_some()), [false, false, true]);
-        assert!(store.delete("d", None));
+        assert_eq!(["b", "c", "d"].map(|id| store.get(id, None).is_some()), [true, true, false]);
+        assert!(store.delete("b", None) && store.delete("c", None));
         assert_eq!(store.entries.lock().unwrap().bytes, 0);
+    }
+
+    #[test]
+    fn an_owner_removes_its_own_first() {
+        let store = ResponseStore::new(3, 1 << 20);
+        let (one, two) = (Some([1; 32]), Some([2; 32]));
+        for (id, owner) in [("other", two), ("a", one), ("b", one), ("c", one), ("d", one)] {
+            store.put(id, owner, of(1));
+        }
+        assert!(store.get("other", two).is_some());
+        assert_eq!(["a", "b", "c", "d"].map(|id| store.get(id, one).is_some()), [false, false, true, true]);
     }
 
     #[test]
