@@ -31,11 +31,13 @@ pub(crate) fn planned(
         (None, Some(available)) => {
             let first = plan(least, None)?;
             let free = free_beside(model, &first.memory, available.min(options.memory.unwrap_or(u64::MAX)));
-            if options.context.is_some() && first.memory.kv <= free {
+            let (part, of) = if capabilities.in_place == InPlace::Nothing { (9, 10) } else { (1, 2) };
+            let part = free / of * part / options.models as u64;
+            let most_bytes = if options.context.is_some() { free } else { part };
+            if least == most && first.memory.kv <= most_bytes {
                 return Ok(first);
             }
-            let (part, of) = if capabilities.in_place == InPlace::Nothing { (9, 10) } else { (1, 2) };
-            (free / of * part / options.models as u64).max(sizes(least)?.bytes(least as u64))
+            part.max(sizes(least)?.bytes(least as u64))
         }
     };
     let others = (options.slots as u64 - 1).saturating_mul(least.min(DEFAULT_CONTEXT) as u64);

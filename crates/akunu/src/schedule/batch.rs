@@ -171,14 +171,14 @@ impl<'a> Batch<'a> {
             self.growing.extend(growing.map(|active| (active.number, index)));
         }
         self.growing.sort_unstable();
-        let mut sure = self.sure;
-        for &(_, index) in &self.growing {
-            let Slot { session, active: Some(active) } = &mut self.slots[index] else { continue };
-            if sure.is_none() && active.need.promise(session, context).is_ok() {
-                (sure, active.promised) = (Some(index), context);
-            }
+        if self.sure.is_none() {
+            self.sure = self.growing.iter().map(|&(_, index)| index).find(|&index| {
+                let Slot { session, active: Some(active) } = &mut self.slots[index] else { return false };
+                let is_sure = active.need.promise(session, context).is_ok();
+                active.promised = if is_sure { context } else { active.promised };
+                is_sure
+            });
         }
-        self.sure = sure;
         for &(_, index) in &self.growing {
             let Slot { session, active: Some(active) } = &mut self.slots[index] else { continue };
             if active.is_running() && session.len() >= active.promised {

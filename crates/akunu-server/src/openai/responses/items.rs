@@ -63,7 +63,7 @@ fn text_part(role: &str, text: &str) -> Json {
     }
 }
 
-fn unsupported(place: &str, what: &str) -> Refusal {
+pub(super) fn unsupported(place: &str, what: &str) -> Refusal {
     Refusal::invalid(format!("'{place}' {what}")).param(place).code("unsupported_parameter")
 }
 

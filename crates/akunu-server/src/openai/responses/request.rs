@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value as Json, json};
 
 use super::super::options::{self, refuse_unsupported};
-use super::items;
+use super::items::{self, unsupported};
 use crate::fields::Fields;
 use crate::job::{Conversation, Job, Prompt};
 use crate::openai::{self, hex_id, now};
@@ -134,10 +134,6 @@ fn check_stream_options(fields: &Fields<'_>, is_streamed: bool) -> Result<(), Re
         Some(true) => Err(unsupported("stream_options.include_obfuscation", "is not supported")),
         _ => Ok(()),
     }
-}
-
-fn unsupported(param: &str, what: &str) -> Refusal {
-    Refusal::invalid(format!("'{param}' {what}")).param(param).code("unsupported_parameter")
 }
 
 /// Functions in the form of this API, with all fields that a response has.
