@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use akunu::chat::{AnswerOptions, ChatFormat, ChatRequest, ChatTemplates, Event, Responder};
+use akunu::chat::{AnswerOptions, ChatFormat, ChatRequest, ChatTemplates, Event, Responder, ToolChoice};
 use akunu::{Error, FinishReason, GenerateOptions, ResponseFormat, Tool};
 use serde_json::{Map, Value as Json};
 
@@ -122,22 +122,19 @@ unsafe fn answer_options(
 ) -> Result<AnswerOptions, Failure> {
     // SAFETY: guaranteed by the caller.
     let schema = unsafe { optional_text(settings.schema, "the schema") }?;
-    let format = response_format(settings.format, schema, tools.as_deref())?;
-    let is_call = matches!(format, Some(ResponseFormat::Call(_)));
-    if format.is_some() && !is_call && tools.is_some() {
-        return Err(Failure::argument(
-            "a format together with tools is not supported: use AKUNU_ANSWER_FORMAT_TEXT or _TOOL_CALL",
-        ));
+    let one_call = settings.one_call != 0;
+    if settings.format == AnswerFormat::ToolCall as u32 {
+        if tools.iter().flatten().filter_map(Tool::from_openai).next().is_none() {
+            return Err(Failure::argument("AKUNU_ANSWER_FORMAT_TOOL_CALL needs tools in the conversation"));
+        }
+        return Ok(AnswerOptions { tools, tool_choice: ToolChoice::Required, one_call: true, format: None });
     }
-    Ok(AnswerOptions { tools, format, one_call: settings.one_call != 0 })
+    let format = response_format(settings.format, schema)?;
+    Ok(AnswerOptions { tools, tool_choice: ToolChoice::Auto, format, one_call })
 }
 
 /// The format that an akunu_answer_format names.
-pub(crate) fn response_format(
-    format: u32,
-    schema: Option<&str>,
-    tools: Option<&[Json]>,
-) -> Result<Option<ResponseFormat>, Failure> {
+pub(crate) fn response_format(format: u32, schema: Option<&str>) -> Result<Option<ResponseFormat>, Failure> {
     Ok(match format {
         f if f == AnswerFormat::Text as u32 => None,
         f if f == AnswerFormat::JsonObject as u32 => Some(ResponseFormat::Object),
@@ -159,13 +156,7 @@ pub(crate) fn response_format(
             Some(ResponseFormat::from_grammar(grammar))
         }
         f if f == AnswerFormat::ToolCall as u32 => {
-            let tools: Vec<Tool> = tools.unwrap_or_default().iter().filter_map(Tool::from_openai).collect();
-            if tools.is_empty() {
-                return Err(Failure::argument(
-                    "AKUNU_ANSWER_FORMAT_TOOL_CALL needs tools in the conversation",
-                ));
-            }
-            Some(ResponseFormat::Call(tools))
+            return Err(Failure::argument("AKUNU_ANSWER_FORMAT_TOOL_CALL is for answers to conversations"));
         }
         other => return Err(Failure::argument(format!("{other} is not an akunu_answer_format"))),
     })

@@ -231,7 +231,7 @@ pub(crate) unsafe fn constraint(
 ) -> Result<Option<Arc<Constraint>>, Failure> {
     // SAFETY: guaranteed by the caller.
     let schema = unsafe { optional_text(settings.schema, "the schema") }?;
-    match response_format(settings.format, schema, None)? {
+    match response_format(settings.format, schema)? {
         Some(format) => Ok(Some(model.constraints.get(&format, None, cancel)?)),
         None => Ok(None),
     }

@@ -47,3 +47,24 @@ pub enum GrammarError {
     #[error("no token of this vocabulary can continue the answer in its format")]
     NothingFits,
 }
+
+impl GrammarError {
+    /// Whether a smaller grammar may be accepted.
+    pub fn is_of_size(&self) -> bool {
+        matches!(self, GrammarError::TooLarge { .. } | GrammarError::CompileTime { .. })
+    }
+
+    /// Whether it is about the tools that may be called.
+    pub fn is_of_tools(&self) -> bool {
+        use GrammarError::{CompileTime, Invalid, Panicked, TooLarge, Unsatisfiable};
+        let (Invalid { what, .. }
+        | Unsatisfiable { what, .. }
+        | TooLarge { what, .. }
+        | CompileTime { what, .. }
+        | Panicked { what, .. }) = self
+        else {
+            return false;
+        };
+        *what == crate::calls::WHAT
+    }
+}

@@ -6,6 +6,7 @@ use std::io;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value as Json, json};
 
+use crate::calls::{self, Calls, WithoutCalls};
 use crate::error::GrammarError;
 use crate::limits::Limits;
 use crate::schema::{self, SchemaError};
@@ -18,8 +19,8 @@ pub enum ResponseFormat {
     Object,
     /// A value that conforms to this JSON Schema.
     Schema(Json),
-    /// `{"name": …, "arguments": …}` for one of these tools.
-    Call(Vec<Tool>),
+    /// An answer in which tools are called.
+    Calls(Calls),
     /// A text that this regular expression matches as a whole.
     Regex(String),
     /// A grammar in Lark's syntax, as llguidance documents it.
@@ -35,6 +36,8 @@ pub struct Tool {
     pub name: String,
     /// The JSON Schema of the arguments; `None`: any object.
     pub parameters: Option<Json>,
+    /// A schema that cannot be held is refused. Otherwise any object is allowed in its place.
+    pub is_strict: bool,
 }
 
 impl Tool {
@@ -43,7 +46,7 @@ impl Tool {
         let function = &tool["function"];
         let name = function["name"].as_str()?.to_string();
         let parameters = function.get("parameters").filter(|parameters| parameters.is_object()).cloned();
-        Some(Tool { name, parameters })
+        Some(Tool { name, parameters, is_strict: function["strict"] == true })
     }
 }
 
@@ -74,7 +77,7 @@ impl ResponseFormat {
     pub fn what(&self) -> &'static str {
         match self {
             ResponseFormat::Object | ResponseFormat::Schema(_) => "schema",
-            ResponseFormat::Call(_) => "schema of a tool's arguments",
+            ResponseFormat::Calls(_) => calls::WHAT,
             ResponseFormat::Regex(_) => "regular expression",
             ResponseFormat::Lark(_) | ResponseFormat::Gbnf(_) => "grammar",
             ResponseFormat::Choice(_) => "list of choices",
@@ -83,7 +86,12 @@ impl ResponseFormat {
 
     /// Whether its answers are JSON.
     pub fn is_json(&self) -> bool {
-        matches!(self, ResponseFormat::Object | ResponseFormat::Schema(_) | ResponseFormat::Call(_))
+        match self {
+            ResponseFormat::Object | ResponseFormat::Schema(_) => true,
+            ResponseFormat::Calls(Calls { without: WithoutCalls::Format(format), .. }) => format.is_json(),
+            ResponseFormat::Calls(calls) => calls.without == WithoutCalls::Refused,
+            _ => false,
+        }
     }
 
     /// Refuses a source larger than the limit. It copies nothing.
@@ -94,6 +102,9 @@ impl ResponseFormat {
             return too_large(format!("it has {bytes} bytes, and the limit is {limit}"));
         }
         match self {
+            ResponseFormat::Calls(Calls { without: WithoutCalls::Format(format), .. }) => {
+                format.check_size(limits)
+            }
             ResponseFormat::Choice(texts) if texts.len() > lark::MAX_ALTERNATIVES => {
                 let limit = lark::MAX_ALTERNATIVES;
                 too_large(format!("it has {} texts, and the limit is {limit}", texts.len()))
@@ -113,7 +124,7 @@ impl ResponseFormat {
         match self {
             ResponseFormat::Object => 0,
             ResponseFormat::Schema(schema) => json(schema),
-            ResponseFormat::Call(tools) => {
+            ResponseFormat::Calls(Calls { tools, .. }) => {
                 let size = |tool: &Tool| tool.name.len() + tool.parameters.as_ref().map_or(0, json);
                 tools.iter().map(size).sum()
             }
@@ -130,13 +141,21 @@ impl ResponseFormat {
         before: Option<&Reasoning>,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<TopLevelGrammar, GrammarError> {
-        let mut grammars = vec![GrammarWithLexer::default()];
-        let answer = self.answer(&mut grammars, is_cancelled)?;
-        grammars[0] = GrammarWithLexer {
-            name: Some("text".into()),
-            lark_grammar: Some(text(self.is_json(), before, &answer)),
-            json_schema: None,
+        let mut parts = Parts { grammars: vec![GrammarWithLexer::default()], is_cancelled };
+        let rules = match self {
+            ResponseFormat::Calls(calls) if calls.without == WithoutCalls::Text => {
+                calls.in_text(before, &mut parts)? + &common()
+            }
+            ResponseFormat::Calls(calls) => {
+                let mut rules = String::new();
+                let answer = calls.alone(&mut rules, &mut parts)?;
+                text(self.is_json(), before, &answer) + &rules
+            }
+            format => text(self.is_json(), before, &format.answer(&mut parts)?),
         };
+        let mut grammars = parts.grammars;
+        grammars[0] =
+            GrammarWithLexer { name: Some("text".into()), lark_grammar: Some(rules), json_schema: None };
         Ok(TopLevelGrammar { grammars, max_tokens: None })
     }
 
@@ -148,56 +167,59 @@ impl ResponseFormat {
     }
 
     /// Adds the grammars of the answer, and returns the expression of it.
-    fn answer(
-        &self,
-        grammars: &mut Vec<GrammarWithLexer>,
-        is_cancelled: &dyn Fn() -> bool,
-    ) -> Result<String, GrammarError> {
-        let schema = |given: &Json| match is_cancelled() {
-            true => Err(GrammarError::Cancelled),
-            false => schema(self.what(), given),
-        };
-        let mut add = |json_schema: Option<Json>, lark_grammar: Option<String>| {
-            let name = format!("part{}", grammars.len());
-            let reference = format!("@{name}");
-            grammars.push(GrammarWithLexer { name: Some(name), json_schema, lark_grammar });
-            reference
-        };
+    pub(crate) fn answer(&self, parts: &mut Parts<'_>) -> Result<String, GrammarError> {
+        let invalid =
+            |reason: &str| Err(GrammarError::Invalid { what: self.what(), reason: reason.to_string() });
         let lark = match self {
-            ResponseFormat::Object => {
-                return Ok(add(Some(schema(&json!({ "type": "object" }))?), None));
-            }
-            ResponseFormat::Schema(given) => return Ok(add(Some(schema(given)?), None)),
-            ResponseFormat::Call(tools) => {
-                let mut calls = Vec::with_capacity(tools.len());
-                for tool in tools {
-                    let any = json!({ "type": "object" });
-                    let parameters = tool.parameters.as_ref().unwrap_or(&any);
-                    let arguments = add(Some(schema(parameters)?), None);
-                    let name = quoted(&Json::from(tool.name.as_str()).to_string());
-                    calls.push(format!(
-                        r#""{{" gap? "\"name\"" ":" gap? {name} "," gap? "\"arguments\"" ":" gap? {arguments} gap? "}}""#
-                    ));
-                }
-                if calls.is_empty() {
-                    let reason = "there are no tools to call".into();
-                    return Err(GrammarError::Invalid { what: self.what(), reason });
-                }
-                return Ok(calls.join(" | "));
+            ResponseFormat::Object => return parts.schema(self.what(), &json!({ "type": "object" })),
+            ResponseFormat::Schema(given) => return parts.schema(self.what(), given),
+            ResponseFormat::Calls(_) => {
+                return invalid("calls cannot be the format of an answer without calls");
             }
             ResponseFormat::Regex(regex) => format!("start: /{}/", llguidance::regex_to_lark(regex, "")),
-            ResponseFormat::Lark(text) => lark::prepare(text, schema)?,
+            ResponseFormat::Lark(text) => lark::prepare(text, |given| parts.convert(self.what(), given))?,
             ResponseFormat::Gbnf(text) => gbnf::to_lark(text)?,
+            ResponseFormat::Choice(texts) if texts.iter().all(String::is_empty) => {
+                return invalid("it has no text to choose");
+            }
             ResponseFormat::Choice(texts) => {
-                if texts.iter().all(String::is_empty) {
-                    let reason = "it has no text to choose".into();
-                    return Err(GrammarError::Invalid { what: self.what(), reason });
-                }
                 let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
                 format!("start: {}", texts.join(" | "))
             }
         };
-        Ok(add(None, Some(lark)))
+        Ok(parts.lark(lark))
+    }
+}
+
+/// The grammars of a text, to which others refer by their names.
+pub(crate) struct Parts<'p> {
+    grammars: Vec<GrammarWithLexer>,
+    is_cancelled: &'p dyn Fn() -> bool,
+}
+
+impl Parts<'_> {
+    /// Adds the values of a schema, and returns the reference.
+    pub(crate) fn schema(&mut self, what: &'static str, given: &Json) -> Result<String, GrammarError> {
+        let schema = self.convert(what, given)?;
+        Ok(self.add(Some(schema), None))
+    }
+
+    fn lark(&mut self, grammar: String) -> String {
+        self.add(None, Some(grammar))
+    }
+
+    fn add(&mut self, json_schema: Option<Json>, lark_grammar: Option<String>) -> String {
+        let name = format!("part{}", self.grammars.len());
+        let reference = format!("@{name}");
+        self.grammars.push(GrammarWithLexer { name: Some(name), json_schema, lark_grammar });
+        reference
+    }
+
+    fn convert(&self, what: &'static str, given: &Json) -> Result<Json, GrammarError> {
+        match (self.is_cancelled)() {
+            true => Err(GrammarError::Cancelled),
+            false => schema(what, given),
+        }
     }
 }
 
@@ -238,7 +260,7 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 /// A text as a regular expression, which matches only it.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut regex = String::new();
     for c in text.chars() {
         // Writing to a string cannot fail.
@@ -252,11 +274,10 @@ fn escaped(text: &str) -> String {
 
 /// The rules of the whole text.
 fn text(is_json: bool, before: Option<&Reasoning>, answer: &str) -> String {
-    let blanks = r"BLANKS: /[ \n]{1,2}/";
-    let gap = format!("gap: /{WHITE_SPACE}/");
+    let common = common();
     let Some(Reasoning { open, close, silent, anywhere, is_open }) = before else {
         let start = if is_json { "BLANKS? answer" } else { "answer" };
-        return format!("start: {start}\nanswer: {answer}\n{gap}\n{blanks}\n");
+        return format!("start: {start}\nanswer: {answer}\n{common}");
     };
     // Reasoning that may only start the text is followed by the answer.
     let after = if *anywhere { "begin" } else { "BLANKS? answer" };
@@ -264,8 +285,13 @@ fn text(is_json: bool, before: Option<&Reasoning>, answer: &str) -> String {
     let headers: String = silent.iter().map(|header| format!(" | {} begin", quoted(header))).collect();
     format!(
         "start: {start}\nbegin: BLANKS? answer | {} thinking{headers}\nthinking: thought {after}\n\
-         thought[lazy]: /(?s:.*){}/\nanswer: {answer}\n{gap}\n{blanks}\n",
+         thought[lazy]: /(?s:.*){}/\nanswer: {answer}\n{common}",
         quoted(open),
         escaped(close),
     )
+}
+
+/// The rules of white space.
+fn common() -> String {
+    format!("gap: /{WHITE_SPACE}/\nBLANKS: /[ \\n]{{1,2}}/\n")
 }

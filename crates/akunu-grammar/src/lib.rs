@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod calls;
 mod compiler;
 mod error;
 mod format;
@@ -21,6 +22,7 @@ pub mod schema;
 mod session;
 mod vocabulary;
 
+pub use calls::{CallForm, CallPart, CallTags, Calls, NAME_AND_ARGUMENTS, WithoutCalls};
 pub use compiler::{Client, Grammar, Workers};
 pub use error::GrammarError;
 pub use format::{Reasoning, ResponseFormat, Tool};

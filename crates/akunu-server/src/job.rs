@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use akunu::chat::conversation::call_id;
-use akunu::chat::{AnswerDelta, Call};
+use akunu::chat::{AnswerDelta, Call, ToolChoice};
 use akunu::schedule::TokenLogprob;
 use akunu::{FinishReason, Timings};
 use serde_json::{Map, Value as Json};
@@ -38,7 +38,7 @@ pub struct Job {
     pub logprobs: Option<usize>,
     /// Continue after the model's end-of-text tokens.
     pub ignore_eos: bool,
-    /// The format that answers must have.
+    /// The format that answers without tool calls must have.
     pub format: Option<RequestedFormat>,
     /// An answer ends after its first tool call.
     pub one_call: bool,
@@ -66,8 +66,10 @@ pub enum Prompt {
 #[derive(Clone, Debug, Default)]
 pub struct Conversation {
     pub messages: Vec<Json>,
-    /// With tools, calls are parsed from the answer if the model's format for calls is known.
+    /// With tools, the answer may have calls of them.
     pub tools: Option<Vec<Json>>,
+    /// Whether one must be called.
+    pub tool_choice: ToolChoice,
     /// Further variables of the template, such as `enable_thinking`.
     pub variables: Map<String, Json>,
 }

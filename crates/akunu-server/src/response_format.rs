@@ -1,6 +1,7 @@
 //! Reads the requested format of an answer, for all protocols.
 
-use akunu::{ResponseFormat, Tool};
+use akunu::ResponseFormat;
+use akunu::chat::ToolChoice;
 use serde_json::Value as Json;
 
 use crate::fields::Fields;
@@ -147,37 +148,24 @@ fn grammar(fields: &Fields<'_>, name: &str) -> Result<Option<ResponseFormat>, Re
     Ok(text.map(ResponseFormat::from_grammar))
 }
 
-/// A format that forces a call of one of the conversation's tools, or of the one named `only`.
-pub(crate) fn call(
-    conversation: &Conversation,
+/// Requires a call of one of the conversation's tools, or of the one named `only`.
+pub(crate) fn require_call(
+    conversation: &mut Conversation,
     only: Option<&str>,
     param: &'static str,
-) -> Result<RequestedFormat, Refusal> {
-    let refuse = |message: String| Refusal::invalid(message).param(param).code("invalid_value");
-    let tools = conversation.tools.as_deref().unwrap_or_default();
-    let named = tools.iter().filter_map(Tool::from_openai);
-    let tools: Vec<Tool> = named.filter(|tool| only.is_none_or(|only| tool.name == only)).collect();
-    match (only, tools.is_empty()) {
-        (_, false) => Ok(RequestedFormat { format: ResponseFormat::Call(tools), param }),
-        (Some(only), true) => Err(refuse(format!("'{param}' names \"{only}\", which is not in 'tools'"))),
-        (None, true) => Err(refuse(format!("'{param}' requires a tool call, and 'tools' is empty"))),
-    }
-}
-
-/// Refuses a format together with optional tool calls, which a grammar cannot combine.
-pub(crate) fn check_one(
-    requested: Option<&RequestedFormat>,
-    conversation: &Conversation,
 ) -> Result<(), Refusal> {
-    match requested.filter(|requested| {
-        !matches!(requested.format, ResponseFormat::Call(_)) && conversation.tools.is_some()
-    }) {
-        None => Ok(()),
-        Some(RequestedFormat { param, .. }) => {
-            let message = format!(
-                "'{param}' together with 'tools' is not supported: remove one, or force a call with 'tool_choice'"
-            );
-            Err(Refusal::invalid(message).param(*param).code("unsupported_parameter"))
+    let refuse = |message: String| Err(Refusal::invalid(message).param(param).code("invalid_value"));
+    let tools = conversation.tools.as_deref().unwrap_or_default();
+    let has = |name: &str| tools.iter().any(|tool| tool["function"]["name"] == name);
+    conversation.tool_choice = match only {
+        Some(only) if !has(only) => {
+            return refuse(format!("'{param}' names \"{only}\", which is not in 'tools'"));
         }
-    }
+        None if tools.is_empty() => {
+            return refuse(format!("'{param}' requires a tool call, and 'tools' is empty"));
+        }
+        Some(only) => ToolChoice::Named(only.into()),
+        None => ToolChoice::Required,
+    };
+    Ok(())
 }

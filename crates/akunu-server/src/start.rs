@@ -241,11 +241,13 @@ impl Prepared {
     ) -> Result<Prepared, Refusal> {
         let mut options = options.clone();
         let format = job.format.as_ref().map(|requested| requested.format.clone());
-        // The format is the only part of an answer's options that can be invalid.
-        let refuse = |error: Error| match &job.format {
-            Some(RequestedFormat { param, .. })
-                if !matches!(error, Error::Grammar(GrammarError::Busy { .. })) =>
-            {
+        // The format and the tools are the only parts of an answer's options that can be invalid.
+        let refuse = |error: Error| match (&error, &job.format) {
+            (Error::Grammar(GrammarError::Busy { .. }), _) => error.into(),
+            (Error::Grammar(of_tools), _) if of_tools.is_of_tools() => {
+                Refusal::from(error).param("tools").code("invalid_schema")
+            }
+            (_, Some(RequestedFormat { param, .. })) => {
                 Refusal::from(error).param(*param).code("invalid_schema")
             }
             _ => error.into(),
@@ -258,8 +260,8 @@ impl Prepared {
                 let chat_format = loaded.chat_format()?;
                 let rendered = render(conversation, loaded)?;
                 let _charge = check_text(&rendered.text, loaded, memory)?;
-                let tools = conversation.tools.clone();
-                let answer = AnswerOptions { tools, format, one_call: job.one_call };
+                let Conversation { tools, tool_choice, .. } = conversation.clone();
+                let answer = AnswerOptions { tools, tool_choice, format, one_call: job.one_call };
                 let reader =
                     chat_format.answer(&rendered.text, &answer, constraints, &mut options).map_err(refuse)?;
                 (rendered.encode(&**chat_format.tokenizer()).map_err(Error::from)?, reader)
@@ -279,7 +281,7 @@ impl Prepared {
 /// Renders a conversation with the prompt for an answer.
 pub(crate) fn render(conversation: &Conversation, loaded: &Loaded) -> Result<akunu::chat::Rendered, Refusal> {
     let chat_format = loaded.chat_format()?;
-    let Conversation { messages, tools, variables } = conversation;
+    let Conversation { messages, tools, variables, .. } = conversation;
     chat_format
         .prompt(messages, tools.as_deref(), variables)
         .map_err(|error| Refusal::from(error).param("messages"))

@@ -19,8 +19,8 @@ const KEPT_BYTES: usize = 4 << 20;
 /// What may precede an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preamble {
-    pub reasoning: Reasoning,
-    /// Control tokens that occur in the tags. They count as text by their names.
+    pub reasoning: Option<Reasoning>,
+    /// Control tokens that occur in the tags of reasoning and calls. They count as text by their names.
     pub marks: Vec<u32>,
 }
 
@@ -70,7 +70,7 @@ impl Constraints {
             return Ok(constraint.clone());
         }
         let client = Client { owner: self.owner, cancel };
-        let reasoning = before.map(|before| &before.reasoning);
+        let reasoning = before.and_then(|before| before.reasoning.as_ref());
         let grammar = Arc::new(workers.compile(&vocabulary, format, reasoning, client)?);
         let constraint = Arc::new(Constraint { grammar, workers: workers.clone() });
         if key.len() <= KEPT_BYTES {

@@ -56,7 +56,9 @@ mod verify;
 pub use akunu_arch::{ModelConfig, Pooling, WeightProvider};
 pub use akunu_audio as audio;
 pub use akunu_format::{DType, TensorInfo};
-pub use akunu_grammar::{GrammarError, Reasoning, ResponseFormat, Tool};
+pub use akunu_grammar::{
+    CallForm, Calls, GrammarError, NAME_AND_ARGUMENTS, Reasoning, ResponseFormat, Tool, WithoutCalls,
+};
 pub use akunu_plan::random;
 pub use akunu_plan::verify::{Difference, Report};
 pub use akunu_plan::{

@@ -1,3 +1,4 @@
+mod calls;
 mod common;
 mod limits;
 mod masks;

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use crate::common::{bytes_vocabulary, compile, takes, workers};
-use akunu_grammar::{GrammarError, Reasoning, ResponseFormat, Session, Tool};
+use akunu_grammar::{GrammarError, Reasoning, ResponseFormat, Session};
 use serde_json::json;
 
 fn lark(text: &str) -> ResponseFormat {
@@ -15,32 +15,15 @@ fn gbnf(text: &str) -> ResponseFormat {
 
 #[test]
 fn each_form_takes_its_answers_only() {
-    let call = ResponseFormat::Call(vec![
-        Tool {
-            name: "add".into(),
-            parameters: Some(
-                json!({ "type": "object", "properties": { "x": { "enum": [1, 2] } }, "required": ["x"], "additionalProperties": false }),
-            ),
-        },
-        Tool { name: "sub \"1\"".into(), parameters: None },
-    ]);
     let person = json!({ "type": "object", "properties": { "age": { "type": "integer" } }, "required": ["age"], "additionalProperties": false });
     let choice = ["Yes.", "No.", "é\"\\/"].map(String::from).to_vec();
     type Case<'a> = (ResponseFormat, &'a [&'a str], &'a [&'a str]);
-    let cases: [Case<'_>; 9] = [
+    let cases: [Case<'_>; 8] = [
         (ResponseFormat::Object, &["{}", " {\"a\": [1, {\n  \"b\": null}]}"], &["[]", "{\"a\"}", "{} "]),
         (
             ResponseFormat::Schema(person),
             &["{\"age\": 3}", "{\n  \"age\": 3\n}"],
             &["{\"age\": 3.5}", "{}", "{\"age\":   3}"],
-        ),
-        (
-            call,
-            &[
-                "{\"name\": \"add\", \"arguments\": {\"x\": 1}}",
-                "{\"name\":\"sub \\\"1\\\"\",\"arguments\":{\"y\": []}}",
-            ],
-            &["{\"name\": \"add\", \"arguments\": {\"x\": 3}}", "{\"name\": \"other\", \"arguments\": {}}"],
         ),
         (ResponseFormat::Regex("[a-c]+/\\d{2,3}".into()), &["abc/12", "a/123"], &["abc/1", "d/12", "a/1234"]),
         (ResponseFormat::Choice(choice), &["Yes.", "No.", "é\"\\/"], &["Yes", "Yes.No.", ""]),
@@ -142,7 +125,6 @@ fn wrong_grammars_are_refused_with_their_reason() {
         (lark("start: \"a"), "lexer error"),
         (ResponseFormat::Regex("(a".into()), "regex"),
         (ResponseFormat::Choice(Vec::new()), "no text"),
-        (ResponseFormat::Call(Vec::new()), "no tools"),
         (ResponseFormat::Schema(json!({ "type": "integer", "minimum": 2, "maximum": 1 })), "no value"),
         (ResponseFormat::Schema(json!({ "type": "elephant" })), "elephant"),
         (ResponseFormat::Schema(json!({ "$ref": "#/nowhere" })), "nowhere"),

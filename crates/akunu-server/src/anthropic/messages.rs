@@ -6,7 +6,7 @@ use crate::fields::Fields;
 use crate::job::Conversation;
 use crate::openai;
 use crate::refusal::Refusal;
-use crate::response_format::{self, RequestedFormat};
+use crate::response_format::{self, RequestedFormat, require_call};
 
 pub(super) fn conversation(fields: &Fields<'_>) -> Result<Conversation, Refusal> {
     let given =
@@ -123,30 +123,22 @@ pub(super) fn one_call(fields: &Fields<'_>) -> Result<bool, Refusal> {
     Ok(only.unwrap_or(false))
 }
 
-/// The format of the answer, or a forced tool call.
-pub(super) fn response_format(
-    fields: &Fields<'_>,
-    conversation: &Conversation,
-) -> Result<Option<RequestedFormat>, Refusal> {
-    let choice = fields.object("tool_choice")?.map(|choice| Fields::within(choice, "tool_choice."));
-    let kind = choice.and_then(|choice| choice.get("type")).and_then(Json::as_str);
-    let only = match (kind, choice) {
-        (Some("any"), _) => None,
-        (Some("tool"), Some(choice)) => {
-            let name = choice.text("name")?;
-            Some(name.ok_or_else(|| choice.refuse("name", "the name of a tool"))?)
+/// Reads `tool_choice`.
+pub(super) fn choose_tool(fields: &Fields<'_>, conversation: &mut Conversation) -> Result<(), Refusal> {
+    let Some(choice) = fields.object("tool_choice")? else { return Ok(()) };
+    let choice = Fields::within(choice, "tool_choice.");
+    match choice.get("type").and_then(Json::as_str) {
+        Some("any") => require_call(conversation, None, "tool_choice"),
+        Some("tool") => {
+            let name = choice.text("name")?.ok_or_else(|| choice.refuse("name", "the name of a tool"))?;
+            require_call(conversation, Some(name), "tool_choice")
         }
-        _ => {
-            let requested = output_format(fields)?;
-            response_format::check_one(requested.as_ref(), conversation)?;
-            return Ok(requested);
-        }
-    };
-    response_format::call(conversation, only, "tool_choice").map(Some)
+        _ => Ok(()),
+    }
 }
 
 /// The format in `output_config`, or in `output_format`, its name while the API was in beta.
-fn output_format(fields: &Fields<'_>) -> Result<Option<RequestedFormat>, Refusal> {
+pub(super) fn output_format(fields: &Fields<'_>) -> Result<Option<RequestedFormat>, Refusal> {
     let config = fields.object("output_config")?.map(|config| Fields::within(config, "output_config."));
     let format = config.map(|config| config.object("format")).transpose()?.flatten();
     let format = format.map(|format| Fields::within(format, "output_config.format."));
@@ -171,6 +163,8 @@ fn tools(fields: &Fields<'_>) -> Result<Option<Vec<Json>>, Refusal> {
     let Some(tools) = fields.list("tools")?.filter(|tools| !tools.is_empty()) else { return Ok(None) };
     let read = |(index, tool): (usize, &Json)| match (&tool["name"], &tool["input_schema"]) {
         (Json::String(name), schema @ Json::Object(_)) => {
+            openai::check_name(name, 128)
+                .map_err(|expected| refuse(format!("tools[{index}].name"), &format!("must be {expected}")))?;
             let mut function = json!({ "name": name, "parameters": schema });
             if let Some(description) = tool.get("description") {
                 function["description"] = description.clone();

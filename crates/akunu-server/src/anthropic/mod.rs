@@ -83,8 +83,9 @@ fn model<'a>(fields: &Fields<'a>) -> Result<&'a str, Refusal> {
 fn job(fields: &Fields<'_>) -> Result<Job, Refusal> {
     let max_tokens = fields.count("max_tokens", 1..=usize::MAX)?;
     let max_tokens = max_tokens.ok_or_else(|| missing("max_tokens", "give the maximum number of tokens"))?;
-    let conversation = messages::conversation(fields)?;
-    let format = messages::response_format(fields, &conversation)?;
+    let mut conversation = messages::conversation(fields)?;
+    messages::choose_tool(fields, &mut conversation)?;
+    let format = messages::output_format(fields)?;
     let mut job = Job::new(Some(model(fields)?.to_string()), Prompt::Chat(conversation));
     job.format = format;
     job.max_tokens = Some(max_tokens);

@@ -21,7 +21,6 @@ use crate::job::{Conversation, Job, Prompt};
 use crate::openai;
 use crate::protocol::Protocol;
 use crate::refusal::Refusal;
-use crate::response_format;
 use crate::stream;
 
 pub const PROTOCOL: Protocol =
@@ -122,9 +121,6 @@ fn model<'a>(fields: &Fields<'a>) -> Result<&'a str, Refusal> {
 
 fn job(fields: &Fields<'_>, model: &str, prompt: Prompt) -> Result<Job, Refusal> {
     let format = options::format(fields)?;
-    if let Prompt::Chat(conversation) = &prompt {
-        response_format::check_one(format.as_ref(), conversation)?;
-    }
     let mut job = Job { format, ..Job::new(Some(model.to_string()), prompt) };
     options::read(fields, &mut job)?;
     let top = fields.count("top_logprobs", 0..=20)?;
@@ -136,11 +132,7 @@ fn job(fields: &Fields<'_>, model: &str, prompt: Prompt) -> Result<Job, Refusal>
 fn conversation(fields: &Fields<'_>, messages: &[Json]) -> Result<Conversation, Refusal> {
     let messages = messages.iter().enumerate().map(|(index, message)| to_openai_format(index, message));
     let mut conversation = openai::conversation(&messages.collect::<Result<Vec<_>, _>>()?)?;
-    let tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
-    if tools.is_some_and(|tools| !tools.iter().all(Json::is_object)) {
-        return Err(fields.refuse("tools", "a list of objects"));
-    }
-    conversation.tools = tools.map(<[Json]>::to_vec);
+    conversation.tools = openai::tools(fields, 128)?;
     let variables = &mut conversation.variables;
     match fields.get("think") {
         None => {}

@@ -12,7 +12,7 @@ use crate::body::JsonBody;
 use crate::fields::Fields;
 use crate::job::{AnswerPiece, Conversation, Job, Output, OutputEvent, Prompt, Running, ToolCall};
 use crate::refusal::Refusal;
-use crate::response_format::{self, RequestedFormat};
+use crate::response_format::require_call;
 use crate::stream::{self, Writer};
 
 const UNSUPPORTED: &[(&str, &str)] = &[
@@ -45,16 +45,9 @@ pub(super) async fn completions(
 
 fn read(fields: &Fields<'_>) -> Result<Job, Refusal> {
     refuse_unsupported(fields, UNSUPPORTED)?;
-    let conversation = messages::conversation_of(fields)?;
-    let forced = forced_call(fields, &conversation)?;
+    let mut conversation = messages::conversation_of(fields)?;
+    choose_tool(fields, &mut conversation)?;
     let mut job = options::job(fields, Vec::new())?;
-    if let (Some(forced), Some(format)) = (&forced, &job.format) {
-        let message =
-            format!("'{}' together with '{}' is not supported: give one", forced.param, format.param);
-        return Err(Refusal::invalid(message).param(format.param).code("unsupported_parameter"));
-    }
-    job.format = forced.or(job.format);
-    response_format::check_one(job.format.as_ref(), &conversation)?;
     job.prompts = vec![Prompt::Chat(conversation)];
     job.max_tokens = max_tokens(fields)?;
     let has_logprobs = fields.flag("logprobs")?.unwrap_or(false);
@@ -82,19 +75,15 @@ fn max_tokens(fields: &Fields<'_>) -> Result<Option<usize>, Refusal> {
     }
 }
 
-/// The format that `tool_choice` requires.
-fn forced_call(fields: &Fields<'_>, conversation: &Conversation) -> Result<Option<RequestedFormat>, Refusal> {
+/// Reads `tool_choice`.
+fn choose_tool(fields: &Fields<'_>, conversation: &mut Conversation) -> Result<(), Refusal> {
     const EXPECTED: &str = "\"auto\", \"none\", \"required\" or an object that names a function";
     match fields.get("tool_choice") {
-        None => Ok(None),
-        Some(choice) if choice == "auto" || choice == "none" => Ok(None),
-        Some(choice) if choice == "required" => {
-            response_format::call(conversation, None, "tool_choice").map(Some)
-        }
+        None => Ok(()),
+        Some(choice) if choice == "auto" || choice == "none" => Ok(()),
+        Some(choice) if choice == "required" => require_call(conversation, None, "tool_choice"),
         Some(choice) => match (choice["type"].as_str(), choice["function"]["name"].as_str()) {
-            (Some("function"), Some(name)) => {
-                response_format::call(conversation, Some(name), "tool_choice").map(Some)
-            }
+            (Some("function"), Some(name)) => require_call(conversation, Some(name), "tool_choice"),
             _ => Err(fields.refuse("tool_choice", EXPECTED)),
         },
     }

@@ -27,7 +27,7 @@ use crate::models::{Facts, ModelSpec};
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
 use crate::stream;
-pub(crate) use messages::{conversation, conversation_of};
+pub(crate) use messages::{check_name, conversation, conversation_of, tools};
 use options::StreamOptions;
 
 pub const PROTOCOL: Protocol = Protocol { routes, owns: |_| true, error, needs_json_type: true };

@@ -155,9 +155,9 @@ fn ollama_messages_have_tool_calls() {
 #[test]
 fn anthropic_messages_have_tool_use_blocks() {
     let (_folder, server) = serve();
-    let tool = json!({ "name": "clock", "input_schema": { "type": "object" } });
+    let tools = ["clock", "add"].map(|name| json!({ "name": name, "input_schema": { "type": "object" } }));
     let request = |more: Json| {
-        let mut body = body(json!({ "tools": [tool] }));
+        let mut body = body(json!({ "tools": tools }));
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };

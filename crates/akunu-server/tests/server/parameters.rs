@@ -246,7 +246,13 @@ fn a_conversation_with_tools_reaches_the_template() {
     let body =
         json!({ "messages": messages, "tools": [{ "type": "function", "function": { "name": "clock" } }] });
     let prompt = server.ok("/apply-template", &body)["prompt"].as_str().unwrap().to_string();
-    for part in ["<|im_start|>system\nBe\nbrief.<|im_end|>", "<|im_start|>tool\nnoon<|im_end|>"] {
+    // The template has no tools, so they are text.
+    for part in [
+        "<|im_start|>system\nBe\nbrief.\n\nYou may call these tools",
+        "\n{\"name\":\"clock\"}\n",
+        "<|im_start|>assistant\n<tool_call>{\"name\":\"clock\",\"arguments\":{}}</tool_call><|im_end|>",
+        "<|im_start|>user\n<tool_response>\nnoon\n</tool_response><|im_end|>",
+    ] {
         assert!(prompt.contains(part), "{prompt}");
     }
     let mut body = body;

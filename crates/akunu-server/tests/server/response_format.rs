@@ -85,10 +85,18 @@ fn a_tool_call_can_be_required() {
         asked
     };
     let named = |name: &str| json!({ "type": "function", "function": { "name": name } });
-    for (choice, names) in
-        [(json!("required"), &["clock", "add"][..]), (named("clock"), &["clock"]), (named("add"), &["add"])]
-    {
-        let whole = server.ok(CHAT, &ask(choice.clone(), json!({})));
+    let single = json!({ "parallel_tool_calls": false });
+    for (choice, more, names) in [
+        (json!("required"), single.clone(), &["clock", "add"][..]),
+        (named("clock"), json!({}), &["clock"]),
+        (named("add"), json!({}), &["add"]),
+        (
+            json!("required"),
+            json!({ "parallel_tool_calls": false, "response_format": { "type": "json_object" } }),
+            &["clock", "add"],
+        ),
+    ] {
+        let whole = server.ok(CHAT, &ask(choice.clone(), more.clone()));
         let choice_made = &whole["choices"][0];
         let message = &choice_made["message"];
         let calls = message["tool_calls"].as_array().unwrap_or_else(|| panic!("{whole}"));
@@ -107,7 +115,9 @@ fn a_tool_call_can_be_required() {
         if let Some(description) = Description::open() {
             description.assert("CreateChatCompletionResponse", &whole);
         }
-        let events = server.post(CHAT, &ask(choice, json!({ "stream": true }))).events();
+        let mut asked = ask(choice, more);
+        asked["stream"] = true.into();
+        let events = server.post(CHAT, &asked).events();
         let chunks = events.iter().filter_map(|event| serde_json::from_str::<Json>(event).ok());
         let streamed: Vec<Json> = chunks
             .filter_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].as_array().cloned())
@@ -115,6 +125,11 @@ fn a_tool_call_can_be_required() {
             .collect();
         assert_eq!((streamed.len(), &streamed[0]["function"]), (1, &calls[0]["function"]));
     }
+    // Several calls may follow each other.
+    let several =
+        server.ok(CHAT, &ask(json!("required"), json!({ "temperature": 1, "seed": 3, "max_tokens": 400 })));
+    let calls = several["choices"][0]["message"]["tool_calls"].as_array().unwrap();
+    assert!(calls.iter().all(|call| ["clock", "add"].map(Json::from).contains(&call["function"]["name"])));
     // A call that is cut off is text.
     let cut = server.ok(CHAT, &ask(json!("required"), json!({ "max_tokens": 3 })));
     assert_eq!(
@@ -123,7 +138,10 @@ fn a_tool_call_can_be_required() {
     );
 
     let tool = json!({ "name": "clock", "input_schema": tools()[0]["function"]["parameters"] });
-    for choice in [json!({ "type": "any" }), json!({ "type": "tool", "name": "clock" })] {
+    for choice in [
+        json!({ "type": "any", "disable_parallel_tool_use": true }),
+        json!({ "type": "tool", "name": "clock" }),
+    ] {
         let message = server.ok("/v1/messages", &body(json!({ "tools": [tool], "tool_choice": choice })));
         let block = &message["content"][0];
         assert_eq!(
@@ -214,6 +232,26 @@ fn refused(server: &Served, path: &str, more: Json) -> Json {
     answer.json()["error"].clone()
 }
 
+fn strict_tool(schema: Json) -> Json {
+    json!({ "tools": [{ "type": "function", "function": { "name": "a", "strict": true, "parameters": schema } }] })
+}
+
+#[test]
+fn an_answer_is_a_call_or_has_the_format() {
+    let server = serve();
+    for seed in 0..4 {
+        let more = json!({ "tools": tools(), "temperature": 1.5, "seed": seed, "max_tokens": 300, "parallel_tool_calls": false });
+        let mut asked = body(format(&fox()));
+        asked.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let answer = server.ok(CHAT, &asked);
+        let message = &answer["choices"][0]["message"];
+        match message["tool_calls"].as_array() {
+            Some(calls) => assert_eq!((calls.len(), &message["content"]), (1, &Json::Null)),
+            None => assert_fox(message["content"].as_str().unwrap()),
+        }
+    }
+}
+
 #[test]
 fn unsupported_formats_are_400() {
     let server = serve();
@@ -242,14 +280,26 @@ fn unsupported_formats_are_400() {
             "sub",
         ),
         (
-            json!({ "response_format": { "type": "json_object" }, "tools": tools() }),
-            "response_format",
-            "tools",
+            json!({ "tools": [{ "type": "function", "function": { "name": "a b" } }] }),
+            "tools[0].function.name",
+            "letters",
         ),
         (
-            json!({ "response_format": { "type": "json_object" }, "tools": tools(), "tool_choice": "required" }),
-            "response_format",
-            "tool_choice",
+            json!({ "tools": [{ "type": "function", "function": { "name": "a".repeat(65) } }] }),
+            "tools[0].function.name",
+            "64",
+        ),
+        (json!({ "tools": [{ "type": "function", "function": {} }] }), "tools[0].function.name", "letters"),
+        (json!({ "tools": [{ "type": "custom", "custom": { "name": "a" } }] }), "tools[0].type", "function"),
+        (
+            json!({ "tools": [{ "type": "function", "function": { "name": "a", "parameters": 3 } }] }),
+            "tools[0].function.parameters",
+            "Schema",
+        ),
+        (
+            strict_tool(json!({ "type": "object", "properties": { "a": { "$ref": "#/nowhere" } } })),
+            "tools",
+            "nowhere",
         ),
         (json!({ "guided_regex": "a", "grammar": "root ::= \"a\"" }), "grammar", "guided_regex"),
         (json!({ "guided_json": 3 }), "guided_json", "JSON Schema"),

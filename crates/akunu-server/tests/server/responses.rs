@@ -366,7 +366,6 @@ fn errors_name_the_parameter() {
         (json!({ "text": { "format": { "type": "xml" } } }), "text.format.type"),
         (json!({ "text": { "format": { "type": "json_schema", "schema": {} } } }), "text.format.name"),
         (json!({ "text": { "format": { "type": "json_schema", "name": "a" } } }), "text.format.schema"),
-        (json!({ "text": { "format": { "type": "json_object" } }, "tools": [tool("f")] }), "text.format"),
         (json!({ "text": { "format": { "type": "json_object" } }, "grammar": "root ::= \"a\"" }), "grammar"),
         (json!({ "tools": [{ "type": "web_search" }] }), "tools[0].type"),
         (json!({ "tools": [{ "name": "f" }] }), "tools[0].type"),

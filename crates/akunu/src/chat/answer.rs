@@ -11,16 +11,30 @@ use super::conversation::{call_id, message};
 use super::{Call, CallReader, ChatFormat, Kind, OnPart, Part, Segment, Splitter};
 use crate::constraint::Constraints;
 use crate::{Error, GenerateOptions, ResponseFormat};
+use akunu_grammar::{Calls, Tool, WithoutCalls};
 
 /// Options of an answer.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerOptions {
     /// Tools that the model may call, in the form of the OpenAI API.
     pub tools: Option<Vec<Json>>,
-    /// The format that the answer must have. With [`ResponseFormat::Call`] the whole answer is one call.
+    pub tool_choice: ToolChoice,
+    /// The format that an answer without calls must have.
     pub format: Option<ResponseFormat>,
     /// The answer ends after its first tool call.
     pub one_call: bool,
+}
+
+/// Whether the model must call a tool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// The model decides.
+    #[default]
+    Auto,
+    /// One or more.
+    Required,
+    /// This one, once.
+    Named(String),
 }
 
 impl ChatFormat {
@@ -34,35 +48,54 @@ impl ChatFormat {
         options: &mut GenerateOptions,
     ) -> Result<AnswerReader, Error> {
         self.extend(options);
-        let is_call = matches!(answer.format, Some(ResponseFormat::Call(_)));
-        let calls = match &answer.tools {
-            _ if is_call => Calls::Whole(String::new()),
-            Some(tools) => self.call_reader(tools.clone(), options).map_or(Calls::None, Calls::Among),
-            None => Calls::None,
-        };
-        if let Some(format) = &answer.format {
-            options.constraint =
-                Some(constraints.get(format, self.preamble(prompt).as_ref(), options.cancel.as_deref())?);
+        let reader = answer.tools.clone().map(|tools| self.call_reader(tools, options));
+        let calls = self.held_calls(answer);
+        let format = calls.map(ResponseFormat::Calls).or_else(|| answer.format.clone());
+        if let Some(format) = format {
+            let before = self.preamble(prompt, answer.tools.is_some());
+            let get =
+                |format: &ResponseFormat| constraints.get(format, before.as_ref(), options.cancel.as_deref());
+            options.constraint = Some(match get(&format) {
+                Err(Error::Grammar(error)) if error.is_of_size() => match relaxed(format) {
+                    Some(format) => get(&format)?,
+                    None => return Err(error.into()),
+                },
+                constraint => constraint?,
+            });
         }
         Ok(AnswerReader {
             splitter: Some(self.splitter(prompt)),
-            calls,
+            calls: reader,
             one_call: answer.one_call,
             ..AnswerReader::default()
         })
     }
+
+    /// The calls that the answer may have.
+    fn held_calls(&self, answer: &AnswerOptions) -> Option<Calls> {
+        let tools = answer.tools.as_deref()?.iter().filter_map(Tool::from_openai);
+        let is_chosen = |tool: &Tool| match &answer.tool_choice {
+            ToolChoice::Named(name) => tool.name == *name,
+            ToolChoice::Auto | ToolChoice::Required => true,
+        };
+        let without = match (&answer.tool_choice, &answer.format) {
+            (ToolChoice::Auto, None) => WithoutCalls::Text,
+            (ToolChoice::Auto, Some(format)) => WithoutCalls::Format(Box::new(format.clone())),
+            _ => WithoutCalls::Refused,
+        };
+        let is_single = answer.one_call || matches!(answer.tool_choice, ToolChoice::Named(_));
+        let tools: Vec<Tool> = tools.filter(is_chosen).collect();
+        if tools.is_empty() && answer.tool_choice == ToolChoice::Auto {
+            return None;
+        }
+        Some(Calls { form: self.marks().form, tools, is_single, without })
+    }
 }
 
-/// Where an answer may have tool calls.
-#[derive(Clone, Debug, Default)]
-enum Calls {
-    /// Nowhere: all is text.
-    #[default]
-    None,
-    /// In the text, in the format of the model.
-    Among(CallReader),
-    /// The whole answer is one call, of which this is the text so far.
-    Whole(String),
+/// The same calls with any object as the arguments of tools that are not strict; `None`: nothing changes.
+fn relaxed(format: ResponseFormat) -> Option<ResponseFormat> {
+    let ResponseFormat::Calls(mut calls) = format else { return None };
+    calls.relax().then_some(ResponseFormat::Calls(calls))
 }
 
 /// The addition of a piece of generated text to an answer. White space next to reasoning tags is removed.
@@ -110,7 +143,8 @@ impl Draft {
 pub struct AnswerReader {
     /// `None`: the text has no reasoning.
     splitter: Option<Splitter>,
-    calls: Calls,
+    /// In the format of the model, if tools may be called.
+    calls: Option<CallReader>,
     one_call: bool,
     reasoning_tokens: usize,
     /// There was a reasoning tag, so white space before the answer belongs to the template.
@@ -162,14 +196,8 @@ impl AnswerReader {
             let _ = splitter.finish(&mut |part| self.part(part, &mut delta, on_part));
             self.splitter = Some(splitter);
         }
-        match std::mem::take(&mut self.calls) {
-            Calls::None => {}
-            Calls::Among(mut calls) => calls.finish(&mut |segment| self.segment(segment, &mut delta)),
-            Calls::Whole(text) => match serde_json::from_str(&text).ok().and_then(call_of) {
-                Some(call) => self.segment(Segment::Call(call), &mut delta),
-                // The call was cut off.
-                None => self.segment(Segment::Text(&text), &mut delta),
-            },
+        if let Some(mut calls) = self.calls.take() {
+            calls.finish(&mut |segment| self.segment(segment, &mut delta));
         }
         delta
     }
@@ -204,15 +232,11 @@ impl AnswerReader {
                 let space = &part.text[..part.text.len() - text.len()];
                 self.draft.answer.push_str(space);
                 self.has_answered |= !text.is_empty();
-                match std::mem::take(&mut self.calls) {
-                    Calls::None => self.segment(Segment::Text(text), delta),
-                    Calls::Among(mut calls) => {
+                match self.calls.take() {
+                    None => self.segment(Segment::Text(text), delta),
+                    Some(mut calls) => {
                         calls.push(text, &mut |segment| self.segment(segment, delta));
-                        self.calls = Calls::Among(calls);
-                    }
-                    Calls::Whole(mut whole) => {
-                        whole.push_str(text);
-                        self.calls = Calls::Whole(whole);
+                        self.calls = Some(calls);
                     }
                 }
             }
@@ -233,12 +257,6 @@ impl AnswerReader {
             }
         }
     }
-}
-
-/// Reads `{"name": …, "arguments": {…}}`.
-fn call_of(mut whole: Json) -> Option<Call> {
-    let arguments = whole.get_mut("arguments")?.as_object_mut().map(std::mem::take)?;
-    Some(Call { name: whole["name"].as_str()?.to_string(), arguments })
 }
 
 #[cfg(test)]
@@ -267,14 +285,14 @@ mod tests {
         (all, shown, reader)
     }
 
-    fn thinker(calls: Calls, one_call: bool) -> AnswerReader {
+    fn thinker(calls: Option<CallReader>, one_call: bool) -> AnswerReader {
         let splitter = Some(Splitter::new(Tags::of_template(""), false));
         AnswerReader { splitter, calls, one_call, ..AnswerReader::default() }
     }
 
-    fn caller() -> Calls {
+    fn caller() -> Option<CallReader> {
         let marks = CallMarks::of_template("<tool_call>").unwrap();
-        Calls::Among(CallReader::new(marks, Vec::new()))
+        Some(CallReader::new(marks, Vec::new()))
     }
 
     const CALL: &str = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
@@ -282,7 +300,7 @@ mod tests {
     #[test]
     fn white_space_at_tags_is_not_part_of_the_answer() {
         let pieces = ["<think>\nHm", ".\n</thi", "nk>\n\nYes."];
-        let (all, shown, reader) = read(thinker(Calls::None, false), &pieces);
+        let (all, shown, reader) = read(thinker(None, false), &pieces);
         assert_eq!((all.reasoning.as_str(), all.answer.as_str()), ("Hm.\n", "Yes."));
         assert_eq!(shown, pieces.concat());
         let draft = reader.draft();
@@ -301,15 +319,6 @@ mod tests {
             assert_eq!(reader.is_complete(), one_call);
             assert_eq!(reader.draft().message("")["tool_calls"].as_array().unwrap().len(), calls);
         }
-    }
-
-    #[test]
-    fn an_answer_that_is_a_call_is_text_if_cut_off() {
-        let whole = || thinker(Calls::Whole(String::new()), false);
-        let (all, ..) = read(whole(), &["{\"name\": \"f\", ", "\"arguments\": {\"a\": 1}}"]);
-        assert_eq!((all.calls.len(), all.answer.as_str()), (1, ""));
-        let (all, ..) = read(whole(), &["{\"name\": \"f\", "]);
-        assert_eq!((all.calls.len(), all.answer.as_str()), (0, "{\"name\": \"f\", "));
     }
 
     #[test]

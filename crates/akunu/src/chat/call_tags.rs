@@ -1,35 +1,41 @@
 //! Tool calls with each argument between tags.
 
+use akunu_grammar::CallTags;
 use serde_json::{Map, Value as Json};
 
 use super::calls::Call;
 
-/// The tags of such a call.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct CallTags {
-    pub(super) name: &'static str,
-    pub(super) key: [&'static str; 2],
-    pub(super) value: [&'static str; 2],
-    pub(super) end: &'static str,
+/// Parses a call without what ends it; `before` precedes the tool's name. The schemas of `tools` say which arguments are
+/// strings, if the tags do not.
+pub(super) fn read(tags: &CallTags, before: &str, text: &str, tools: &[Json]) -> Option<Call> {
+    let text = text.trim_start().strip_prefix(before)?;
+    let (name, mut rest) = text.split_at(text.find(['<', '>', '\n', '"']).unwrap_or(text.len()));
+    let name = name.trim();
+    let tool = tools.iter().find(|tool| name_of(tool) == Some(name));
+    let mut arguments = Map::new();
+    while let Some((key, kind, behind)) = next_key(tags, rest) {
+        let (value, behind) = between(behind, tags.value)?;
+        let is_text = kind.unwrap_or_else(|| {
+            tool.is_some_and(|tool| tool["function"]["parameters"]["properties"][key]["type"] == "string")
+        });
+        arguments.insert(key.to_string(), argument(value, is_text));
+        rest = behind;
+    }
+    let is_name = !name.is_empty() && !name.contains(char::is_whitespace);
+    is_name.then(|| Call { name: name.to_string(), arguments })
 }
 
-impl CallTags {
-    /// Parses the text before `end`. The schemas of `tools` say which arguments are strings.
-    pub(super) fn read(&self, text: &str, tools: &[Json]) -> Option<Call> {
-        let text = text.trim_start().strip_prefix(self.name)?;
-        let (name, mut rest) = text.split_at(text.find(['<', '>', '\n']).unwrap_or(text.len()));
-        let name = name.trim();
-        let tool = tools.iter().find(|tool| name_of(tool) == Some(name));
-        let mut arguments = Map::new();
-        while let Some((key, behind)) = between(rest, self.key) {
-            let (value, behind) = between(behind, self.value)?;
-            let kind =
-                tool.map_or(&Json::Null, |tool| &tool["function"]["parameters"]["properties"][key]["type"]);
-            arguments.insert(key.to_string(), argument(value, kind));
-            rest = behind;
-        }
-        let is_name = !name.is_empty() && !name.contains(char::is_whitespace);
-        is_name.then(|| Call { name: name.to_string(), arguments })
+/// The first key, whether its value is a string if the tags say so, and what follows them.
+fn next_key<'t>(tags: &CallTags, text: &'t str) -> Option<(&'t str, Option<bool>, &'t str)> {
+    let Some([of_text, of_other]) = tags.kinds else {
+        return between(text, tags.key).map(|(key, behind)| (key, None, behind));
+    };
+    let (_, text) = text.split_once(tags.key[0])?;
+    let (key, _) = text.split_once('"')?;
+    let behind = &text[key.len()..];
+    match behind.strip_prefix(of_text) {
+        Some(behind) => Some((key, Some(true), behind)),
+        None => Some((key, Some(false), behind.strip_prefix(of_other)?)),
     }
 }
 
@@ -44,11 +50,11 @@ fn between<'t>(text: &'t str, [open, close]: [&str; 2]) -> Option<(&'t str, &'t 
 }
 
 /// Parses an argument. Templates put values on separate lines, and write values other than strings as JSON or as in Python.
-fn argument(written: &str, kind: &Json) -> Json {
+fn argument(written: &str, is_text: bool) -> Json {
     let text = written.strip_prefix('\n').unwrap_or(written);
     let text = text.strip_suffix('\n').unwrap_or(text);
     match text.trim() {
-        _ if kind == "string" => text.into(),
+        _ if is_text => text.into(),
         "True" => true.into(),
         "False" => false.into(),
         "None" => Json::Null,
@@ -61,37 +67,32 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const TAGS: CallTags = CallTags {
-        name: "<function=",
-        key: ["<parameter=", ">"],
-        value: ["", "</parameter>"],
-        end: "</function>",
-    };
+    const TAGS: CallTags = CallTags { key: ["<parameter=", ">"], value: ["", "</parameter>"], kinds: None };
 
-    fn read(text: &str) -> Option<Json> {
+    fn read_f(text: &str) -> Option<Json> {
         let properties = json!({ "text": { "type": "string" }, "list": { "type": "array" }, "flag": { "type": "boolean" } });
         let tools = [json!({ "function": { "name": "f", "parameters": { "properties": properties } } })];
-        TAGS.read(text, &tools).map(|call| json!([call.name, call.arguments]))
+        read(&TAGS, "<function=", text, &tools).map(|call| json!([call.name, call.arguments]))
     }
 
     #[test]
     fn string_arguments_are_not_parsed() {
         let text =
             "\n<function=f>\n<parameter=text>\n 3 <b>\n\n</parameter>\n<parameter=list>\n[1]\n</parameter>";
-        assert_eq!(read(text), Some(json!(["f", { "text": " 3 <b>\n", "list": [1] }])));
+        assert_eq!(read_f(text), Some(json!(["f", { "text": " 3 <b>\n", "list": [1] }])));
         assert_eq!(
-            read("<function=f><parameter=flag>False</parameter>"),
+            read_f("<function=f><parameter=flag>False</parameter>"),
             Some(json!(["f", { "flag": false }]))
         );
-        assert_eq!(read("<function=g><parameter=x>1</parameter>"), Some(json!(["g", { "x": 1 }])));
-        assert_eq!(read("<function=g><parameter=x>a b</parameter>"), Some(json!(["g", { "x": "a b" }])));
-        assert_eq!(read("<function=f>\n"), Some(json!(["f", {}])));
+        assert_eq!(read_f("<function=g><parameter=x>1</parameter>"), Some(json!(["g", { "x": 1 }])));
+        assert_eq!(read_f("<function=g><parameter=x>a b</parameter>"), Some(json!(["g", { "x": "a b" }])));
+        assert_eq!(read_f("<function=f>\n"), Some(json!(["f", {}])));
     }
 
     #[test]
     fn invalid_calls_are_not_parsed() {
         for text in ["", "f", "<function=>", "<function=two words>", "<function=f><parameter=a>never ends"] {
-            assert_eq!(read(text), None, "{text}");
+            assert_eq!(read_f(text), None, "{text}");
         }
     }
 }

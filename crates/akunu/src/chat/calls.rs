@@ -2,144 +2,9 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::call_tags::{CallTags, name_of};
+use super::call_tags::{self, name_of};
+use super::families::CallMarks;
 use super::reasoning::overlap;
-
-/// The format of tool calls of a family of models.
-#[derive(Debug, PartialEq, Eq)]
-pub struct CallMarks {
-    /// Precedes calls.
-    open: &'static str,
-    /// May follow calls.
-    close: &'static str,
-    /// What ends a name before its arguments, if only the arguments are JSON.
-    between: &'static [&'static str],
-    /// What may precede a name there.
-    prefix: &'static str,
-    /// What may follow arguments before `close`.
-    fence: &'static str,
-    /// What is around all calls of an answer.
-    section: [&'static str; 2],
-    /// The tags of calls that are not JSON.
-    tags: Option<CallTags>,
-    /// Calls may start an answer without a mark.
-    bare: bool,
-    /// Identifies templates of the family.
-    sign: &'static str,
-}
-
-const DEFAULT: CallMarks = CallMarks {
-    open: "",
-    close: "",
-    between: &[],
-    prefix: "",
-    fence: "",
-    section: [""; 2],
-    tags: None,
-    bare: false,
-    sign: "",
-};
-
-/// The first family whose sign is in a template applies.
-const FAMILIES: [CallMarks; 13] = [
-    // GLM.
-    CallMarks {
-        open: "<tool_call>",
-        close: "</tool_call>",
-        tags: Some(CallTags {
-            name: "",
-            key: ["<arg_key>", "</arg_key>"],
-            value: ["<arg_value>", "</arg_value>"],
-            end: "</tool_call>",
-        }),
-        sign: "<arg_key>",
-        ..DEFAULT
-    },
-    // Seed.
-    CallMarks {
-        open: "<seed:tool_call>",
-        close: "</seed:tool_call>",
-        tags: Some(FUNCTION),
-        sign: "<seed:tool_call>",
-        ..DEFAULT
-    },
-    // Qwen3-Coder, Qwen 3.5, Nemotron 3, Step.
-    CallMarks {
-        open: "<tool_call>",
-        close: "</tool_call>",
-        tags: Some(FUNCTION),
-        sign: "<parameter=",
-        ..DEFAULT
-    },
-    // Apriel.
-    CallMarks { open: "<tool_calls>", close: "</tool_calls>", sign: "<tool_calls>", ..DEFAULT },
-    // Hermes, Qwen.
-    CallMarks { open: "<tool_call>", close: "</tool_call>", sign: "<tool_call>", ..DEFAULT },
-    // Mistral: a list of calls, or since 2025 a name and its arguments for each mark.
-    CallMarks { open: "[TOOL_CALLS]", between: &["[CALL_ID]", "[ARGS]"], sign: "[TOOL_CALLS]", ..DEFAULT },
-    // Granite, Phi.
-    CallMarks { open: "<|tool_call|>", close: "<|/tool_call|>", sign: "<|tool_call|>", ..DEFAULT },
-    // GigaChat.
-    CallMarks { open: "<|function_call|>", sign: "<|function_call|>", ..DEFAULT },
-    // Command R.
-    CallMarks { open: "<|START_ACTION|>", close: "<|END_ACTION|>", sign: "<|START_ACTION|>", ..DEFAULT },
-    // gpt-oss: the header of a message has the name, and the type of the arguments.
-    CallMarks {
-        open: "to=functions.",
-        close: "<|call|>",
-        between: &[" ", "<|channel|>", "<|constrain|>", "<|message|>"],
-        sign: "<|call|>",
-        ..DEFAULT
-    },
-    // DeepSeek V3, R1 and V3.1; the former have the type of a call before its name, and arguments in a block of code.
-    CallMarks {
-        open: "<｜tool▁call▁begin｜>",
-        close: "<｜tool▁call▁end｜>",
-        between: &["<｜tool▁sep｜>", "```json", "\n"],
-        prefix: "function<｜tool▁sep｜>",
-        fence: "```",
-        section: ["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
-        sign: "<｜tool▁call▁begin｜>",
-        ..DEFAULT
-    },
-    // Kimi K2: names with the number of the call.
-    CallMarks {
-        open: "<|tool_call_begin|>",
-        close: "<|tool_call_end|>",
-        between: &[":", "<|tool_call_argument_begin|>"],
-        prefix: "functions.",
-        section: ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
-        sign: "<|tool_call_begin|>",
-        ..DEFAULT
-    },
-    // Llama 3.
-    CallMarks {
-        open: "<|python_tag|>",
-        bare: true,
-        sign: "\"name\": function name, \"parameters\"",
-        ..DEFAULT
-    },
-];
-
-const FUNCTION: CallTags = CallTags {
-    name: "<function=",
-    key: ["<parameter=", ">"],
-    value: ["", "</parameter>"],
-    end: "</function>",
-};
-
-impl CallMarks {
-    /// The marks for a template's models; `None` if their format is unknown.
-    pub fn of_template(source: &str) -> Option<&'static CallMarks> {
-        FAMILIES.iter().find(|marks| source.contains(marks.sign))
-    }
-
-    /// Whether the text is one of the marks.
-    pub(crate) fn contain(&self, text: &str) -> bool {
-        let of_calls = text == self.open || text == self.close || self.between.contains(&text);
-        !text.is_empty() && (of_calls || self.section.contains(&text))
-    }
-}
 
 /// A tool call.
 #[derive(Clone, Debug, PartialEq)]
@@ -190,10 +55,8 @@ enum State {
         mark: usize,
         from: usize,
     },
-    /// After a call.
+    /// After a call, or a mark that ends calls.
     After,
-    /// After the mark that closes a call, where the mark that ends all calls may follow.
-    Closed,
 }
 
 /// Maximum bytes between a mark and the arguments, for a name and an id, and between two calls without marks.
@@ -204,7 +67,7 @@ const LONGEST_PIECE: usize = 256;
 
 impl CallReader {
     pub fn new(marks: &'static CallMarks, tools: Vec<Json>) -> CallReader {
-        let state = if marks.bare { State::Start } else { State::Text };
+        let state = if marks.form.is_bare { State::Start } else { State::Text };
         CallReader { marks, tools, state, held: String::new(), space_end: 0 }
     }
 
@@ -242,11 +105,11 @@ impl CallReader {
             }
             State::Text => {
                 let start = self.skip_space(0);
-                if let Some(at) = self.held[start..].find(self.marks.open).map(|at| start + at) {
+                if let Some(at) = self.held[start..].find(self.marks.open()).map(|at| start + at) {
                     let before = self.held[..self.section_before(at).unwrap_or(at)].trim_end();
                     let text = if at > start { before.len() } else { 0 };
                     self.say(text, on_segment);
-                    self.enter(State::Marked { mark: at - text + self.marks.open.len() });
+                    self.enter(State::Marked { mark: at - text + self.marks.open().len() });
                 } else {
                     let certain = self.held.len() - self.begun();
                     if certain > start {
@@ -271,15 +134,17 @@ impl CallReader {
                 }
             }
             State::Tags { mark, from } => {
-                let Some(tags) = &self.marks.tags else { return false };
-                let Some(at) = self.held[from..].find(tags.end).map(|at| from + at) else {
-                    let from = self.held.len() - overlap(&self.held, tags.end);
+                let (Some(tags), [before, end]) = (self.marks.tags(), self.marks.around_tags()) else {
+                    return false;
+                };
+                let Some(at) = self.held[from..].find(end).map(|at| from + at) else {
+                    let from = self.held.len() - overlap(&self.held, end);
                     self.state = State::Tags { mark, from };
                     return false;
                 };
-                match tags.read(&self.held[mark..at], &self.tools) {
+                match call_tags::read(&tags, before, &self.held[mark..at], &self.tools) {
                     Some(call) => {
-                        self.drop_held(at + tags.end.len());
+                        self.drop_held(at + end.len());
                         self.enter(State::After);
                         on_segment(Segment::Call(call));
                     }
@@ -287,26 +152,14 @@ impl CallReader {
                 }
             }
             State::After => return self.after(),
-            State::Closed => {
-                let end = self.marks.section[1];
-                let space = self.skip_space(0);
-                let rest = &self.held[space..];
-                if end.starts_with(rest) && end != rest {
-                    return false;
-                }
-                if rest.starts_with(end) {
-                    self.drop_held(space + end.len());
-                }
-                self.enter(State::After);
-            }
         }
         true
     }
 
     /// How much of the end of what is held may be the beginning of marks before a call.
     fn begun(&self) -> usize {
-        let (held, section) = (self.held.as_str(), self.marks.section[0]);
-        let open = overlap(held, self.marks.open);
+        let (held, section) = (self.held.as_str(), self.marks.form.section[0]);
+        let open = overlap(held, self.marks.open());
         match self.section_before(held.len() - open) {
             _ if section.is_empty() => open,
             Some(at) => held.len() - at,
@@ -316,7 +169,7 @@ impl CallReader {
 
     /// Where the mark before all calls begins, if what is held has it before `end`, and little white space behind it.
     fn section_before(&self, end: usize) -> Option<usize> {
-        let section = self.marks.section[0];
+        let section = self.marks.form.section[0];
         let near = self.held.ceil_char_boundary(end.saturating_sub(section.len() + LONGEST_HEADER)).min(end);
         let before = self.held[near..end].trim_end().strip_suffix(section)?;
         (!section.is_empty()).then_some(near + before.len())
@@ -330,8 +183,8 @@ impl CallReader {
         if rest.is_empty() {
             return false;
         }
-        if let Some(tags) = self.marks.tags.as_ref().filter(|_| !is_json) {
-            match tags.name {
+        if self.marks.tags().is_some() && !is_json {
+            match self.marks.around_tags()[0] {
                 name if rest.starts_with(name) => self.enter(State::Tags { mark, from: start }),
                 name if name.starts_with(rest) => return false,
                 _ => self.give_up(mark, on_segment),
@@ -354,7 +207,8 @@ impl CallReader {
 
     /// After a call there may be a closing mark, or another call.
     fn after(&mut self) -> bool {
-        let CallMarks { close, bare, fence, section, .. } = *self.marks;
+        let (fence, bare) = (self.marks.fence, self.marks.form.is_bare);
+        let ends = [self.marks.close(), self.marks.form.section[1]].into_iter().filter(|end| !end.is_empty());
         let mut space = self.skip_space(0);
         let fenced = &self.held[space..];
         if !fence.is_empty() && fence.starts_with(fenced) && fence != fenced {
@@ -369,14 +223,12 @@ impl CallReader {
         let next = rest.trim_start_matches(|c: char| bare && (c == ';' || c.is_whitespace()));
         let between = rest.len() - next.len();
         let may_go_on = next.is_empty() && between <= LONGEST_HEADER;
-        if may_go_on || (close.starts_with(rest) && close != rest) {
+        if may_go_on || ends.clone().any(|end| end.starts_with(rest) && end != rest) {
             return false;
         }
-        if !close.is_empty() && rest.starts_with(close) {
-            self.drop_held(space + close.len());
-            if !section[1].is_empty() {
-                self.enter(State::Closed);
-            }
+        if let Some(end) = ends.clone().find(|end| rest.starts_with(*end)) {
+            self.drop_held(space + end.len());
+            self.enter(State::After);
         } else if bare && next.starts_with('{') {
             self.enter(State::Marked { mark: space + between });
         } else {
@@ -426,7 +278,7 @@ impl CallReader {
             Json::Array(list) if header.is_empty() => list.into_iter().map(call).collect::<Option<_>>()?,
             json => vec![call(json)?],
         };
-        let is_marked = self.held[..mark].ends_with(self.marks.open);
+        let is_marked = self.held[..mark].ends_with(self.marks.open());
         let is_known =
             |call: &Call| is_marked || self.tools.iter().any(|tool| name_of(tool) == Some(&call.name));
         (!calls.is_empty() && calls.iter().all(is_known)).then_some(calls)
@@ -657,7 +509,7 @@ mod tests {
 
     #[test]
     fn templates_identify_the_format_of_calls() {
-        let open = |source| CallMarks::of_template(source).map(|marks| marks.open);
+        let open = |source| CallMarks::of_template(source).map(CallMarks::open);
         assert_eq!(open("{{ messages }}"), None);
         assert_eq!(open("a <|tool_call|> b"), Some("<|tool_call|>"));
         assert_eq!(

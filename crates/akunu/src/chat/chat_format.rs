@@ -1,5 +1,6 @@
 //! The chat format of a model: its template, and the tags of its answers.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use akunu_grammar::Reasoning;
@@ -8,7 +9,8 @@ use akunu_tokenizer::{EncodeOptions, Tokenizer};
 use serde_json::{Map, Value as Json};
 
 use super::conversation::message;
-use super::{CallMarks, CallReader, Splitter, Tags};
+use super::families::GENERIC;
+use super::{CallMarks, CallReader, Splitter, Tags, generic_tools};
 use crate::constraint::Preamble;
 use crate::{Error, GenerateOptions, Model};
 
@@ -92,26 +94,35 @@ impl ChatFormat {
         options.visible_ids.extend(&self.visible);
     }
 
-    /// A reader for calls of these tools; makes their marks visible. `None`: the model's format is unknown.
-    pub(super) fn call_reader(&self, tools: Vec<Json>, options: &mut GenerateOptions) -> Option<CallReader> {
-        let marks = self.marks?;
+    /// A reader for calls of these tools; makes their marks visible.
+    pub(super) fn call_reader(&self, tools: Vec<Json>, options: &mut GenerateOptions) -> CallReader {
         options.visible_ids.extend(&self.marking);
-        Some(CallReader::new(marks, tools))
+        CallReader::new(self.marks(), tools)
     }
 
-    /// The reasoning that may precede an answer, if the template supports reasoning.
-    pub(super) fn preamble(&self, prompt: &str) -> Option<Preamble> {
+    /// The model's format of tool calls, or the generic one.
+    pub(super) fn marks(&self) -> &'static CallMarks {
+        self.marks.unwrap_or(&GENERIC)
+    }
+
+    /// The reasoning that may precede an answer, if the template supports reasoning, and the control tokens of its tags
+    /// and, if there are tools, of calls.
+    pub(super) fn preamble(&self, prompt: &str, has_tools: bool) -> Option<Preamble> {
         let is_open = self.tags.opened_by(prompt);
         let knows = is_open || self.template.source().contains(self.tags.close);
         let Tags { open, close, silent, anywhere } = *self.tags;
-        let reasoning = || Reasoning {
+        let reasoning = knows.then(|| Reasoning {
             open: open.into(),
             close: close.into(),
             silent: silent.iter().map(|header| header.to_string()).collect(),
             anywhere,
             is_open,
-        };
-        knows.then(|| Preamble { reasoning: reasoning(), marks: self.visible.clone() })
+        });
+        let mut marks = if knows { self.visible.clone() } else { Vec::new() };
+        if has_tools {
+            marks.extend(&self.marking);
+        }
+        (knows || !marks.is_empty()).then_some(Preamble { reasoning, marks })
     }
 
     /// A splitter for the answer to a prompt.
@@ -121,7 +132,7 @@ impl ChatFormat {
 }
 
 /// Renders a conversation, with the prompt for an answer if `add_prompt` is set. Developer messages become system messages for
-/// templates without that role, which are most.
+/// templates without that role, which are most. Where the template's format of calls is unknown, tools and calls are text.
 pub fn render(
     template: &ChatTemplate,
     messages: &[Json],
@@ -130,12 +141,24 @@ pub fn render(
     variables: &Map<String, Json>,
 ) -> Result<Rendered, Error> {
     let is_developer = |message: &Json| message["role"] == "developer";
-    if template.source().contains("developer") || !messages.iter().any(is_developer) {
-        return Ok(template.render(messages, tools, add_prompt, variables)?);
+    let mut messages = Cow::Borrowed(messages);
+    if !template.source().contains("developer") && messages.iter().any(is_developer) {
+        for message in messages.to_mut().iter_mut().filter(|message| is_developer(message)) {
+            message["role"] = "system".into();
+        }
     }
-    let mut messages = messages.to_vec();
-    for message in messages.iter_mut().filter(|message| is_developer(message)) {
-        message["role"] = "system".into();
+    let render = |messages: &[Json], tools| template.render(messages, tools, add_prompt, variables);
+    if CallMarks::of_template(template.source()).is_some() {
+        return Ok(render(&messages, tools)?);
     }
-    Ok(template.render(&messages, tools, add_prompt, variables)?)
+    if let Some(written) = generic_tools::without_calls(&messages) {
+        messages = written.into();
+    }
+    let Some(tools) = tools.filter(|tools| !tools.is_empty()) else { return Ok(render(&messages, None)?) };
+    let messages = generic_tools::with_tools(messages.into_owned(), tools);
+    match render(&messages, None) {
+        Ok(rendered) if rendered.text.contains(&generic_tools::description(tools)) => Ok(rendered),
+        // The template refuses the system's message, or leaves it out.
+        _ => Ok(render(&generic_tools::without_system(messages), None)?),
+    }
 }

@@ -4,7 +4,10 @@
 use std::sync::LazyLock;
 
 use crate::common::{checked_in_models, generate, tales, tales_engine};
-use akunu::{Constraints, Engine, FinishReason, GenerateOptions, Generated, ResponseFormat, Sampling, Tool};
+use akunu::{
+    CallForm, Calls, Constraints, Engine, FinishReason, GenerateOptions, Generated, NAME_AND_ARGUMENTS,
+    ResponseFormat, Sampling, Tool, WithoutCalls,
+};
 use serde_json::{Value as Json, json};
 
 fn constrained(form: &ResponseFormat) -> GenerateOptions {
@@ -108,16 +111,31 @@ fn an_answer_may_be_any_object_or_a_call() {
         if generated.finish == FinishReason::Complete {
             assert!(serde_json::from_str::<Json>(&text).unwrap().is_object(), "{text}");
         }
-        let parameters = json!({ "type": "object", "properties": { "x": { "enum": [1, 2] } }, "required": ["x"], "additionalProperties": false });
-        let tools = [
-            ("add", Some(parameters)),
-            ("sub", Some(json!({ "type": "object", "additionalProperties": false }))),
-        ];
-        let tools = tools.map(|(name, parameters)| Tool { name: name.into(), parameters });
-        let options = GenerateOptions { sampling, ..constrained(&ResponseFormat::Call(tools.to_vec())) };
+    }
+}
+
+#[test]
+fn an_answer_may_have_to_be_a_call() {
+    let mut engine = tales_engine(|_| {});
+    let form = CallForm {
+        section: [""; 2],
+        open: "<tool_call>",
+        call: NAME_AND_ARGUMENTS,
+        is_list: false,
+        close: "</tool_call>",
+        is_bare: false,
+    };
+    let parameters = json!({ "type": "object", "properties": { "x": { "enum": [1, 2] } }, "required": ["x"], "additionalProperties": false });
+    let tools = [("add", parameters), ("sub", json!({ "type": "object", "additionalProperties": false }))];
+    let tools =
+        tools.map(|(name, schema)| Tool { name: name.into(), parameters: Some(schema), is_strict: true });
+    let calls = Calls { form, tools: tools.to_vec(), is_single: true, without: WithoutCalls::Refused };
+    for sampling in samplings() {
+        let options = GenerateOptions { sampling, ..constrained(&ResponseFormat::Calls(calls.clone())) };
         let (text, generated) = answer(&mut engine, &options);
         assert_eq!(generated.finish, FinishReason::Complete, "{text}");
-        let call: Json = serde_json::from_str(&text).unwrap();
+        let call = text.trim().strip_prefix("<tool_call>").and_then(|text| text.strip_suffix("</tool_call>"));
+        let call: Json = serde_json::from_str(call.unwrap()).unwrap();
         match call["name"].as_str().unwrap() {
             "add" => assert!([json!(1), json!(2)].contains(&call["arguments"]["x"]), "{call}"),
             name => assert_eq!((name, &call["arguments"]), ("sub", &json!({}))),

@@ -10,7 +10,7 @@ use crate::fields::Fields;
 use crate::job::{Conversation, Job, Prompt};
 use crate::openai::{self, hex_id, now};
 use crate::refusal::Refusal;
-use crate::response_format::{self, RequestedFormat};
+use crate::response_format::{self, RequestedFormat, require_call};
 use crate::texts::missing;
 
 const UNSUPPORTED: &[(&str, &str)] = &[
@@ -69,7 +69,11 @@ impl<'a> Request<'a> {
         let variables = fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
         conversation.variables.extend(variables);
         let mut job = options::job(fields, Vec::new())?;
-        job.format = format(fields, &conversation, &choice, job.format)?;
+        let named = choice.only.iter().flatten().next().filter(|_| choice.mode == Mode::Named);
+        if matches!(choice.mode, Mode::Required | Mode::Named) {
+            require_call(&mut conversation, named.copied(), "tool_choice")?;
+        }
+        job.format = format(fields, job.format)?;
         job.max_tokens = fields.count("max_output_tokens", 1..=usize::MAX)?;
         let is_parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
         job.one_call = !is_parallel;
@@ -151,10 +155,7 @@ fn tools(fields: &Fields<'_>) -> Result<Vec<Json>, Refusal> {
             None => return Err(missing(&format!("{place}type"), "give \"function\"")),
         }
         let name = tool.text("name")?.ok_or_else(|| missing(&format!("{place}name"), "give a string"))?;
-        let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-        if !(1..=128).contains(&name.len()) || !name.bytes().all(is_valid) {
-            return Err(tool.refuse("name", "1 to 128 letters, digits, underscores and dashes"));
-        }
+        openai::check_name(name, 128).map_err(|expected| tool.refuse("name", &expected))?;
         Ok(json!({
             "type": "function", "name": name, "description": tool.text("description")?,
             "parameters": tool.object("parameters")?, "strict": tool.flag("strict")?.unwrap_or(false),
@@ -168,6 +169,7 @@ enum Mode {
     None,
     Auto,
     Required,
+    Named,
 }
 
 /// `tool_choice`.
@@ -198,7 +200,7 @@ fn choice<'a>(fields: &Fields<'a>) -> Result<Choice<'a>, Refusal> {
         None => Ok(Choice { mode: Mode::Auto, only: None }),
         Some(choice @ Json::Object(_)) if choice["type"] == "function" => {
             let name = name(choice).ok_or_else(refuse)?;
-            Ok(Choice { mode: Mode::Required, only: Some(HashSet::from([name])) })
+            Ok(Choice { mode: Mode::Named, only: Some(HashSet::from([name])) })
         }
         Some(choice @ Json::Object(_)) if choice["type"] == "allowed_tools" => {
             let names: Option<HashSet<&str>> =
@@ -240,13 +242,8 @@ fn offered(tools: &[Json], choice: &Choice<'_>) -> Result<Option<Vec<Json>>, Ref
     Ok(Some(offered).filter(|offered| !offered.is_empty() && choice.mode != Mode::None))
 }
 
-/// The format of the answer: a call that is required, or `text.format`.
-fn format(
-    fields: &Fields<'_>,
-    conversation: &Conversation,
-    choice: &Choice<'_>,
-    other: Option<RequestedFormat>,
-) -> Result<Option<RequestedFormat>, Refusal> {
+/// The format of an answer without calls: `text.format`.
+fn format(fields: &Fields<'_>, other: Option<RequestedFormat>) -> Result<Option<RequestedFormat>, Refusal> {
     let text = fields.object("text")?.map(|text| Fields::within(text, "text."));
     if let Some(verbosity) = text.map(|text| text.text("verbosity")).transpose()?.flatten()
         && verbosity != "medium"
@@ -263,12 +260,7 @@ fn format(
     }
     let mut all = Vec::from_iter(response_format::format(of_text.as_ref(), None, "text.format")?);
     all.extend(other);
-    if choice.mode == Mode::Required {
-        all.push(response_format::call(conversation, None, "tool_choice")?);
-    }
-    let format = response_format::only(all)?;
-    response_format::check_one(format.as_ref(), conversation)?;
-    Ok(format)
+    response_format::only(all)
 }
 
 fn reasoning(fields: &Fields<'_>, variables: &mut Map<String, Json>) -> Result<(), Refusal> {

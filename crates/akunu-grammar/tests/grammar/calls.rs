@@ -1,0 +1,269 @@
+//! Calls of tools in the formats of families.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{bytes_vocabulary, compile, takes};
+use akunu_grammar::{
+    CallForm, CallPart, CallTags, Calls, NAME_AND_ARGUMENTS, Reasoning, ResponseFormat, Tool, WithoutCalls,
+};
+use serde_json::{Value as Json, json};
+
+const HERMES: CallForm = CallForm {
+    section: ["", ""],
+    open: "<tool_call>",
+    call: NAME_AND_ARGUMENTS,
+    is_list: false,
+    close: "</tool_call>",
+    is_bare: false,
+};
+
+const TAGGED: &[CallPart] = &[
+    CallPart::Text("<function="),
+    CallPart::Name,
+    CallPart::Text(">"),
+    CallPart::Gap,
+    CallPart::Tagged(CallTags { key: ["<parameter=", ">"], value: ["", "</parameter>"], kinds: None }),
+    CallPart::Text("</function>"),
+];
+
+fn tools() -> Vec<Tool> {
+    let add = json!({ "type": "object", "properties": { "a": { "type": "integer" }, "unit": { "type": "string", "enum": ["m", "km"] } },
+        "required": ["a"], "additionalProperties": false });
+    let say = json!({ "type": "object", "properties": { "text": { "type": "string" } }, "required": ["text"], "additionalProperties": false });
+    [("add", add), ("say", say)]
+        .map(|(name, schema)| Tool { name: name.into(), parameters: Some(schema), is_strict: false })
+        .to_vec()
+}
+
+fn calls(form: CallForm) -> Calls {
+    Calls { form, tools: tools(), is_single: false, without: WithoutCalls::Text }
+}
+
+fn check(calls: &Calls, before: Option<&Reasoning>, cases: &[(&str, bool)]) {
+    let (vocabulary, format) = (bytes_vocabulary(), ResponseFormat::Calls(calls.clone()));
+    for (text, right) in cases {
+        let taken = takes(&vocabulary, &format, before, text);
+        assert_eq!(taken == Ok(true), *right, "{text}: {taken:?}");
+    }
+}
+
+#[test]
+fn a_call_once_begun_is_held_to_its_tool() {
+    let one = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+    let other = "<tool_call>{\"name\": \"say\", \"arguments\": {\"text\": \"</tool_call>\"}}</tool_call>";
+    let both = format!("Let me see. {one}\n{other}\nDone <b> {{\"a\"");
+    check(
+        &calls(HERMES),
+        None,
+        &[
+            ("", true),
+            ("No <tool, {\"name\": \"sub\"}", true),
+            (one, true),
+            (&both, true),
+            ("<tool_call>", false),
+            ("Text <tool_call>{\"name\": \"sub\"", false),
+            ("Text <tool_call> or text", false),
+            ("<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": \"1\"", false),
+            ("<tool_call>{\"name\": \"add\", \"arguments\": {\"b\"", false),
+            (&format!("{one}<tool_call>{{\"name\": 1"), false),
+        ],
+    );
+    let single = Calls { is_single: true, ..calls(HERMES) };
+    check(&single, None, &[("Text.", true), (one, true), (&format!("{one}\n{other}"), false)]);
+}
+
+#[test]
+fn an_answer_may_have_to_be_a_call_or_a_format() {
+    let one = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+    let two = format!("{one}\n{one}");
+    let required = Calls { without: WithoutCalls::Refused, ..calls(HERMES) };
+    check(&required, None, &[(one, true), (&two, true), ("", false), ("Text", false), ("{}", false)]);
+    let single = Calls { is_single: true, ..required };
+    check(&single, None, &[(one, true), (&two, false)]);
+    let schema = ResponseFormat::Schema(json!({ "type": "array", "items": { "type": "integer" } }));
+    let formatted = Calls { without: WithoutCalls::Format(Box::new(schema)), ..calls(HERMES) };
+    check(&formatted, None, &[(one, true), ("[1, 2]", true), ("[1, \"a\"]", false), ("Text", false)]);
+}
+
+#[test]
+fn lists_sections_names_and_tags_are_held() {
+    let list = CallForm { open: "[TOOL_CALLS]", is_list: true, close: "", ..HERMES };
+    let add = "{\"name\": \"add\", \"arguments\": {\"a\": 1}}";
+    check(
+        &calls(list),
+        None,
+        &[
+            (&format!("[TOOL_CALLS] [{add}, {add}]"), true),
+            (&format!("[TOOL_CALLS][{add}"), false),
+            (&format!("[TOOL_CALLS]{add}"), false),
+        ],
+    );
+    let named = CallForm {
+        section: ["<calls>", "</calls>"],
+        open: "<call>",
+        call: &[
+            CallPart::Text("functions."),
+            CallPart::Name,
+            CallPart::Text(":"),
+            CallPart::Number,
+            CallPart::Text("<args>"),
+            CallPart::Arguments,
+        ],
+        close: "</call>",
+        ..HERMES
+    };
+    let call = "<call>functions.add:0<args>{\"a\": 1}</call>";
+    check(
+        &calls(named),
+        None,
+        &[
+            (&format!("Now <calls>{call}{call}</calls>"), true),
+            (call, true),
+            ("<call>functions.sub:0", false),
+            ("<call>functions.add:x", false),
+        ],
+    );
+    let required = Calls { without: WithoutCalls::Refused, ..calls(named) };
+    check(
+        &required,
+        None,
+        &[(&format!("<calls>{call}\n{call}</calls>"), true), (call, true), ("<calls></calls>", false)],
+    );
+    let tagged = calls(CallForm { call: TAGGED, ..HERMES });
+    let tags = |inner: &str| format!("<tool_call>\n<function=add>\n{inner}</function>\n</tool_call>");
+    check(
+        &tagged,
+        None,
+        &[
+            (&tags("<parameter=a>\n1\n</parameter>\n"), true),
+            (&tags("<parameter=a>\n1\n</parameter>\n<parameter=unit>\nkm\n</parameter>\n"), true),
+            (&tags("<parameter=a>\none\n</parameter>\n"), false),
+            (&tags("<parameter=a>\n1\n</parameter>\n<parameter=unit>\nmiles\n</parameter>\n"), false),
+            (&tags("<parameter=unit>\nkm\n</parameter>\n"), false),
+            ("<tool_call><function=say><parameter=text>\na <b>\n\"</parameter></function></tool_call>", true),
+            ("<tool_call><function=sub>", false),
+        ],
+    );
+}
+
+#[test]
+fn arguments_that_tags_cannot_hold_are_json() {
+    let schema = |schema: Json| {
+        let tools = vec![Tool { name: "f".into(), parameters: Some(schema), is_strict: false }];
+        Calls { tools, ..calls(CallForm { call: TAGGED, ..HERMES }) }
+    };
+    let tagged = "<tool_call><function=f><parameter=x>abc</parameter></function></tool_call>";
+    let in_json = "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": \"abc\"}}</tool_call>";
+    let pattern = json!({ "type": "object", "properties": { "x": { "type": "string", "pattern": "^[a-c]+$" } },
+        "required": ["x"], "additionalProperties": false });
+    check(
+        &schema(pattern),
+        None,
+        &[(in_json, true), (&in_json.replace("abc", "abd"), false), (tagged, false)],
+    );
+    check(&schema(json!({ "type": "object" })), None, &[(tagged, true), (in_json, false)]);
+    let defined = json!({ "type": "object", "properties": { "x": { "$ref": "#/$defs/n" } }, "required": ["x"],
+        "$defs": { "n": { "type": "integer" } } });
+    check(&schema(defined), None, &[(&tagged.replace("abc", "12"), true), (tagged, false)]);
+}
+
+#[test]
+fn schemas_that_cannot_be_held_are_any_object_unless_strict() {
+    let tool = |is_strict| Tool {
+        name: "f".into(),
+        parameters: Some(json!({ "type": "object", "properties": { "x": { "$ref": "#/nowhere" } } })),
+        is_strict,
+    };
+    let of = |is_strict| Calls { tools: vec![tool(is_strict)], ..calls(HERMES) };
+    check(
+        &of(false),
+        None,
+        &[
+            ("<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [1]}}</tool_call>", true),
+            ("<tool_call>{\"name\": \"f\", \"arguments\": []", false),
+        ],
+    );
+    let error = compile(&bytes_vocabulary(), &ResponseFormat::Calls(of(true)), None).unwrap_err().to_string();
+    assert!(error.contains("nowhere"), "{error}");
+}
+
+#[test]
+fn calls_may_start_an_answer_without_a_mark() {
+    let bare = CallForm { open: "<|python_tag|>", close: "", is_bare: true, ..HERMES };
+    let add = "{\"name\": \"add\", \"arguments\": {\"a\": 1}}";
+    check(
+        &calls(bare),
+        None,
+        &[
+            (add, true),
+            (&format!("{add}; {add}"), true),
+            (&format!("<|python_tag|>{add}"), true),
+            (&format!("{add} Done."), true),
+            ("{\"name\": \"Bob\"}", true),
+            ("So {\"name\": \"add\", 1", true),
+            ("{\"name\": \"add\"}", false),
+            ("{\"name\": \"add\", \"arguments\": {\"a\": null", false),
+            ("<|python_tag|>print(1)", false),
+        ],
+    );
+    let required = Calls { without: WithoutCalls::Refused, ..calls(bare) };
+    check(&required, None, &[(add, true), ("{\"name\": \"Bob\"}", false), ("Text", false)]);
+}
+
+#[test]
+fn reasoning_is_not_searched_for_calls() {
+    let think = Reasoning {
+        open: "<think>".into(),
+        close: "</think>".into(),
+        silent: Vec::new(),
+        anywhere: false,
+        is_open: false,
+    };
+    let one = "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>";
+    let hermes = calls(HERMES);
+    let quoted = "I write <tool_call> for a call.</think>";
+    check(
+        &hermes,
+        Some(&think),
+        &[
+            (&format!("<think>{quoted}\n\nText. {one}"), true),
+            (&format!("\n<think>{quoted}<tool_call>x"), false),
+            (one, true),
+            ("Text <think> text", true),
+            ("<think>never ends", false),
+        ],
+    );
+    let open = Reasoning { is_open: true, ..think.clone() };
+    check(&hermes, Some(&open), &[(&format!("{quoted}{one}"), true), (one, false)]);
+    let channel = Reasoning {
+        open: "<|c|>a<|m|>".into(),
+        close: "<|end|>".into(),
+        silent: vec!["<|c|>final<|m|>".into()],
+        anywhere: true,
+        is_open: false,
+    };
+    let header = CallForm {
+        open: "to=functions.",
+        call: &[CallPart::Name, CallPart::Text("<|m|>"), CallPart::Arguments],
+        close: "",
+        ..HERMES
+    };
+    check(
+        &calls(header),
+        Some(&channel),
+        &[
+            ("<|c|>a<|m|>to=functions.<|end|><|c|>final<|m|>Text.", true),
+            ("<|c|>a<|m|>Hm.<|end|>Text <|c|>a<|m|>Hm.<|end|> to=functions.add<|m|>{\"a\": 1}", true),
+            ("<|c|>a<|m|>Hm.<|end|>to=functions.sub", false),
+        ],
+    );
+    let required = Calls { without: WithoutCalls::Refused, ..calls(header) };
+    let forced = "<|c|>a<|m|>Hm.<|end|><|c|>final<|m|> to=functions.add<|m|>{\"a\": 1}";
+    check(&required, Some(&channel), &[(forced, true), ("<|c|>final<|m|>Text", false)]);
+}
+
+#[test]
+fn no_tools_are_refused() {
+    let none = Calls { tools: Vec::new(), ..calls(HERMES) };
+    let error = compile(&bytes_vocabulary(), &ResponseFormat::Calls(none), None).unwrap_err().to_string();
+    assert!(error.contains("no tools"), "{error}");
+}

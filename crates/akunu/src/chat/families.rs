@@ -1,0 +1,322 @@
+//! The formats of tool calls, by family of models.
+
+use akunu_grammar::CallPart::{Arguments, Gap, Id, Name, Number, OneOf, QuotedName, Tagged, Text};
+use akunu_grammar::{CallForm, CallPart, CallTags, NAME_AND_ARGUMENTS};
+
+/// The format of tool calls of a family of models: how they are written, and what else is accepted when they are parsed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CallMarks {
+    pub(super) form: CallForm,
+    /// What ends a name before its arguments, if only the arguments are JSON.
+    pub(super) between: &'static [&'static str],
+    /// What may precede a name there.
+    pub(super) prefix: &'static str,
+    /// What may follow arguments before the end of the call.
+    pub(super) fence: &'static str,
+    /// A token after calls that ends the answer.
+    pub(super) ending: &'static str,
+    /// A template with all of these is of the family.
+    signs: &'static [&'static str],
+}
+
+const FORM: CallForm = CallForm {
+    section: [""; 2],
+    open: "",
+    call: NAME_AND_ARGUMENTS,
+    is_list: false,
+    close: "",
+    is_bare: false,
+};
+
+const DEFAULT: CallMarks =
+    CallMarks { form: FORM, between: &[], prefix: "", fence: "", ending: "", signs: &[] };
+
+const TAGS: CallTags = CallTags { key: ["<parameter=", ">"], value: ["", "</parameter>"], kinds: None };
+
+const FUNCTION: &[CallPart] = &[Text("<function="), Name, Text(">"), Gap, Tagged(TAGS), Text("</function>")];
+
+const QUOTED_TAGS: CallTags =
+    CallTags { key: ["<parameter name=\"", "\">"], value: ["", "</parameter>"], kinds: None };
+
+const DSML: CallMarks = CallMarks {
+    form: CallForm {
+        section: ["<｜DSML｜function_calls>", "</｜DSML｜function_calls>"],
+        open: "<｜DSML｜invoke name=\"",
+        call: &[
+            Name,
+            Text("\">"),
+            Gap,
+            Tagged(CallTags {
+                key: ["<｜DSML｜parameter name=\"", "\">"],
+                value: ["", "</｜DSML｜parameter>"],
+                kinds: Some(["\" string=\"true\">", "\" string=\"false\">"]),
+            }),
+        ],
+        close: "</｜DSML｜invoke>",
+        ..FORM
+    },
+    signs: &["DSML"],
+    ..DEFAULT
+};
+
+const DEEPSEEK: CallMarks = CallMarks {
+    form: CallForm {
+        section: ["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
+        open: "<｜tool▁call▁begin｜>",
+        call: &[Name, Text("<｜tool▁sep｜>"), Arguments],
+        close: "<｜tool▁call▁end｜>",
+        ..FORM
+    },
+    between: &["<｜tool▁sep｜>", "```json", "\n"],
+    prefix: "function<｜tool▁sep｜>",
+    fence: "```",
+    signs: &["<｜tool▁call▁begin｜>"],
+    ..DEFAULT
+};
+
+/// For models whose templates have no tools, or whose format is unknown: see `generic_tools`.
+pub(super) const GENERIC: CallMarks =
+    CallMarks { form: CallForm { open: "<tool_call>", close: "</tool_call>", ..FORM }, ..DEFAULT };
+
+/// The first family whose signs are all in a template applies.
+const FAMILIES: [CallMarks; 20] = [
+    // GLM.
+    CallMarks {
+        form: CallForm {
+            open: "<tool_call>",
+            call: &[
+                Name,
+                Gap,
+                Tagged(CallTags {
+                    key: ["<arg_key>", "</arg_key>"],
+                    value: ["<arg_value>", "</arg_value>"],
+                    kinds: None,
+                }),
+            ],
+            close: "</tool_call>",
+            ..FORM
+        },
+        signs: &["<arg_key>"],
+        ..DEFAULT
+    },
+    // MiniMax M2.
+    CallMarks {
+        form: CallForm {
+            section: ["<minimax:tool_call>", "</minimax:tool_call>"],
+            open: "<invoke name=\"",
+            call: &[Name, Text("\">"), Gap, Tagged(QUOTED_TAGS)],
+            close: "</invoke>",
+            ..FORM
+        },
+        signs: &["<minimax:tool_call>"],
+        ..DEFAULT
+    },
+    // DeepSeek V4, then V3.2.
+    CallMarks {
+        form: CallForm { section: ["<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"], ..DSML.form },
+        signs: &["DSML", "tool_calls>"],
+        ..DEFAULT
+    },
+    DSML,
+    // Seed.
+    CallMarks {
+        form: CallForm { open: "<seed:tool_call>", call: FUNCTION, close: "</seed:tool_call>", ..FORM },
+        signs: &["<seed:tool_call>"],
+        ..DEFAULT
+    },
+    // Qwen3-Coder, Qwen 3.5, Nemotron 3, Step.
+    CallMarks {
+        form: CallForm { open: "<tool_call>", call: FUNCTION, close: "</tool_call>", ..FORM },
+        signs: &["<parameter="],
+        ..DEFAULT
+    },
+    // Functionary 3.1.
+    CallMarks {
+        form: CallForm {
+            open: "<function=",
+            call: &[Name, Text(">"), Arguments],
+            close: "</function>",
+            ..FORM
+        },
+        between: &[">"],
+        signs: &["<function="],
+        ..DEFAULT
+    },
+    // Apriel.
+    CallMarks {
+        form: CallForm { open: "<tool_calls>", is_list: true, close: "</tool_calls>", ..FORM },
+        signs: &["<tool_calls>"],
+        ..DEFAULT
+    },
+    // Hermes, Qwen, Granite 4.
+    CallMarks { form: GENERIC.form, signs: &["<tool_call>"], ..DEFAULT },
+    // Mistral since 2025, and before.
+    CallMarks {
+        form: CallForm { open: "[TOOL_CALLS]", call: &[Name, Text("[ARGS]"), Arguments], ..FORM },
+        between: &["[CALL_ID]", "[ARGS]"],
+        signs: &["[TOOL_CALLS]", "[ARGS]"],
+        ..DEFAULT
+    },
+    CallMarks {
+        form: CallForm { open: "[TOOL_CALLS]", is_list: true, ..FORM },
+        between: &["[CALL_ID]", "[ARGS]"],
+        signs: &["[TOOL_CALLS]"],
+        ..DEFAULT
+    },
+    // Granite 3, Phi 4.
+    CallMarks {
+        form: CallForm { open: "<|tool_call|>", is_list: true, ..FORM },
+        ending: "<|/tool_call|>",
+        signs: &["<|tool_call|>"],
+        ..DEFAULT
+    },
+    // GigaChat.
+    CallMarks {
+        form: CallForm { open: "<|function_call|>", ..FORM },
+        signs: &["<|function_call|>"],
+        ..DEFAULT
+    },
+    // Command R7B and later.
+    CallMarks {
+        form: CallForm {
+            open: "<|START_ACTION|>",
+            call: &[
+                Text("{\"tool_call_id\": \""),
+                Id,
+                Text("\", \"tool_name\": "),
+                QuotedName,
+                Text(", \"parameters\": "),
+                Arguments,
+                Gap,
+                Text("}"),
+            ],
+            is_list: true,
+            close: "<|END_ACTION|>",
+            ..FORM
+        },
+        signs: &["<|START_ACTION|>"],
+        ..DEFAULT
+    },
+    // gpt-oss: the header of a message has the name, and the type of the arguments.
+    CallMarks {
+        form: CallForm {
+            open: "to=functions.",
+            call: &[
+                Name,
+                OneOf(&["<|channel|>commentary", ""]),
+                OneOf(&[" <|constrain|>json", "<|constrain|>json", " json", ""]),
+                Text("<|message|>"),
+                Arguments,
+            ],
+            ..FORM
+        },
+        ending: "<|call|>",
+        between: &[" ", "<|channel|>", "<|constrain|>", "<|message|>"],
+        signs: &["<|call|>"],
+        ..DEFAULT
+    },
+    // DeepSeek V3 and R1 have the type of a call before its name, and arguments in a block of code; V3.1 has neither.
+    CallMarks {
+        form: CallForm {
+            call: &[Text("function<｜tool▁sep｜>"), Name, Text("\n```json\n"), Arguments, Text("\n```")],
+            ..DEEPSEEK.form
+        },
+        signs: &["<｜tool▁call▁begin｜>", "```json"],
+        ..DEEPSEEK
+    },
+    DEEPSEEK,
+    // Kimi K2: names with the number of the call.
+    CallMarks {
+        form: CallForm {
+            section: ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
+            open: "<|tool_call_begin|>",
+            call: &[
+                Text("functions."),
+                Name,
+                Text(":"),
+                Number,
+                Text("<|tool_call_argument_begin|>"),
+                Arguments,
+            ],
+            close: "<|tool_call_end|>",
+            ..FORM
+        },
+        between: &[":", "<|tool_call_argument_begin|>"],
+        prefix: "functions.",
+        signs: &["<|tool_call_begin|>"],
+        ..DEFAULT
+    },
+    // Llama 3.
+    CallMarks {
+        form: CallForm {
+            open: "<|python_tag|>",
+            call: &[
+                Text("{"),
+                Gap,
+                Text("\"name\":"),
+                Gap,
+                QuotedName,
+                Text(","),
+                Gap,
+                Text("\"parameters\":"),
+                Gap,
+                Arguments,
+                Gap,
+                Text("}"),
+            ],
+            is_bare: true,
+            ..FORM
+        },
+        signs: &["\"name\": function name, \"parameters\""],
+        ..DEFAULT
+    },
+    // Firefunction.
+    CallMarks {
+        form: CallForm { open: "functools", is_list: true, ..FORM },
+        signs: &["functools"],
+        ..DEFAULT
+    },
+];
+
+impl CallMarks {
+    /// The marks for a template's models; `None` if their format is unknown.
+    pub fn of_template(source: &str) -> Option<&'static CallMarks> {
+        FAMILIES.iter().find(|marks| marks.signs.iter().all(|sign| source.contains(sign)))
+    }
+
+    /// What precedes calls.
+    pub fn open(&self) -> &'static str {
+        self.form.open
+    }
+
+    /// What may follow a call.
+    pub(super) fn close(&self) -> &'static str {
+        if self.form.close.is_empty() { self.ending } else { self.form.close }
+    }
+
+    /// The tags of arguments that are not JSON.
+    pub(super) fn tags(&self) -> Option<CallTags> {
+        self.form.call.iter().find_map(|part| if let Tagged(tags) = part { Some(*tags) } else { None })
+    }
+
+    /// What precedes a name before such arguments, and what ends them.
+    pub(super) fn around_tags(&self) -> [&'static str; 2] {
+        match self.form.call {
+            [Text(before), .., Text(after)] => [before, after],
+            _ => ["", self.close()],
+        }
+    }
+
+    /// Whether the text is part of a mark.
+    pub(crate) fn contain(&self, text: &str) -> bool {
+        let CallForm { section: [begin, end], open, call, close, .. } = self.form;
+        let texts = call.iter().flat_map(|part| match part {
+            Text(text) => vec![*text],
+            OneOf(texts) => texts.to_vec(),
+            Tagged(CallTags { key, value, .. }) => [*key, *value].concat(),
+            _ => Vec::new(),
+        });
+        let marks = [begin, end, open, close, self.ending].into_iter().chain(texts);
+        !text.is_empty() && marks.chain(self.between.iter().copied()).any(|mark| mark.contains(text))
+    }
+}
