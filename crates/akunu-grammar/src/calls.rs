@@ -3,7 +3,7 @@
 //! What a family writes is data ([`CallForm`]), from which the rules of a grammar are made: once the mark of a call has been
 //! generated, only calls of the given tools can follow it, with arguments that conform to their schemas.
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
 use crate::error::GrammarError;
 use crate::format::{Parts, Reasoning, ResponseFormat, Tool, escaped, quoted};
@@ -31,6 +31,8 @@ pub enum CallPart {
     Text(&'static str),
     /// One of these texts, of which the last may be empty.
     OneOf(&'static [&'static str]),
+    /// Parts that may be left out.
+    Maybe(&'static [CallPart]),
     /// White space that may be left out.
     Gap,
     /// The tool's name.
@@ -262,6 +264,7 @@ impl Writer<'_, '_> {
                     let optional = if texts.contains(&"") { "?" } else { "" };
                     format!("({}){optional}", some.collect::<Vec<_>>().join(" | "))
                 }
+                CallPart::Maybe(parts) => format!("({})?", self.expression(parts)?),
                 CallPart::Gap => "gap?".to_string(),
                 CallPart::Arguments => self.arguments()?,
                 CallPart::Number => "/[0-9]{1,3}/".into(),
@@ -299,14 +302,17 @@ impl Writer<'_, '_> {
     fn tagged(&mut self, tags: &CallTags) -> Result<String, GrammarError> {
         let CallTags { key, value: [open, close], kinds } = *tags;
         let [text_kind, other_kind] = kinds.unwrap_or([key[1]; 2]);
-        let begin = |name: &str, kind: &str| format!("{}{name}{kind}", key[0]);
+        // Some templates have white space between a key and its value.
+        let begin = |key: String| match open {
+            "" => quoted(&key),
+            open => format!("{} gap? {}", quoted(&key), quoted(open)),
+        };
         let index = self.index;
-        let empty = Map::new();
-        let schema = self.tool.parameters.as_ref().and_then(Json::as_object).unwrap_or(&empty);
-        let all = self.tool.parameters.as_ref().and_then(properties).unwrap_or_default();
-        if all.is_empty() && schema.get("additionalProperties") != Some(&Json::Bool(false)) {
-            let [before, behind] =
-                [key[0].to_string(), format!("{text_kind}{open}")].map(|text| quoted(&text));
+        let schema = self.tool.parameters.as_ref();
+        let all = schema.and_then(properties).unwrap_or_default();
+        let is_closed = schema.is_some_and(|schema| schema["additionalProperties"] == false);
+        if all.is_empty() && !is_closed {
+            let (before, behind) = (quoted(key[0]), begin(text_kind.to_string()));
             return Ok(format!("({before} /[A-Za-z0-9_.-]{{1,64}}/ {behind} any_text gap?)*"));
         }
         let mut expression = Vec::new();
@@ -319,27 +325,36 @@ impl Writer<'_, '_> {
                     *self.rules += &format!("{name}: /\\n?({})\\n?{}/\n", texts.join("|"), escaped(close));
                     (text_kind, name)
                 }
-                Value::Json(value) => {
-                    let mut value = value.clone();
-                    for defined in DEFINITIONS {
-                        if let (Some(of), Some(value)) = (schema.get(defined), value.as_object_mut()) {
-                            value.entry(defined).or_insert_with(|| of.clone());
-                        }
-                    }
-                    let value = match self.parts.schema(WHAT, &value) {
-                        Err(error) if error != GrammarError::Cancelled && !self.tool.is_strict => {
-                            self.parts.schema(WHAT, &Json::Bool(true))
-                        }
-                        added => added,
-                    };
-                    (other_kind, format!("gap? {} gap? {}", value?, quoted(close)))
+                Value::Json(of) => {
+                    let value = self.json_value(of)?;
+                    // Some templates write these as Python does.
+                    let is_boolean = of["type"] == "boolean" && of["enum"].is_null() && of["const"].is_null();
+                    let python = if is_boolean && kinds.is_none() { " | \"True\" | \"False\"" } else { "" };
+                    (other_kind, format!("gap? ({value}{python}) gap? {}", quoted(close)))
                 }
             };
             let optional = if property.is_required { "" } else { "?" };
-            let begin = quoted(&format!("{}{open}", begin(property.name, kind)));
-            expression.push(format!("({begin} {value} gap?){optional}"));
+            let key = begin(format!("{}{}{kind}", key[0], property.name));
+            expression.push(format!("({key} {value} gap?){optional}"));
         }
         Ok(expression.join(" "))
+    }
+
+    /// A value of a property's schema as JSON, or any value if it cannot be held and the tool is not strict.
+    fn json_value(&mut self, schema: &Json) -> Result<String, GrammarError> {
+        let mut schema = schema.clone();
+        for defined in DEFINITIONS {
+            let of = self.tool.parameters.as_ref().and_then(|all| all.get(defined));
+            if let (Some(of), Some(fields)) = (of, schema.as_object_mut()) {
+                fields.entry(defined).or_insert_with(|| of.clone());
+            }
+        }
+        match self.parts.schema(WHAT, &schema) {
+            Err(error) if error != GrammarError::Cancelled && !self.tool.is_strict => {
+                self.parts.schema(WHAT, &Json::Bool(true))
+            }
+            added => added,
+        }
     }
 }
 

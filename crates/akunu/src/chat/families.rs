@@ -1,6 +1,6 @@
 //! The formats of tool calls, by family of models.
 
-use akunu_grammar::CallPart::{Arguments, Gap, Id, Name, Number, OneOf, QuotedName, Tagged, Text};
+use akunu_grammar::CallPart::{Arguments, Gap, Id, Maybe, Name, Number, OneOf, QuotedName, Tagged, Text};
 use akunu_grammar::{CallForm, CallPart, CallTags, NAME_AND_ARGUMENTS};
 
 /// The format of tool calls of a family of models: how they are written, and what else is accepted when they are parsed.
@@ -79,7 +79,7 @@ pub(super) const GENERIC: CallMarks =
     CallMarks { form: CallForm { open: "<tool_call>", close: "</tool_call>", ..FORM }, ..DEFAULT };
 
 /// The first family whose signs are all in a template applies.
-const FAMILIES: [CallMarks; 20] = [
+const FAMILIES: [CallMarks; 19] = [
     // GLM.
     CallMarks {
         form: CallForm {
@@ -152,13 +152,29 @@ const FAMILIES: [CallMarks; 20] = [
     CallMarks { form: GENERIC.form, signs: &["<tool_call>"], ..DEFAULT },
     // Mistral since 2025, and before.
     CallMarks {
-        form: CallForm { open: "[TOOL_CALLS]", call: &[Name, Text("[ARGS]"), Arguments], ..FORM },
+        form: CallForm {
+            open: "[TOOL_CALLS]",
+            call: &[Name, Maybe(&[Text("[CALL_ID]"), Id]), Text("[ARGS]"), Arguments],
+            ..FORM
+        },
         between: &["[CALL_ID]", "[ARGS]"],
         signs: &["[TOOL_CALLS]", "[ARGS]"],
         ..DEFAULT
     },
     CallMarks {
-        form: CallForm { open: "[TOOL_CALLS]", is_list: true, ..FORM },
+        form: CallForm {
+            open: "[TOOL_CALLS]",
+            call: &[
+                Text("{\"name\": "),
+                QuotedName,
+                Text(", \"arguments\": "),
+                Arguments,
+                Maybe(&[Text(", \"id\": \""), Id, Text("\"")]),
+                Text("}"),
+            ],
+            is_list: true,
+            ..FORM
+        },
         between: &["[CALL_ID]", "[ARGS]"],
         signs: &["[TOOL_CALLS]"],
         ..DEFAULT
@@ -270,18 +286,17 @@ const FAMILIES: [CallMarks; 20] = [
         signs: &["\"name\": function name, \"parameters\""],
         ..DEFAULT
     },
-    // Firefunction.
-    CallMarks {
-        form: CallForm { open: "functools", is_list: true, ..FORM },
-        signs: &["functools"],
-        ..DEFAULT
-    },
 ];
 
 impl CallMarks {
     /// The marks for a template's models; `None` if their format is unknown.
     pub fn of_template(source: &str) -> Option<&'static CallMarks> {
         FAMILIES.iter().find(|marks| marks.signs.iter().all(|sign| source.contains(sign)))
+    }
+
+    /// How calls are written.
+    pub fn form(&self) -> CallForm {
+        self.form
     }
 
     /// What precedes calls.
