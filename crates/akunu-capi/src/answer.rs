@@ -156,7 +156,9 @@ pub(crate) fn response_format(format: u32, schema: Option<&str>) -> Result<Optio
             Some(ResponseFormat::from_grammar(grammar))
         }
         f if f == AnswerFormat::ToolCall as u32 => {
-            return Err(Failure::argument("AKUNU_ANSWER_FORMAT_TOOL_CALL is for answers to conversations"));
+            return Err(Failure::argument(
+                "AKUNU_ANSWER_FORMAT_TOOL_CALL needs tools, which only conversations have",
+            ));
         }
         other => return Err(Failure::argument(format!("{other} is not an akunu_answer_format"))),
     })
@@ -274,6 +276,9 @@ fn emit_all(delta: &akunu::chat::AnswerDelta, calls: &mut usize, emit: Emit<'_, 
         if !text.is_empty() {
             emit(Delta { kind, text: text.clone(), name: None, index: 0 })?;
         }
+    }
+    if !delta.cut.is_empty() {
+        emit(Delta { kind: DeltaKind::Answer, text: delta.cut.clone(), name: None, index: 0 })?;
     }
     for call in &delta.calls {
         let text = Json::Object(call.arguments.clone()).to_string();

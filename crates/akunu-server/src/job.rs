@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use akunu::chat::conversation::call_id;
-use akunu::chat::{AnswerDelta, Call, ToolChoice};
+use akunu::chat::{AnswerDelta, Call, CallProgress, ToolChoice};
 use akunu::schedule::TokenLogprob;
 use akunu::{FinishReason, Timings};
 use serde_json::{Map, Value as Json};
@@ -113,6 +113,10 @@ pub struct AnswerPiece {
     pub answer: String,
     /// Tool calls, which follow `answer`.
     pub calls: Vec<ToolCall>,
+    /// The same as they are generated, for streams.
+    pub progress: Vec<CallProgress>,
+    /// The text of a call that had begun and did not become one.
+    pub cut: String,
     /// The tokens since the previous piece, if log probabilities were requested.
     pub tokens: Vec<TokenLogprob>,
 }
@@ -120,17 +124,24 @@ pub struct AnswerPiece {
 impl From<AnswerDelta> for AnswerPiece {
     /// Assigns an id to each call.
     fn from(delta: AnswerDelta) -> AnswerPiece {
-        let AnswerDelta { reasoning, answer, calls } = delta;
+        let AnswerDelta { reasoning, answer, calls, progress, cut } = delta;
         let calls = calls.into_iter().map(|call| ToolCall { id: call_id(), call }).collect();
-        AnswerPiece { reasoning, answer, calls, tokens: Vec::new() }
+        AnswerPiece { reasoning, answer, calls, progress, cut, tokens: Vec::new() }
     }
 }
 
 impl AnswerPiece {
-    /// Appends the next piece.
+    /// Whether it has nothing but parts of a call that is not complete.
+    pub fn is_only_progress(&self) -> bool {
+        let AnswerPiece { reasoning, answer, calls, progress: _, cut, tokens } = self;
+        reasoning.is_empty() && answer.is_empty() && calls.is_empty() && cut.is_empty() && tokens.is_empty()
+    }
+
+    /// Appends the next piece, for an answer that is not streamed: a call that did not become one is text.
     pub fn append(&mut self, more: AnswerPiece) {
         self.reasoning.push_str(&more.reasoning);
         self.answer.push_str(&more.answer);
+        self.answer.push_str(&more.cut);
         self.calls.extend(more.calls);
         self.tokens.extend(more.tokens);
     }

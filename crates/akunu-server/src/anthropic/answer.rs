@@ -1,6 +1,8 @@
 //! Responses in Anthropic's format: blocks of thinking, text and tool calls, in one object or as events.
 
 use akunu::FinishReason;
+use akunu::chat::CallProgress;
+use akunu::chat::conversation::call_id;
 use axum::response::Response;
 use serde_json::{Map, Value as Json, json};
 
@@ -49,8 +51,8 @@ impl TextKind {
 }
 
 /// A content block of a tool call.
-fn tool_use(ToolCall { id, call }: &ToolCall, input: &Map<String, Json>) -> Json {
-    json!({ "type": "tool_use", "id": id, "name": call.name, "input": input })
+fn tool_use(id: &str, name: &str, input: &Map<String, Json>) -> Json {
+    json!({ "type": "tool_use", "id": id, "name": name, "input": input })
 }
 
 /// The stop reason, and the stop sequence if it was one.
@@ -84,7 +86,7 @@ impl Block {
     fn json(&self) -> Json {
         match self {
             Block::Text(kind, text) => kind.block(text),
-            Block::Call(call) => tool_use(call, &call.call.arguments),
+            Block::Call(ToolCall { id, call }) => tool_use(id, &call.name, &call.arguments),
         }
     }
 }
@@ -104,7 +106,8 @@ pub(super) async fn collect(mut running: Running, head: Head) -> Result<Response
                 return Ok(json(&message));
             }
         };
-        for (kind, text) in [(TextKind::Thinking, piece.reasoning), (TextKind::Text, piece.answer)] {
+        let answer = piece.answer + &piece.cut;
+        for (kind, text) in [(TextKind::Thinking, piece.reasoning), (TextKind::Text, answer)] {
             match blocks.last_mut() {
                 _ if text.is_empty() => {}
                 Some(Block::Text(last, before)) if *last == kind => before.push_str(&text),
@@ -153,14 +156,23 @@ impl Events {
     }
 
     /// Writes a tool call as a block.
-    fn call(&mut self, call: &ToolCall, to: &mut String) {
-        self.close(to);
-        self.start_block(&tool_use(call, &Map::new()), to);
-        let arguments = Json::Object(call.call.arguments.clone()).to_string();
-        let delta = json!({ "type": "input_json_delta", "partial_json": arguments });
-        write_event("content_block_delta", json!({ "index": self.block_count - 1, "delta": delta }), to);
-        self.end_block(to);
-        self.has_called = true;
+    fn call(&mut self, progress: &CallProgress, to: &mut String) {
+        match progress {
+            CallProgress::Begun(name) => {
+                self.close(to);
+                self.start_block(&tool_use(&call_id(), name, &Map::new()), to);
+                self.has_called = true;
+            }
+            CallProgress::Arguments(text) => {
+                let delta = json!({ "type": "input_json_delta", "partial_json": text });
+                write_event(
+                    "content_block_delta",
+                    json!({ "index": self.block_count - 1, "delta": delta }),
+                    to,
+                );
+            }
+            CallProgress::Done | CallProgress::Cut => self.end_block(to),
+        }
     }
 
     fn start_block(&mut self, block: &Json, to: &mut String) {
@@ -193,7 +205,7 @@ impl Writer for Events {
             OutputEvent::Piece(piece) => {
                 self.text(TextKind::Thinking, &piece.reasoning, to);
                 self.text(TextKind::Text, &piece.answer, to);
-                piece.calls.iter().for_each(|call| self.call(call, to));
+                piece.progress.iter().for_each(|progress| self.call(progress, to));
             }
             OutputEvent::Finished(finished) => {
                 self.close(to);

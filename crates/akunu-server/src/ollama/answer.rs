@@ -39,7 +39,8 @@ impl Head {
         let thinking = Some(piece.reasoning.as_str()).filter(|text| !text.is_empty());
         let at = match self.endpoint {
             Endpoint::Chat => {
-                object["message"] = json!({ "role": "assistant", "content": piece.answer });
+                object["message"] =
+                    json!({ "role": "assistant", "content": format!("{}{}", piece.answer, piece.cut) });
                 if !piece.calls.is_empty() {
                     object["message"]["tool_calls"] = piece.calls.iter().map(call).collect();
                 }
@@ -113,6 +114,8 @@ impl Writer for Lines {
 
     fn output(&mut self, Output { event, .. }: Output, to: &mut String) {
         match event {
+            // Calls come whole in this protocol.
+            OutputEvent::Piece(piece) if piece.is_only_progress() => {}
             OutputEvent::Piece(piece) => line(&self.head.object(&piece), to),
             OutputEvent::Finished(finished) => line(&self.head.last(&AnswerPiece::default(), &finished), to),
         }

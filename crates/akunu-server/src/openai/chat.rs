@@ -1,6 +1,8 @@
 //! `/v1/chat/completions`.
 
 use akunu::FinishReason;
+use akunu::chat::CallProgress;
+use akunu::chat::conversation::call_id;
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value as Json, json};
@@ -166,6 +168,24 @@ impl Chunks {
     }
 }
 
+impl Chunks {
+    /// The delta of a call.
+    fn call(&mut self, choice: usize, progress: &CallProgress) -> Option<Json> {
+        match progress {
+            CallProgress::Begun(name) => {
+                let function = json!({ "name": name, "arguments": "" });
+                let index = self.calls[choice];
+                self.calls[choice] += 1;
+                Some(json!({ "index": index, "id": call_id(), "type": "function", "function": function }))
+            }
+            CallProgress::Arguments(text) => {
+                Some(json!({ "index": self.calls[choice] - 1, "function": { "arguments": text } }))
+            }
+            CallProgress::Done | CallProgress::Cut => None,
+        }
+    }
+}
+
 impl Writer for Chunks {
     const CONTENT_TYPE: &'static str = "text/event-stream";
 
@@ -185,16 +205,18 @@ impl Writer for Chunks {
                 if !piece.answer.is_empty() {
                     delta.insert("content".into(), piece.answer.as_str().into());
                 }
-                if !piece.calls.is_empty() {
-                    let indexed = (self.calls[choice]..).zip(&piece.calls).map(|(index, tool_call)| {
-                        let mut call = call(tool_call);
-                        call["index"] = index.into();
-                        call
-                    });
-                    delta.insert("tool_calls".into(), indexed.collect());
-                    self.calls[choice] += piece.calls.len();
+                let mut logprobs = logprobs_of(&self.stream.head, &piece);
+                if !delta.is_empty() || piece.progress.is_empty() {
+                    self.chunk(choice, Json::Object(delta), logprobs.take(), None, to);
                 }
-                self.chunk(choice, Json::Object(delta), logprobs_of(&self.stream.head, &piece), None, to);
+                for progress in &piece.progress {
+                    if let Some(call) = self.call(choice, progress) {
+                        self.chunk(choice, json!({ "tool_calls": [call] }), logprobs.take(), None, to);
+                    }
+                }
+                if !logprobs.is_null() {
+                    self.chunk(choice, json!({}), logprobs, None, to);
+                }
             }
             OutputEvent::Finished(finished) => {
                 self.stream.usage.add(choice == 0, &finished);

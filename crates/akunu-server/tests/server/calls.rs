@@ -45,6 +45,29 @@ fn without_ids(calls: &Json) -> Json {
     calls.into()
 }
 
+/// The calls of which these are the deltas, with their arguments as in whole responses.
+pub fn joined<'d>(deltas: impl Iterator<Item = &'d Json>) -> Json {
+    let mut calls: Vec<Json> = Vec::new();
+    for delta in deltas {
+        let index = delta["index"].as_u64().unwrap() as usize;
+        if delta["id"].is_string() {
+            assert_eq!((index, &delta["type"]), (calls.len(), &json!("function")));
+            let mut call = delta.clone();
+            call.as_object_mut().unwrap().shift_remove("index");
+            calls.push(call);
+            continue;
+        }
+        let more = delta["function"]["arguments"].as_str().unwrap();
+        let arguments = &mut calls[index]["function"]["arguments"];
+        *arguments = format!("{}{more}", arguments.as_str().unwrap()).into();
+    }
+    for call in &mut calls {
+        let arguments = &mut call["function"]["arguments"];
+        *arguments = serde_json::from_str::<Json>(arguments.as_str().unwrap()).unwrap().to_string().into();
+    }
+    calls.into()
+}
+
 #[test]
 fn openai_response_has_tool_calls() {
     let (_folder, server) = serve();
@@ -78,12 +101,11 @@ fn openai_stream_has_the_same_tool_calls() {
         let choices =
             || chunks.iter().map(|chunk| &chunk["choices"][0]).filter(|choice| choice["index"] == index);
         let text: String = choices().filter_map(|choice| choice["delta"]["content"].as_str()).collect();
-        let calls = choices().filter_map(|choice| choice["delta"]["tool_calls"].as_array()).flatten();
-        let mut calls: Vec<Json> = calls.cloned().collect();
-        let number = |call: &mut Json| call.as_object_mut().unwrap().shift_remove("index").unwrap();
-        let numbers: Vec<Json> = calls.iter_mut().map(number).collect();
-        assert_eq!((text.as_str(), numbers), ("Let me see.", vec![json!(0), json!(1)]));
-        let calls = Json::from(calls);
+        let deltas = choices().filter_map(|choice| choice["delta"]["tool_calls"].as_array()).flatten();
+        // The arguments of the first call come in more than one piece.
+        assert!(deltas.clone().filter(|delta| delta["index"] == 0).count() > 2);
+        let calls = joined(deltas);
+        assert_eq!(text, "Let me see.");
         assert_eq!(without_ids(&calls), clock_and_add());
         assert_eq!(choices().next_back().unwrap()["finish_reason"], "tool_calls");
     }
@@ -128,6 +150,17 @@ fn a_call_without_tools_or_cut_off_is_text() {
     let choice = &cut["choices"][0];
     assert_eq!((&choice["finish_reason"], &choice["message"]["tool_calls"]), (&json!("length"), &Json::Null));
     assert!(choice["message"]["content"].as_str().unwrap().contains("<tool_call>"), "{cut}");
+    // In a stream, what there is of it has been sent.
+    let events = server.post(CHAT, &body(json!({ "max_tokens": 6, "stream": true }))).events();
+    let chunks: Vec<Json> = events.iter().filter_map(|event| serde_json::from_str(event).ok()).collect();
+    let deltas: Vec<&Json> = chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].as_array())
+        .flatten()
+        .collect();
+    assert_eq!((deltas.len(), &deltas[0]["function"]["name"]), (2, &json!("clock")), "{deltas:?}");
+    assert_eq!(deltas[1]["function"]["arguments"], "{\"zo");
+    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "length");
 }
 
 #[test]
@@ -197,6 +230,6 @@ fn anthropic_messages_have_tool_use_blocks() {
             .filter_map(|event| event["delta"]["partial_json"].as_str())
             .collect::<String>()
     };
-    assert_eq!([input(2), input(3)], ["{\"zone\":\"UTC\"}", "{\"b\":1,\"a\":2}"]);
+    assert_eq!([input(2), input(3)], ["{\"zone\": \"UTC\"}", "{\"b\": 1, \"a\": 2}"]);
     assert_eq!(of("message_delta")[0]["delta"]["stop_reason"], "tool_use");
 }

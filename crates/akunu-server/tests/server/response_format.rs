@@ -2,6 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
+use crate::calls::joined;
 use crate::schema::Description;
 use crate::serve::{Served, TALES, serve, serve_with};
 use crate::thinker::{THINKER, thinker};
@@ -119,11 +120,15 @@ fn a_tool_call_can_be_required() {
         asked["stream"] = true.into();
         let events = server.post(CHAT, &asked).events();
         let chunks = events.iter().filter_map(|event| serde_json::from_str::<Json>(event).ok());
-        let streamed: Vec<Json> = chunks
+        let deltas: Vec<Json> = chunks
             .filter_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].as_array().cloned())
             .flatten()
             .collect();
-        assert_eq!((streamed.len(), &streamed[0]["function"]), (1, &calls[0]["function"]));
+        let streamed = joined(deltas.iter());
+        assert_eq!(
+            (streamed.as_array().unwrap().len(), &streamed[0]["function"]),
+            (1, &calls[0]["function"])
+        );
     }
     // Several calls may follow each other.
     let several =

@@ -121,7 +121,7 @@ fn reasoning_text_and_calls_are_items() {
         (&json!("Let me see."), &json!("completed"))
     );
     let call = |at: usize| (output[at]["name"].as_str().unwrap(), output[at]["arguments"].as_str().unwrap());
-    assert_eq!([call(2), call(3)], [("clock", "{\"zone\":\"UTC\"}"), ("add", "{\"b\":1,\"a\":2}")]);
+    assert_eq!([call(2), call(3)], [("clock", "{\"zone\": \"UTC\"}"), ("add", "{\"b\": 1, \"a\": 2}")]);
     assert!(whole["usage"]["output_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 0);
     assert_eq!((&whole["tools"][0]["strict"], &whole["tool_choice"]), (&json!(true), &json!("auto")));
     if let Some(description) = Description::open() {

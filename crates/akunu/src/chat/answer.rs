@@ -106,6 +106,23 @@ pub struct AnswerDelta {
     pub answer: String,
     /// Tool calls, which follow `answer`.
     pub calls: Vec<Call>,
+    /// The same as they are generated.
+    pub progress: Vec<CallProgress>,
+    /// The text of a call that had begun and did not become one.
+    pub cut: String,
+}
+
+/// What happens to a call while it is generated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallProgress {
+    /// A call of this tool begins.
+    Begun(String),
+    /// More of the JSON text of its arguments.
+    Arguments(String),
+    /// The call is complete.
+    Done,
+    /// The call remains incomplete.
+    Cut,
 }
 
 /// The answer so far, with its white space.
@@ -145,6 +162,8 @@ pub struct AnswerReader {
     splitter: Option<Splitter>,
     /// In the format of the model, if tools may be called.
     calls: Option<CallReader>,
+    /// A call was announced and is not complete.
+    has_begun: bool,
     one_call: bool,
     reasoning_tokens: usize,
     /// There was a reasoning tag, so white space before the answer belongs to the template.
@@ -251,9 +270,29 @@ impl AnswerReader {
                 self.draft.answer.push_str(text);
                 delta.answer.push_str(text);
             }
+            Segment::Begun(name) => {
+                self.has_begun = true;
+                delta.progress.push(CallProgress::Begun(name.into()));
+            }
+            Segment::Arguments(text) => match delta.progress.last_mut() {
+                Some(CallProgress::Arguments(before)) => before.push_str(text),
+                _ => delta.progress.push(CallProgress::Arguments(text.into())),
+            },
             Segment::Call(call) => {
+                if !std::mem::take(&mut self.has_begun) {
+                    let arguments = Json::Object(call.arguments.clone()).to_string();
+                    let begun = CallProgress::Begun(call.name.clone());
+                    delta.progress.extend([begun, CallProgress::Arguments(arguments)]);
+                }
+                delta.progress.push(CallProgress::Done);
                 self.draft.calls.push(call.clone());
                 delta.calls.push(call);
+            }
+            Segment::Cut(text) => {
+                self.has_begun = false;
+                delta.progress.push(CallProgress::Cut);
+                self.draft.answer.push_str(text);
+                delta.cut.push_str(text);
             }
         }
     }

@@ -17,7 +17,14 @@ pub struct Call {
 #[derive(Debug, PartialEq)]
 pub enum Segment<'a> {
     Text(&'a str),
+    /// A call of this tool has begun, and its arguments follow as they are generated.
+    Begun(&'a str),
+    /// More of the JSON text of its arguments.
+    Arguments(&'a str),
+    /// A complete call. It may not have been announced.
     Call(Call),
+    /// The text of a call that has begun and is not complete.
+    Cut(&'a str),
 }
 
 pub type OnSegment<'a> = &'a mut dyn FnMut(Segment<'_>);
@@ -49,6 +56,7 @@ enum State {
         mark: usize,
         start: usize,
         scan: Scan,
+        arguments: Early,
     },
     /// A call between tags, whose end is searched for from this offset.
     Tags {
@@ -57,6 +65,19 @@ enum State {
     },
     /// After a call, or a mark that ends calls.
     After,
+}
+
+/// The arguments of a call that is not complete.
+#[derive(Clone, Copy, Debug)]
+enum Early {
+    /// The name and the beginning of the arguments are not known yet.
+    Unknown,
+    /// They are passed on as they come. This many bytes of what is held have been.
+    Sent { scan: Scan, sent: usize },
+    /// All of them have been passed on.
+    All,
+    /// They are passed on with the complete call.
+    Late,
 }
 
 /// Maximum bytes between a mark and the arguments, for a name and an id, and between two calls without marks.
@@ -86,6 +107,10 @@ impl CallReader {
         if matches!(self.state, State::After) {
             let space = self.skip_space(0);
             self.drop_held(space);
+        }
+        if let State::Json { arguments: Early::Sent { .. } | Early::All, .. } = self.state {
+            on_segment(Segment::Cut(&self.held));
+            self.drop_held(self.held.len());
         }
         self.say(self.held.len(), on_segment);
     }
@@ -119,18 +144,25 @@ impl CallReader {
                 }
             }
             State::Marked { mark } => return self.marked(mark, on_segment),
-            State::Json { mark, start, mut scan } => {
-                let Some(end) = scan.end(self.held.as_bytes()) else {
-                    self.state = State::Json { mark, start, scan };
+            State::Json { mark, start, mut scan, arguments } => {
+                let end = scan.end(self.held.as_bytes());
+                let arguments = self.pass_on(mark, start, arguments, on_segment);
+                let Some(end) = end else {
+                    self.state = State::Json { mark, start, scan, arguments };
                     return false;
                 };
-                match self.calls(mark, start, end) {
-                    Some(calls) => {
+                match (self.calls(mark, start, end), arguments) {
+                    (Some(calls), _) => {
                         self.drop_held(end);
                         self.enter(State::After);
                         calls.into_iter().for_each(|call| on_segment(Segment::Call(call)));
                     }
-                    None => self.give_up(end, on_segment),
+                    (None, Early::Sent { .. } | Early::All) => {
+                        on_segment(Segment::Cut(&self.held[..end]));
+                        self.drop_held(end);
+                        self.enter(State::Text);
+                    }
+                    (None, _) => self.give_up(end, on_segment),
                 }
             }
             State::Tags { mark, from } => {
@@ -154,6 +186,36 @@ impl CallReader {
             State::After => return self.after(),
         }
         true
+    }
+
+    /// Announces a call whose JSON text begins at `start`, once its name is known, and passes on its arguments.
+    fn pass_on(&self, mark: usize, start: usize, arguments: Early, on_segment: OnSegment<'_>) -> Early {
+        let (mut scan, mut sent) = match arguments {
+            Early::Late | Early::All => return arguments,
+            Early::Sent { scan, sent } => (scan, sent),
+            Early::Unknown => {
+                let header = self.held[mark..start].trim();
+                let found = match header.is_empty() {
+                    true => named_arguments(&self.held[start..]).map(|(name, at)| (name, start + at)),
+                    false if !self.held[start..].starts_with('{') => Err(Unnamed::Never),
+                    false => self.name_in(header).map(|name| (name, start)).ok_or(Unnamed::Never),
+                };
+                match found {
+                    Ok((name, at)) if self.is_known(mark, &name) => {
+                        on_segment(Segment::Begun(&name));
+                        (Scan::from(at), at)
+                    }
+                    Err(Unnamed::Yet) if self.held.len() - start <= LONGEST_HEADER => return Early::Unknown,
+                    _ => return Early::Late,
+                }
+            }
+        };
+        let end = scan.end(self.held.as_bytes());
+        if scan.at > sent {
+            on_segment(Segment::Arguments(&self.held[sent..scan.at]));
+            sent = scan.at;
+        }
+        if end.is_some() { Early::All } else { Early::Sent { scan, sent } }
     }
 
     /// How much of the end of what is held may be the beginning of marks before a call.
@@ -198,7 +260,8 @@ impl CallReader {
             None => return false,
             Some(b'{' | b'[') => {
                 let start = start + header;
-                self.enter(State::Json { mark, start, scan: Scan::from(start) });
+                let (scan, arguments) = (Scan::from(start), Early::Unknown);
+                self.enter(State::Json { mark, start, scan, arguments });
             }
             Some(_) => self.give_up(mark, on_segment),
         }
@@ -278,10 +341,14 @@ impl CallReader {
             Json::Array(list) if header.is_empty() => list.into_iter().map(call).collect::<Option<_>>()?,
             json => vec![call(json)?],
         };
+        let are_known = calls.iter().all(|call| self.is_known(mark, &call.name));
+        (!calls.is_empty() && are_known).then_some(calls)
+    }
+
+    /// Whether a name is a tool's, if its call has no mark.
+    fn is_known(&self, mark: usize, name: &str) -> bool {
         let is_marked = self.held[..mark].ends_with(self.marks.open());
-        let is_known =
-            |call: &Call| is_marked || self.tools.iter().any(|tool| name_of(tool) == Some(&call.name));
-        (!calls.is_empty() && calls.iter().all(is_known)).then_some(calls)
+        is_marked || self.tools.iter().any(|tool| name_of(tool) == Some(name))
     }
 
     /// `NAME`, `NAME[ARGS]`, `NAME[CALL_ID]ID[ARGS]`, `NAME<|channel|>commentary json<|message|>`, `functions.NAME:0`.
@@ -291,6 +358,67 @@ impl CallReader {
         let name = header[..ends.min().unwrap_or(header.len())].trim();
         (!name.is_empty() && !name.contains(char::is_whitespace)).then(|| name.to_string())
     }
+}
+
+/// Why the name and the arguments of a call are not found in the beginning of its JSON text.
+enum Unnamed {
+    /// It may still have them.
+    Yet,
+    /// The arguments are not an object, come before the name, or are in a list.
+    Never,
+}
+
+/// The name in the beginning of `{"name": …, "arguments": {…}}`, and where the arguments begin.
+fn named_arguments(text: &str) -> Result<(String, usize), Unnamed> {
+    let mut name = None;
+    let rest = text.strip_prefix('{').ok_or(Unnamed::Never)?;
+    let mut at = text.len() - rest.len();
+    loop {
+        let key = json_string(text, &mut at)?;
+        skip(text, &mut at, ':')?;
+        if ["arguments", "parameters"].contains(&key.as_str()) {
+            return match text[at..].chars().next() {
+                None => Err(Unnamed::Yet),
+                Some('{') => name.map(|name| (name, at)).ok_or(Unnamed::Never),
+                Some(_) => Err(Unnamed::Never),
+            };
+        }
+        let value = json_string(text, &mut at)?;
+        if ["name", "tool_name"].contains(&key.as_str()) && !value.is_empty() {
+            name.get_or_insert(value);
+        }
+        skip(text, &mut at, ',')?;
+    }
+}
+
+/// Reads a string at a place after white space, and moves the place behind it and the white space that follows.
+fn json_string(text: &str, at: &mut usize) -> Result<String, Unnamed> {
+    let rest = text[*at..].trim_start();
+    match rest.as_bytes().first() {
+        None => return Err(Unnamed::Yet),
+        Some(b'"') => {}
+        Some(_) => return Err(Unnamed::Never),
+    }
+    let mut strings = serde_json::Deserializer::from_str(rest).into_iter::<String>();
+    match strings.next() {
+        Some(Ok(string)) => {
+            let behind = &rest[strings.byte_offset()..];
+            *at = text.len() - behind.trim_start().len();
+            Ok(string)
+        }
+        Some(Err(error)) if error.is_eof() => Err(Unnamed::Yet),
+        _ => Err(Unnamed::Never),
+    }
+}
+
+/// Moves a place behind a character and the white space that follows.
+fn skip(text: &str, at: &mut usize, expected: char) -> Result<(), Unnamed> {
+    match text[*at..].strip_prefix(expected) {
+        Some(behind) => *at = text.len() - behind.trim_start().len(),
+        None if text.len() == *at => return Err(Unnamed::Yet),
+        None => return Err(Unnamed::Never),
+    }
+    Ok(())
 }
 
 fn call(json: Json) -> Option<Call> {
@@ -360,21 +488,35 @@ mod tests {
     const LLAMA: &str = "Respond in the format {\"name\": function name, \"parameters\": …}";
 
     /// Text and calls of an answer in pieces, with calls as `name(arguments)`.
+    /// Checks that what is passed on early agrees with the complete calls.
     fn read(template: &str, pieces: &[&str]) -> Vec<String> {
         let marks = CallMarks::of_template(template).unwrap();
         let tools = ["clock", "add"].map(|name| json!({ "function": { "name": name } }));
         let mut reader = CallReader::new(marks, tools.to_vec());
         let mut all: Vec<String> = Vec::new();
         let mut in_text = false;
+        let mut early: Option<(String, String)> = None;
         let mut on_segment = |segment: Segment<'_>| match segment {
-            Segment::Text(text) if in_text => all.last_mut().unwrap().push_str(text),
-            Segment::Text(text) => {
+            Segment::Begun(name) => assert_eq!(early.replace((name.into(), String::new())), None),
+            Segment::Arguments(text) => early.as_mut().unwrap().1.push_str(text),
+            Segment::Text(text) | Segment::Cut(text) => {
+                assert_eq!(early.take().is_some(), segment == Segment::Cut(text));
+                match in_text {
+                    true => all.last_mut().unwrap().push_str(text),
+                    false => all.push(text.to_string()),
+                }
                 in_text = true;
-                all.push(text.to_string());
             }
             Segment::Call(Call { name, arguments }) => {
                 in_text = false;
-                all.push(format!("{name}({})", Json::Object(arguments)));
+                let arguments = Json::Object(arguments);
+                if let Some((begun, text)) = early.take() {
+                    assert_eq!(
+                        (begun, serde_json::from_str(&text).ok()),
+                        (name.clone(), Some(arguments.clone()))
+                    );
+                }
+                all.push(format!("{name}({arguments})"));
             }
         };
         pieces.iter().for_each(|piece| reader.push(piece, &mut on_segment));
@@ -422,6 +564,33 @@ mod tests {
         }
         let text = "written to=functions. as it is";
         assert_eq!(read(HARMONY, &[text]), [text]);
+    }
+
+    #[test]
+    fn arguments_are_passed_on_as_they_come() {
+        for (template, before, after) in [
+            (HERMES, "<tool_call>\n{\"name\": \"clock\", \"arguments\": ", "}\n</tool_call>"),
+            (LLAMA, "{\"type\": \"function\", \"name\": \"clock\", \"parameters\": ", "}"),
+            (MISTRAL, "[TOOL_CALLS]clock[ARGS]", ""),
+            (HARMONY, "to=functions.clock<|channel|>commentary json<|message|>", "<|call|>"),
+        ] {
+            let marks = CallMarks::of_template(template).unwrap();
+            let mut reader = CallReader::new(marks, vec![json!({ "function": { "name": "clock" } })]);
+            let (arguments, mut seen) = ("{\"a\": \"}é{\", \"b\": [1]}", Vec::new());
+            for piece in [before, &arguments[..8], &arguments[8..], after] {
+                reader.push(piece, &mut |segment| seen.push(format!("{segment:?}")));
+            }
+            reader.finish(&mut |segment| seen.push(format!("{segment:?}")));
+            let [begun, first, second, call] = &seen[..] else { panic!("{seen:?}") };
+            assert_eq!(begun, "Begun(\"clock\")");
+            assert_eq!(first, &format!("Arguments({:?})", &arguments[..8]));
+            assert_eq!(second, &format!("Arguments({:?})", &arguments[8..]));
+            assert!(call.starts_with("Call("), "{call}");
+        }
+        let cut = "<tool_call>{\"name\": \"clock\", \"arguments\": {\"a\": ";
+        assert_eq!(read(HERMES, &[cut]), [cut]);
+        let late = "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"clock\"}</tool_call>";
+        assert_eq!(read(HERMES, &[late]), ["clock({\"a\":1})"]);
     }
 
     #[test]

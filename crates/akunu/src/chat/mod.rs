@@ -22,7 +22,7 @@ use serde_json::{Map, Value as Json};
 use crate::constraint::Constraints;
 use crate::{Engine, Error, FinishReason, GenerateOptions, Session, Timings};
 pub use akunu_tokenizer::chat::{ChatError, ChatTemplate, ChatTemplates, Rendered};
-pub use answer::{AnswerDelta, AnswerOptions, AnswerReader, Draft, ToolChoice};
+pub use answer::{AnswerDelta, AnswerOptions, AnswerReader, CallProgress, Draft, ToolChoice};
 pub use calls::{Call, CallReader, OnSegment, Segment};
 pub use chat_format::{ChatFormat, render};
 use conversation::message;

@@ -1,4 +1,5 @@
 //! Parses tool calls as written by real chat templates.
+#![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, LazyLock};
 

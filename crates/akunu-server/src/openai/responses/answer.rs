@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use akunu::FinishReason;
+use akunu::chat::CallProgress;
+use akunu::chat::conversation::call_id;
 use akunu_tokenizer::Tokenizer;
 use serde_json::{Value as Json, json};
 
 use super::store::{Owner, StoredResponse};
 use crate::app::App;
-use crate::job::{AnswerPiece, Finished, Output, OutputEvent, ToolCall};
+use crate::job::{AnswerPiece, Finished, Output, OutputEvent};
 use crate::memory::Charge;
 use crate::openai::{Usage, hex_id, logprobs, now};
 use crate::refusal::Refusal;
@@ -71,6 +73,24 @@ impl Open {
     }
 }
 
+/// The call that is being written.
+#[derive(Debug)]
+struct OpenCall {
+    id: String,
+    call_id: String,
+    name: String,
+    arguments: String,
+}
+
+impl OpenCall {
+    fn item(&self, status: &str, arguments: &str) -> Json {
+        json!({
+            "id": self.id, "type": "function_call", "status": status, "call_id": self.call_id,
+            "name": self.name, "arguments": arguments,
+        })
+    }
+}
+
 /// An answer in progress.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -78,6 +98,7 @@ pub(super) struct Answer {
     response: Json,
     items: Vec<Json>,
     open: Option<Open>,
+    open_call: Option<OpenCall>,
     usage: Usage,
     /// Set if log probabilities were requested.
     tokenizer: Option<Arc<dyn Tokenizer>>,
@@ -102,6 +123,7 @@ impl Answer {
             response,
             items: Vec::new(),
             open: None,
+            open_call: None,
             usage: Usage::default(),
             tokenizer,
             keep,
@@ -182,23 +204,34 @@ impl Answer {
         self.items.push(item);
     }
 
-    fn call(&mut self, ToolCall { id: call_id, call }: &ToolCall, to: &mut String) {
-        self.close("completed", to);
-        let (id, at) = (format!("fc_{}", hex_id()), self.items.len());
-        let arguments = Json::Object(call.arguments.clone()).to_string();
-        let item = |status: &str, arguments: &str| {
-            json!({
-                "id": id, "type": "function_call", "status": status, "call_id": call_id,
-                "name": call.name, "arguments": arguments,
-            })
-        };
-        let added = json!({ "output_index": at, "item": item("in_progress", "") });
-        self.event("response.output_item.added", added, to);
-        let delta = json!({ "item_id": id, "output_index": at, "delta": arguments });
-        self.event("response.function_call_arguments.delta", delta, to);
-        let done = json!({ "item_id": id, "output_index": at, "name": call.name, "arguments": arguments });
+    fn call(&mut self, progress: &CallProgress, to: &mut String) {
+        match progress {
+            CallProgress::Begun(name) => {
+                self.close("completed", to);
+                let id = format!("fc_{}", hex_id());
+                let call = OpenCall { id, call_id: call_id(), name: name.clone(), arguments: String::new() };
+                let added = json!({ "output_index": self.items.len(), "item": call.item("in_progress", "") });
+                self.event("response.output_item.added", added, to);
+                self.open_call = Some(call);
+            }
+            CallProgress::Arguments(text) => {
+                let Some(call) = &mut self.open_call else { return };
+                call.arguments.push_str(text);
+                let delta = json!({ "item_id": call.id, "output_index": self.items.len(), "delta": text });
+                self.event("response.function_call_arguments.delta", delta, to);
+            }
+            CallProgress::Done => self.end_call("completed", to),
+            CallProgress::Cut => self.end_call("incomplete", to),
+        }
+    }
+
+    fn end_call(&mut self, status: &str, to: &mut String) {
+        let Some(call) = self.open_call.take() else { return };
+        let OpenCall { id, name, arguments, .. } = &call;
+        let at = self.items.len();
+        let done = json!({ "item_id": id, "output_index": at, "name": name, "arguments": arguments });
         self.event("response.function_call_arguments.done", done, to);
-        self.done(item("completed", &arguments), to);
+        self.done(call.item(status, &call.arguments), to);
     }
 
     fn piece(&mut self, piece: &AnswerPiece, to: &mut String) {
@@ -207,7 +240,7 @@ impl Answer {
             self.waiting.extend(logprobs::of_chat(&piece.tokens, &**tokenizer));
         }
         self.text(TextKind::Answer, &piece.answer, to);
-        piece.calls.iter().for_each(|call| self.call(call, to));
+        piece.progress.iter().for_each(|progress| self.call(progress, to));
     }
 
     fn finish(&mut self, finished: &Finished, to: &mut String) {
@@ -274,6 +307,7 @@ impl Writer for Answer {
 
     fn failed(&mut self, refusal: &Refusal, to: &mut String) {
         self.close("incomplete", to);
+        self.end_call("incomplete", to);
         self.response["status"] = "failed".into();
         self.response["output"] = self.items.clone().into();
         self.response["error"] = json!({ "code": "server_error", "message": refusal.message });
