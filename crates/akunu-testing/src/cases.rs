@@ -7,9 +7,9 @@ const VARIABLE: &str = "AKUNU_TEST_CASES";
 /// The value of `AKUNU_TEST_CASES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cases {
-    /// `few`, or unset: what finds most mistakes in little time.
+    /// `few`, or unset: what finds most mistakes in little time, and what CI runs.
     Few,
-    /// `many`: what CI runs, about three times as many.
+    /// `many`: about three times as many.
     Many,
     /// `all`: also what hardly differs from other cases.
     All,
@@ -30,7 +30,7 @@ fn named(value: &str) -> Cases {
     }
 }
 
-/// One case of each `step`, from the first on; in CI one of each third of that.
+/// One case of each `step`, from the first on; with `many` one of each third of that.
 pub fn some_of<T>(all: impl IntoIterator<Item = T>, step: usize) -> impl Iterator<Item = T> {
     all.into_iter().step_by(step_of(cases(), step))
 }
