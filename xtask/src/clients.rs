@@ -14,13 +14,21 @@ use anyhow::{Context, Result, bail};
 use crate::{cargo, root, run, skipped, succeeds, target};
 
 const SCRIPTS: &str = "xtask/clients";
-const PYTHON: [&str; 6] = [
-    "openai_test.py",
-    "anthropic_test.py",
-    "ollama_test.py",
-    "embeddings_test.py",
-    "rerank_test.py",
-    "audio_test.py",
+/// Lists of packages that cannot be installed together, and the scripts that need them.
+const PYTHON: [(&str, &[&str]); 3] = [
+    (
+        "requirements.txt",
+        &[
+            "openai_test.py",
+            "anthropic_test.py",
+            "ollama_test.py",
+            "embeddings_test.py",
+            "rerank_test.py",
+            "audio_test.py",
+        ],
+    ),
+    ("frameworks.txt", &["frameworks_test.py"]),
+    ("llamaindex.txt", &["llamaindex_test.py"]),
 ];
 const NODE: &str = "openai.test.mjs";
 const KEY: &str = "sesame";
@@ -33,9 +41,9 @@ const TEXT_MODELS: [(&str, &str); 2] = [("words", "bert-mean"), ("judge", "bert-
 const VOCABULARY: &str = "words.json";
 
 pub(crate) fn clients() -> Result<()> {
-    let python = python();
+    let pythons = PYTHON.map(|(packages, scripts)| (python(packages), scripts));
     let node = node();
-    if let (Err(python), Err(node)) = (&python, &node) {
+    if let (Err(python), Err(node)) = (&pythons[0].0, &node) {
         skipped("official clients", &format!("{python}; {node}"));
         return Ok(());
     }
@@ -53,9 +61,11 @@ pub(crate) fn clients() -> Result<()> {
         true => models.push(minilm.clone()),
         false => skipped("embeddings of real text", "../shared/data/minilm is not there"),
     }
+    let caller = Server::start(Command::new(&akunu).env_remove("AKUNU_API_KEY"), &[caller_model()?])?;
     let texts = Server::start(Command::new(&akunu).env_remove("AKUNU_API_KEY"), &models)?;
     let test = |command: &mut Command| {
         command.env("AKUNU_URL", &open.url).env("AKUNU_LOCKED_URL", &locked.url);
+        command.env("AKUNU_CALLER_URL", &caller.url);
         command.env("AKUNU_TEXTS_URL", &texts.url).env("AKUNU", &akunu).env("AKUNU_WORDS", &words);
         command.env("AKUNU_KEY", KEY).env("AKUNU_MODEL", MODEL);
         if minilm.is_dir() {
@@ -70,16 +80,17 @@ pub(crate) fn clients() -> Result<()> {
         }
         run(command)
     };
-    match python {
-        Ok(python) => {
-            for script in PYTHON {
-                say!("clients: {script}");
-                test(
-                    Command::new(&python).args(["-B", "-W", "ignore"]).arg(Path::new(SCRIPTS).join(script)),
-                )?;
+    for (python, scripts) in pythons {
+        match python {
+            Ok(python) => {
+                for script in scripts {
+                    say!("clients: {script}");
+                    let script = Path::new(SCRIPTS).join(script);
+                    test(Command::new(&python).args(["-B", "-W", "ignore"]).arg(script))?;
+                }
             }
+            Err(missing) => skipped(&scripts.join(", "), &missing),
         }
-        Err(missing) => skipped("Python's clients", &missing),
     }
     match node {
         Ok(folder) => {
@@ -106,6 +117,14 @@ fn text_models() -> Result<Vec<PathBuf>> {
         Ok(to)
     };
     TEXT_MODELS.iter().map(folder).collect()
+}
+
+/// The model that calls a tool.
+fn caller_model() -> Result<PathBuf> {
+    let model = target().join("clients/caller.gguf");
+    let program = format!("debug/examples/scripted_model{}", env::consts::EXE_SUFFIX);
+    run(Command::new(target().join(program)).arg(&model))?;
+    Ok(model)
 }
 
 /// An `akunu serve` process, which ends when this is dropped.
@@ -144,11 +163,11 @@ impl Drop for Server {
     }
 }
 
-/// A Python with the packages in `requirements.txt`.
-fn python() -> Result<PathBuf, String> {
-    let folder = target().join("clients/python");
+/// A Python with the packages of a list.
+fn python(packages: &str) -> Result<PathBuf, String> {
+    let folder = target().join("clients/python").join(packages.trim_end_matches(".txt"));
     let python = folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
-    let wanted = root().join(SCRIPTS).join("requirements.txt");
+    let wanted = root().join(SCRIPTS).join(packages);
     brought(&folder, &wanted, || {
         let path = |path: &Path| path.display().to_string();
         succeeds(&["python3", "-m", "venv", &path(&folder)])

@@ -16,7 +16,7 @@ const WIDTH: usize = 288;
 const CONTROLS: [&str; 6] = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"];
 
 /// Writes a model that generates `chain`, each token followed by the next; all other tokens are followed by the end of
-/// turn. The generation prompt ends with a newline.
+/// turn. The generation prompt ends with a newline or a colon.
 pub fn write(path: &Path, template: Option<&str>, chain: &[&str]) {
     // Kinds: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     let mut tokens: Vec<(String, i32)> = vec![("<unk>".into(), 2), ("▁".into(), 1)];
@@ -24,6 +24,7 @@ pub fn write(path: &Path, template: Option<&str>, chain: &[&str]) {
     tokens.extend((0..256).map(|byte| (format!("<0x{byte:02X}>"), 6)));
     let mut ids: HashMap<String, usize> = tokens.iter().cloned().map(|(text, _)| text).zip(0..).collect();
     ids.insert("\n".into(), ids["<0x0A>"]);
+    ids.insert(":".into(), ids["<0x3A>"]);
     for word in chain {
         if !ids.contains_key(*word) {
             ids.insert((*word).to_string(), tokens.len());
