@@ -3,7 +3,8 @@
 
 use crate::common::{bytes_vocabulary, compile, takes};
 use akunu_grammar::{
-    CallForm, CallPart, CallTags, Calls, NAME_AND_ARGUMENTS, Reasoning, ResponseFormat, Tool, WithoutCalls,
+    CallForm, CallLiterals, CallPart, CallTags, Calls, NAME_AND_ARGUMENTS, Reasoning, ResponseFormat, Tool,
+    WithoutCalls,
 };
 use serde_json::{Value as Json, json};
 
@@ -164,6 +165,86 @@ fn arguments_that_tags_cannot_hold_are_json() {
     let defined = json!({ "type": "object", "properties": { "x": { "$ref": "#/$defs/n" } }, "required": ["x"],
         "$defs": { "n": { "type": "integer" } } });
     check(&schema(defined), None, &[(&tagged.replace("abc", "12"), true), (tagged, false)]);
+}
+
+#[test]
+fn literals_are_held() {
+    let schema = json!({ "type": "object", "additionalProperties": false, "required": ["zone"], "properties": {
+        "zone": { "type": "string" }, "count": { "type": "integer" },
+        "kind": { "enum": ["a", 1] }, "all": { "type": "boolean" },
+        "list": { "type": "array", "items": { "$ref": "#/$defs/n" } },
+        "inner": { "type": "object", "properties": { "x": { "type": "string" } }, "required": ["x"] } },
+        "$defs": { "n": { "type": "number" } } });
+    let any = Tool { name: "any".into(), parameters: None, is_strict: false };
+    let tools = vec![Tool { name: "f".into(), parameters: Some(schema), is_strict: true }, any];
+    let python = CallForm {
+        open: "<call>",
+        call: &[
+            CallPart::Name,
+            CallPart::Text("("),
+            CallPart::Literals(CallLiterals { assign: "=", separator: ", ", quote: None, is_sorted: false }),
+            CallPart::Text(")"),
+        ],
+        is_list: true,
+        close: "</call>",
+        ..HERMES
+    };
+    let of = |form: CallForm| Calls { tools: tools.clone(), ..calls(form) };
+    check(
+        &of(python),
+        None,
+        &[
+            (r#"<call>[f(zone="a)", count=3, all=True), any()]</call>"#, true),
+            (r#"<call>[f(zone="a", kind=1, list=[1, -2.5e3], inner={"x": ""})]</call>"#, true),
+            (r#"<call>[any(a="x", b=[True, None], c={"k": 1})]</call>"#, true),
+            ("<call>[f(count=3)]</call>", false),
+            (r#"<call>[f(zone="a", count="3")]</call>"#, false),
+            (r#"<call>[f(zone="a", kind=2)]</call>"#, false),
+            (r#"<call>[f(zone="a" count=3)]</call>"#, false),
+            ("<call>[g()]</call>", false),
+        ],
+    );
+    let quoted = CallForm {
+        open: "<call>",
+        call: &[
+            CallPart::Text("call:"),
+            CallPart::Name,
+            CallPart::Text("{"),
+            CallPart::Literals(CallLiterals {
+                assign: ":",
+                separator: ",",
+                quote: Some("%%"),
+                is_sorted: true,
+            }),
+            CallPart::Text("}"),
+        ],
+        close: "</call>",
+        ..HERMES
+    };
+    check(
+        &of(quoted),
+        None,
+        &[
+            (
+                "<call>call:f{all:true,count:3,inner:{x:%%y}%%},kind:%%a%%,list:[1,2],zone:%%</call>%%}</call>",
+                true,
+            ),
+            ("<call>call:f{zone:%%%%}</call>", true),
+            ("<call>call:any{a:{b:[%%%%,null]}}</call>", true),
+            ("<call>call:f{zone:a}</call>", false),
+            ("<call>call:f{list:[%%1%%],zone:%%%%}</call>", false),
+            ("<call>call:f{inner:{},zone:%%%%}</call>", false),
+            ("<call>call:f{all:true}</call>", false),
+        ],
+    );
+    let pattern = json!({ "type": "object", "properties": { "x": { "type": "string", "pattern": "a" } } });
+    let of = |is_strict| {
+        let tools = vec![Tool { name: "f".into(), parameters: Some(pattern.clone()), is_strict }];
+        Calls { tools, ..calls(quoted) }
+    };
+    check(&of(false), None, &[("<call>call:f{x:%%b%%}</call>", true)]);
+    let error = compile(&bytes_vocabulary(), &ResponseFormat::Calls(of(true)), None).unwrap_err().to_string();
+    assert!(error.contains("format of calls"), "{error}");
 }
 
 #[test]

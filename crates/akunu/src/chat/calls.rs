@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::call_tags::{self, name_of};
+use super::call_tags::name_of;
 use super::families::CallMarks;
 use super::reasoning::overlap;
 
@@ -58,8 +58,8 @@ enum State {
         scan: Scan,
         arguments: Early,
     },
-    /// A call between tags, whose end is searched for from this offset.
-    Tags {
+    /// Calls that are not JSON, whose end is searched for from this offset.
+    WrittenOut {
         mark: usize,
         from: usize,
     },
@@ -165,20 +165,18 @@ impl CallReader {
                     (None, _) => self.give_up(end, on_segment),
                 }
             }
-            State::Tags { mark, from } => {
-                let (Some(tags), [before, end]) = (self.marks.tags(), self.marks.around_tags()) else {
-                    return false;
-                };
+            State::WrittenOut { mark, from } => {
+                let [_, end] = self.marks.around();
                 let Some(at) = self.held[from..].find(end).map(|at| from + at) else {
                     let from = self.held.len() - overlap(&self.held, end);
-                    self.state = State::Tags { mark, from };
+                    self.state = State::WrittenOut { mark, from };
                     return false;
                 };
-                match call_tags::read(&tags, before, &self.held[mark..at], &self.tools) {
-                    Some(call) => {
+                match self.marks.read(&self.held[mark..at], &self.tools) {
+                    Some(calls) => {
                         self.drop_held(at + end.len());
                         self.enter(State::After);
-                        on_segment(Segment::Call(call));
+                        calls.into_iter().for_each(|call| on_segment(Segment::Call(call)));
                     }
                     None => self.give_up(at, on_segment),
                 }
@@ -241,13 +239,13 @@ impl CallReader {
     fn marked(&mut self, mark: usize, on_segment: OnSegment<'_>) -> bool {
         let start = self.skip_space(mark);
         let rest = &self.held[start..];
-        let is_json = rest.starts_with(['{', '[']);
+        let is_json = rest.starts_with('{') || (rest.starts_with('[') && !self.marks.is_written_out());
         if rest.is_empty() {
             return false;
         }
-        if self.marks.tags().is_some() && !is_json {
-            match self.marks.around_tags()[0] {
-                name if rest.starts_with(name) => self.enter(State::Tags { mark, from: start }),
+        if self.marks.is_written_out() && !is_json {
+            match self.marks.around()[0] {
+                name if rest.starts_with(name) => self.enter(State::WrittenOut { mark, from: start }),
                 name if name.starts_with(rest) => return false,
                 _ => self.give_up(mark, on_segment),
             }
@@ -485,6 +483,8 @@ mod tests {
     const GLM: &str = "{{ '<tool_call> <arg_key>' }}";
     const DEEPSEEK: &str = "{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' }}";
     const KIMI: &str = "{{ '<|tool_calls_section_begin|> <|tool_call_begin|>' }}";
+    const GEMMA: &str = "{{ '<|tool_call>' }}";
+    const LFM: &str = "List of tools: [";
     const LLAMA: &str = "Respond in the format {\"name\": function name, \"parameters\": …}";
 
     /// Text and calls of an answer in pieces, with calls as `name(arguments)`.
@@ -642,6 +642,19 @@ mod tests {
     }
 
     #[test]
+    fn literal_arguments_are_parsed() {
+        let gemma =
+            "Sure.<|tool_call>call:add{a:1,b:<|\"|>}<|\"|>}<tool_call|><|tool_call>call:clock{}<tool_call|>";
+        let add = r#"add({"a":1,"b":"}"})"#;
+        assert_eq!(read(GEMMA, &[gemma]), ["Sure.", add, "clock({})"]);
+        let lfm = "<|tool_call_start|>[add(a=1, b=\"}\"), clock()]<|tool_call_end|>Done.";
+        assert_eq!(read(LFM, &[lfm]), [add, "clock({})", "Done."]);
+        for text in ["<|tool_call_start|>[add(a=)]<|tool_call_end|>", "<|tool_call_start|>[add("] {
+            assert_eq!(read(LFM, &[text]), [text]);
+        }
+    }
+
+    #[test]
     fn bare_calls_of_known_tools_may_start_the_answer() {
         let two = r#" {"name": "clock", "parameters": {}}; {"type": "function", "name": "add", "parameters": {"a": 1}}"#;
         assert_eq!(read(LLAMA, &[two]), ["clock({})", r#"add({"a":1})"#]);
@@ -693,10 +706,11 @@ mod tests {
             words in prop::collection::vec(prop::sample::select(vec![
                 "<tool_call>", "</tool_call>", "<function=", "</function>", ">", "<parameter=", "<arg_key>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "clock", "{", "}", "[", "]", "\"", "\\",
                 "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
+                "<|tool_call>", "call:", "<tool_call|>", "<|\"|>", "<|tool_call_start|>", "(", ")", "<|tool_call_end|>",
                 ";", "to=functions.", "<|message|>", "{\"name\": \"clock\", \"parameters\": {}}", "<", "a", "é", " ", "\n",
             ]), 0..12),
             cuts in prop::collection::vec(0usize..80, 0..8),
-            template in prop::sample::select(vec![HERMES, MISTRAL, LLAMA, CODER, GLM, HARMONY, DEEPSEEK]),
+            template in prop::sample::select(vec![HERMES, MISTRAL, LLAMA, CODER, GLM, HARMONY, DEEPSEEK, GEMMA, LFM]),
         ) {
             let whole = words.concat();
             let mut cuts: Vec<usize> = cuts.into_iter().filter(|&at| whole.is_char_boundary(at)).collect();

@@ -1,7 +1,14 @@
 //! The formats of tool calls, by family of models.
 
-use akunu_grammar::CallPart::{Arguments, Gap, Id, Maybe, Name, Number, OneOf, QuotedName, Tagged, Text};
-use akunu_grammar::{CallForm, CallPart, CallTags, NAME_AND_ARGUMENTS};
+use akunu_grammar::CallPart::{
+    Arguments, Gap, Id, Literals, Maybe, Name, Number, OneOf, QuotedName, Tagged, Text,
+};
+use akunu_grammar::{CallForm, CallLiterals, CallPart, CallTags, NAME_AND_ARGUMENTS};
+
+use serde_json::Value as Json;
+
+use super::calls::Call;
+use super::{call_literals, call_tags};
 
 /// The format of tool calls of a family of models: how they are written, and what else is accepted when they are parsed.
 #[derive(Debug, PartialEq, Eq)]
@@ -79,7 +86,7 @@ pub(super) const GENERIC: CallMarks =
     CallMarks { form: CallForm { open: "<tool_call>", close: "</tool_call>", ..FORM }, ..DEFAULT };
 
 /// The first family whose signs are all in a template applies.
-const FAMILIES: [CallMarks; 19] = [
+const FAMILIES: [CallMarks; 21] = [
     // GLM.
     CallMarks {
         form: CallForm {
@@ -128,6 +135,45 @@ const FAMILIES: [CallMarks; 19] = [
     CallMarks {
         form: CallForm { open: "<tool_call>", call: FUNCTION, close: "</tool_call>", ..FORM },
         signs: &["<parameter="],
+        ..DEFAULT
+    },
+    // Gemma 4.
+    CallMarks {
+        form: CallForm {
+            open: "<|tool_call>",
+            call: &[
+                Text("call:"),
+                Name,
+                Text("{"),
+                Literals(CallLiterals {
+                    assign: ":",
+                    separator: ",",
+                    quote: Some("<|\"|>"),
+                    is_sorted: true,
+                }),
+                Text("}"),
+            ],
+            close: "<tool_call|>",
+            ..FORM
+        },
+        signs: &["<|tool_call>"],
+        ..DEFAULT
+    },
+    // LFM2: its templates have no marks.
+    CallMarks {
+        form: CallForm {
+            open: "<|tool_call_start|>",
+            call: &[
+                Name,
+                Text("("),
+                Literals(CallLiterals { assign: "=", separator: ", ", quote: None, is_sorted: false }),
+                Text(")"),
+            ],
+            is_list: true,
+            close: "<|tool_call_end|>",
+            ..FORM
+        },
+        signs: &["List of tools: "],
         ..DEFAULT
     },
     // Functionary 3.1.
@@ -309,15 +355,27 @@ impl CallMarks {
         if self.form.close.is_empty() { self.ending } else { self.form.close }
     }
 
-    /// The tags of arguments that are not JSON.
-    pub(super) fn tags(&self) -> Option<CallTags> {
-        self.form.call.iter().find_map(|part| if let Tagged(tags) = part { Some(*tags) } else { None })
+    /// Whether calls are not JSON, but end with a text.
+    pub(super) fn is_written_out(&self) -> bool {
+        self.form.call.iter().any(|part| matches!(part, Tagged(_) | Literals(_)))
     }
 
-    /// What precedes a name before such arguments, and what ends them.
-    pub(super) fn around_tags(&self) -> [&'static str; 2] {
+    /// Parses calls that are not JSON.
+    pub(super) fn read(&self, text: &str, tools: &[Json]) -> Option<Vec<Call>> {
+        self.form.call.iter().find_map(|part| match part {
+            Tagged(tags) => {
+                let call = call_tags::read(tags, self.around()[0], text, tools);
+                Some(call.map(|call| vec![call]))
+            }
+            Literals(form) => Some(call_literals::read(form, text)),
+            _ => None,
+        })?
+    }
+
+    /// What precedes the name in such calls, and what ends them.
+    pub(super) fn around(&self) -> [&'static str; 2] {
         match self.form.call {
-            [Text(before), .., Text(after)] => [before, after],
+            [Text(before), .., Tagged(_), Text(after)] => [before, after],
             _ => ["", self.close()],
         }
     }
@@ -329,6 +387,7 @@ impl CallMarks {
             Text(text) => vec![*text],
             OneOf(texts) => texts.to_vec(),
             Tagged(CallTags { key, value, .. }) => [*key, *value].concat(),
+            Literals(CallLiterals { quote: Some(quote), .. }) => vec![*quote],
             _ => Vec::new(),
         });
         let marks = [begin, end, open, close, self.ending].into_iter().chain(texts);

@@ -5,6 +5,7 @@
 //! ```
 
 mod answer;
+mod call_literals;
 mod call_tags;
 mod calls;
 mod chat_format;

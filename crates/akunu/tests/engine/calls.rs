@@ -10,8 +10,12 @@ use akunu_grammar::{Client, Limits, Session, Vocabulary, Workers};
 use serde_json::{Map, Value as Json, json};
 
 /// Templates that have marks but do not write earlier calls: at all, or beside a text.
-const SILENT: [&str; 2] =
-    ["ibm-granite-granite-3.3-2B-Instruct.jinja", "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja"];
+const SILENT: [&str; 4] = [
+    "ibm-granite-granite-3.3-2B-Instruct.jinja",
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja",
+    "LFM2-8B-A1B.jinja",
+    "LFM2.5-Instruct.jinja",
+];
 
 fn tools() -> Vec<Json> {
     let parameters = json!({ "type": "object", "properties": {

@@ -1,0 +1,175 @@
+//! Arguments as literals: `key=value, …`.
+
+use serde_json::Value as Json;
+
+use super::properties::{ANNOTATIONS, DEFINITIONS, Member, members};
+use super::writer::Writer;
+use super::{CallLiterals, WHAT};
+use crate::error::GrammarError;
+use crate::format::{escaped, quoted};
+
+/// Schemas within others that are held. Values in deeper ones may be any.
+const DEEPEST: usize = 16;
+
+/// The rules of any value.
+pub(super) fn rules(form: &CallLiterals) -> String {
+    let CallLiterals { assign, separator, quote, .. } = *form;
+    let (assign, separator) = (quoted(assign), quoted(separator));
+    let member = format!("literal_key {assign} literal");
+    let mut rules = format!(
+        "literal_key: /[A-Za-z0-9_.-]{{1,64}}/\n\
+         members: ({member} ({separator} {member})*)?\n\
+         list: \"[\" (literal ({separator} literal)*)? \"]\"\n\
+         number: /-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?/\n"
+    );
+    rules += &match quote {
+        Some(quote) => format!(
+            "text_end[lazy]: /(?s:.*){}/\ntext: {} text_end\n\
+             literal: text | number | \"true\" | \"false\" | \"null\" | list | \"{{\" members \"}}\"\n",
+            escaped(quote),
+            quoted(quote)
+        ),
+        None => "text: /\"([^\"\\\\\\n]|\\\\[^\\n])*\"/\n\
+                 dict: \"{\" (text \":\" \" \"? literal (\",\" \" \"? text \":\" \" \"? literal)*)? \"}\"\n\
+                 literal: text | number | \"True\" | \"False\" | \"None\" | list | dict\n"
+            .into(),
+    };
+    rules
+}
+
+impl Writer<'_, '_> {
+    pub(super) fn literals(&mut self, form: &CallLiterals) -> Result<String, GrammarError> {
+        match self.tool.parameters.clone() {
+            None => Ok("members".into()),
+            Some(schema) => self.members(form, &schema, 0),
+        }
+    }
+
+    /// A rule of its own for an expression.
+    fn rule(&mut self, expression: &str) -> String {
+        let name = format!("part{}x{}", self.index, self.count);
+        self.count += 1;
+        *self.rules += &format!("{name}: {expression}\n");
+        name
+    }
+
+    /// The members of an object in the order of the schema, between its brackets.
+    fn members(&mut self, form: &CallLiterals, schema: &Json, depth: usize) -> Result<String, GrammarError> {
+        let Some(mut all) = members(schema) else { return self.not_held("members") };
+        if form.is_sorted {
+            all.sort_by_key(|member| member.name);
+        }
+        if all.is_empty() {
+            let is_closed = schema["additionalProperties"] == false;
+            return Ok(if is_closed { "" } else { "members" }.into());
+        }
+        let separator = quoted(form.separator);
+        let mut written = Vec::with_capacity(all.len());
+        for Member { name, is_required, schema } in &all {
+            let value = self.value(form, schema, depth + 1)?;
+            let member = self.rule(&format!("{} {value}", quoted(&format!("{name}{}", form.assign))));
+            written.push((member, *is_required));
+        }
+        // From the last on: what may follow a member, and what may begin there.
+        let (mut next, mut first) = (String::new(), None::<String>);
+        for (member, is_required) in written.iter().rev() {
+            let from_here = format!("{member} {next}");
+            first = Some(match first {
+                Some(later) if !is_required => format!("{from_here} | {later}"),
+                _ => from_here,
+            });
+            let optional = if *is_required { "" } else { "?" };
+            next = self.rule(&format!("({separator} {member}){optional} {next}"));
+        }
+        let all_optional = written.iter().all(|(_, is_required)| !is_required);
+        let first = self.rule(&first.unwrap_or_default());
+        Ok(if all_optional { format!("{first}?") } else { first })
+    }
+
+    fn value(&mut self, form: &CallLiterals, schema: &Json, depth: usize) -> Result<String, GrammarError> {
+        if depth > DEEPEST {
+            return self.not_held("literal");
+        }
+        let Some(quote) = form.quote else {
+            let value = self.json_value(schema)?;
+            let python = match schema["type"].as_str() {
+                Some("boolean") if schema["enum"].is_null() && schema["const"].is_null() => {
+                    " | \"True\" | \"False\""
+                }
+                Some("null") => " | \"None\"",
+                _ => "",
+            };
+            return Ok(format!("({value}{python})"));
+        };
+        let Some(fields) = schema.as_object() else { return Ok("literal".into()) };
+        if let Some(place) = fields.get("$ref").and_then(Json::as_str) {
+            let root = self.tool.parameters.as_ref();
+            let defined = DEFINITIONS.iter().any(|name| place.starts_with(&format!("#/{name}/")));
+            let found = root.filter(|_| defined).and_then(|root| root.pointer(&place[1..])).cloned();
+            return match found {
+                Some(schema) => self.value(form, &schema, depth + 1),
+                None => self.not_held("literal"),
+            };
+        }
+        let mut others = fields.keys().map(String::as_str);
+        let has_only = |allowed: &[&str]| {
+            let known = |key: &str| key == "type" || ANNOTATIONS.contains(&key) || allowed.contains(&key);
+            fields.keys().all(|key| known(key))
+        };
+        if others.all(|key| ANNOTATIONS.contains(&key)) {
+            return Ok("literal".into());
+        }
+        let choices = match (fields.get("enum"), fields.get("const")) {
+            (Some(Json::Array(all)), None) => Some(all.clone()),
+            (None, Some(only)) => Some(vec![only.clone()]),
+            _ => None,
+        };
+        if let Some(choices) = choices.filter(|all| has_only(&["enum", "const"]) && !all.is_empty()) {
+            let written: Option<Vec<String>> = choices.iter().map(|value| literal(quote, value)).collect();
+            return match written {
+                Some(all) => Ok(format!("({})", all.join(" | "))),
+                None => self.not_held("literal"),
+            };
+        }
+        match fields.get("type").and_then(Json::as_str) {
+            Some("string") if has_only(&[]) => Ok("text".into()),
+            Some("integer" | "number" | "boolean" | "null") => self.json_value(schema),
+            Some("array") if has_only(&["items"]) => {
+                let item = match fields.get("items") {
+                    Some(items) => self.value(form, items, depth + 1)?,
+                    None => "literal".into(),
+                };
+                let separator = quoted(form.separator);
+                Ok(self.rule(&format!("\"[\" ({item} ({separator} {item})*)? \"]\"")))
+            }
+            Some("object") if members(schema).is_some() => {
+                let inner = self.members(form, schema, depth + 1)?;
+                Ok(self.rule(&format!("\"{{\" {inner} \"}}\"")))
+            }
+            Some("string") => self.not_held("text"),
+            _ => self.not_held("literal"),
+        }
+    }
+
+    /// A rule in the place of a schema that cannot be held, unless the tool is strict.
+    fn not_held(&self, instead: &str) -> Result<String, GrammarError> {
+        match self.tool.is_strict {
+            false => Ok(instead.into()),
+            true => Err(GrammarError::Invalid {
+                what: WHAT,
+                reason: "the model's format of calls can hold objects, lists, numbers, strings without constraints and \
+                         lists of values only"
+                    .into(),
+            }),
+        }
+    }
+}
+
+/// A value without members as a literal of Lark.
+fn literal(quote: &str, value: &Json) -> Option<String> {
+    match value {
+        Json::String(text) => Some(quoted(&format!("{quote}{text}{quote}"))),
+        Json::Array(_) | Json::Object(_) => None,
+        other => Some(quoted(&other.to_string())),
+    }
+}

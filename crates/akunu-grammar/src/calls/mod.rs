@@ -1,0 +1,251 @@
+//! Calls of tools in an answer, as a family of models writes them.
+//!
+//! What a family writes is data ([`CallForm`]), from which the rules of a grammar are made: once the mark of a call has been
+//! generated, only calls of the given tools can follow it, with arguments that conform to their schemas.
+
+use serde_json::Value as Json;
+
+mod literals;
+mod properties;
+mod writer;
+
+use writer::Writer;
+
+use crate::error::GrammarError;
+use crate::format::{Parts, Reasoning, ResponseFormat, Tool, escaped, quoted};
+
+/// How a family of models writes calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallForm {
+    /// What may be around all calls of an answer.
+    pub section: [&'static str; 2],
+    /// Precedes a call, or a list of calls.
+    pub open: &'static str,
+    /// A call.
+    pub call: &'static [CallPart],
+    /// Calls are the elements of a JSON array.
+    pub is_list: bool,
+    /// Follows a call, or a list of calls.
+    pub close: &'static str,
+    /// The answer may also start with a call without `open`.
+    pub is_bare: bool,
+}
+
+/// A part of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallPart {
+    Text(&'static str),
+    /// One of these texts, of which the last may be empty.
+    OneOf(&'static [&'static str]),
+    /// Parts that may be left out.
+    Maybe(&'static [CallPart]),
+    /// White space that may be left out.
+    Gap,
+    /// The tool's name.
+    Name,
+    /// The tool's name as a JSON string.
+    QuotedName,
+    /// The arguments as a JSON object.
+    Arguments,
+    /// The arguments between tags.
+    Tagged(CallTags),
+    /// The arguments as literals.
+    Literals(CallLiterals),
+    /// A number of at most three digits.
+    Number,
+    /// Letters, digits, `_` and `-`.
+    Id,
+}
+
+impl CallPart {
+    fn tags(&self) -> Option<&CallTags> {
+        if let CallPart::Tagged(tags) = self { Some(tags) } else { None }
+    }
+
+    fn literals(&self) -> Option<&CallLiterals> {
+        if let CallPart::Literals(form) = self { Some(form) } else { None }
+    }
+}
+
+/// How each argument is written between tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallTags {
+    /// Around the name of an argument.
+    pub key: [&'static str; 2],
+    /// Around its value.
+    pub value: [&'static str; 2],
+    /// What follows the name of a string, and of any other value, if the second text of `key` does not.
+    pub kinds: Option<[&'static str; 2]>,
+}
+
+/// How arguments are written as literals of a language.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallLiterals {
+    /// Between the name of an argument and its value.
+    pub assign: &'static str,
+    pub separator: &'static str,
+    /// Around strings, in which nothing is escaped; `None`: values are JSON, but `True` and the like are Python's.
+    pub quote: Option<&'static str>,
+    /// Arguments come in the order of their names.
+    pub is_sorted: bool,
+}
+
+/// `{"name": …, "arguments": …}`.
+pub const NAME_AND_ARGUMENTS: &[CallPart] = &[
+    CallPart::Text("{"),
+    CallPart::Gap,
+    CallPart::Text("\"name\":"),
+    CallPart::Gap,
+    CallPart::QuotedName,
+    CallPart::Text(","),
+    CallPart::Gap,
+    CallPart::Text("\"arguments\":"),
+    CallPart::Gap,
+    CallPart::Arguments,
+    CallPart::Gap,
+    CallPart::Text("}"),
+];
+
+/// An answer with calls.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calls {
+    pub form: CallForm,
+    pub tools: Vec<Tool>,
+    /// There is at most one call.
+    pub is_single: bool,
+    pub without: WithoutCalls,
+}
+
+/// What an answer without calls may be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WithoutCalls {
+    /// Any text, which may also be before and after calls.
+    Text,
+    /// A text of this format.
+    Format(Box<ResponseFormat>),
+    /// There must be a call.
+    Refused,
+}
+
+impl Calls {
+    /// Allows any object as the arguments of tools that are not strict. False: it did already.
+    pub fn relax(&mut self) -> bool {
+        let held = self.tools.iter_mut().filter(|tool| !tool.is_strict && tool.parameters.is_some());
+        held.map(|tool| tool.parameters = None).count() > 0
+    }
+
+    /// The rules of the whole text for calls in any text.
+    pub(crate) fn in_text(
+        &self,
+        before: Option<&Reasoning>,
+        parts: &mut Parts<'_>,
+    ) -> Result<String, GrammarError> {
+        let mut rules = self.rules(parts)?;
+        let next = if self.is_single { "" } else { " rest" };
+        let mut rest = format!("rest: TEXT? | opened calls{next}");
+        if let Some(Reasoning { open, .. }) = before.filter(|reasoning| reasoning.anywhere) {
+            rest += " | reasons thought rest";
+            rules += &format!("reasons[lazy]: /(?s:.*){}/\n", escaped(open));
+        }
+        let mut first = "first: rest".to_string();
+        if self.form.is_bare {
+            let again = if self.is_single { "" } else { " first" };
+            for (index, tool) in self.tools.iter().enumerate() {
+                first += &format!(" | bare{index} rest{index}{again}");
+                rules += &format!("bare{index}[lazy]: /{}/\n", self.bare_begin(tool));
+            }
+        }
+        let start = match before {
+            None => "first",
+            Some(Reasoning { is_open: true, .. }) => "thought first",
+            Some(Reasoning { anywhere: true, .. }) => "first",
+            Some(Reasoning { open, .. }) => {
+                rules += &format!("begins[lazy]: /\\s*{}/\n", escaped(open));
+                "begins thought first | first"
+            }
+        };
+        if let Some(Reasoning { close, .. }) = before {
+            rules += &format!("thought[lazy]: /(?s:.*){}/\n", escaped(close));
+        }
+        rules += &format!("opened[lazy]: /(?s:.*){}/\nTEXT: /(?s:.+)/\n", escaped(self.form.open));
+        Ok(format!("start: {start}\n{first}\n{rest}\n{rules}"))
+    }
+
+    /// Adds the rules of calls to `rules`, and returns the expression of an answer that is calls, or of the other format.
+    pub(crate) fn alone(&self, rules: &mut String, parts: &mut Parts<'_>) -> Result<String, GrammarError> {
+        let CallForm { section, open, is_bare, .. } = self.form;
+        *rules += &self.rules(parts)?;
+        let marked = format!("{} gap? calls", quoted(open));
+        let begin = if is_bare { format!("({} gap?)? calls", quoted(open)) } else { marked.clone() };
+        let more = match (self.is_single, is_bare) {
+            (true, _) => String::new(),
+            (false, true) => " (/;? ?/ calls)*".to_string(),
+            (false, false) => format!(" (gap? {marked})*"),
+        };
+        let around = |text: &str, gap: [&str; 2]| match text {
+            "" => String::new(),
+            text => format!("({}{}{})?", gap[0], quoted(text), gap[1]),
+        };
+        let (before, after) = (around(section[0], ["", " gap?"]), around(section[1], ["gap? ", ""]));
+        let calls = format!("{before} {begin}{more} {after}");
+        match &self.without {
+            WithoutCalls::Format(format) => Ok(format!("{calls} | {}", format.answer(parts)?)),
+            WithoutCalls::Text | WithoutCalls::Refused => Ok(calls),
+        }
+    }
+
+    /// The rule `calls`, of what follows the mark.
+    fn rules(&self, parts: &mut Parts<'_>) -> Result<String, GrammarError> {
+        if self.tools.is_empty() {
+            return Err(GrammarError::Invalid { what: WHAT, reason: "there are no tools to call".into() });
+        }
+        let CallForm { call, close, is_list, .. } = self.form;
+        let mut rules = String::new();
+        if let Some(tags) = call.iter().find_map(CallPart::tags) {
+            rules += &format!("any_text[lazy]: /(?s:.*){}/\n", escaped(tags.value[1]));
+        }
+        if let Some(form) = call.iter().find_map(CallPart::literals) {
+            rules += &literals::rules(form);
+        }
+        for (index, tool) in self.tools.iter().enumerate() {
+            let mut writer = Writer::new(tool, index, parts, &mut rules);
+            let whole = writer.call(call)?;
+            let behind =
+                if self.form.is_bare { writer.expression(&call[name_end(call)..])? } else { String::new() };
+            rules += &format!("tool{index}: {whole}\n");
+            if self.form.is_bare {
+                rules += &format!("rest{index}: {behind}\n");
+            }
+        }
+        let any: Vec<String> = (0..self.tools.len()).map(|index| format!("tool{index}")).collect();
+        let close = if close.is_empty() { String::new() } else { format!(" gap? {}", quoted(close)) };
+        let more = if self.is_single { "" } else { " (\",\" gap? tool)*" };
+        let calls = match is_list {
+            true => format!("gap? \"[\" gap? tool{more} gap? \"]\""),
+            false => "gap? tool".into(),
+        };
+        Ok(format!("calls: {calls}{close}\ntool: {}\n{rules}", any.join(" | ")))
+    }
+
+    /// The beginning of a call without a mark, up to its name, as a regular expression.
+    fn bare_begin(&self, tool: &Tool) -> String {
+        let call = self.form.call;
+        let regexes = call[..name_end(call)].iter().map(|part| match part {
+            CallPart::Text(text) => escaped(text),
+            CallPart::QuotedName => escaped(&json_name(tool)),
+            _ => "\\s{0,2}".into(),
+        });
+        format!("[;\\s]{{0,8}}{}", regexes.collect::<String>())
+    }
+}
+
+pub(crate) const WHAT: &str = "schema of a tool's arguments";
+
+/// The number of parts up to the tool's name.
+fn name_end(call: &[CallPart]) -> usize {
+    call.iter().position(|part| *part == CallPart::QuotedName).map_or(0, |at| at + 1)
+}
+
+fn json_name(tool: &Tool) -> String {
+    Json::from(tool.name.as_str()).to_string()
+}

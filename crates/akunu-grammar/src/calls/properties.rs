@@ -1,0 +1,112 @@
+//! What schemas of arguments say.
+
+use serde_json::{Value as Json, json};
+
+/// An argument that can be written between tags.
+pub(super) struct Property<'s> {
+    pub(super) name: &'s str,
+    pub(super) is_required: bool,
+    pub(super) value: Value<'s>,
+}
+
+pub(super) enum Value<'s> {
+    /// Any text.
+    Text,
+    /// One of these.
+    Texts(Vec<&'s str>),
+    /// JSON of this schema.
+    Json(Json),
+}
+
+pub(super) const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+
+/// Keywords without effect on what is valid.
+pub(super) const ANNOTATIONS: [&str; 7] =
+    ["title", "description", "default", "examples", "deprecated", "$schema", "$comment"];
+
+/// A property of an object.
+pub(super) struct Member<'s> {
+    pub(super) name: &'s str,
+    pub(super) is_required: bool,
+    pub(super) schema: &'s Json,
+}
+
+/// The properties of a schema that says nothing else than which there are; `None`: it does.
+pub(super) fn members(schema: &Json) -> Option<Vec<Member<'_>>> {
+    let schema = schema.as_object()?;
+    let is_known = |key: &str| {
+        ANNOTATIONS.contains(&key)
+            || DEFINITIONS.contains(&key)
+            || ["type", "properties", "required", "additionalProperties"].contains(&key)
+    };
+    let is_plain = schema.keys().all(|key| is_known(key))
+        && schema.get("type").is_none_or(|kind| kind == "object")
+        && schema.get("additionalProperties").is_none_or(Json::is_boolean);
+    if !is_plain {
+        return None;
+    }
+    let given = match schema.get("properties") {
+        None => Vec::new(),
+        Some(properties) => properties.as_object()?.iter().collect(),
+    };
+    let required: Vec<&str> = match schema.get("required") {
+        None => Vec::new(),
+        Some(list) => list.as_array()?.iter().map(Json::as_str).collect::<Option<_>>()?,
+    };
+    let is_word = |name: &str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
+    };
+    let is_given = |name: &&str| given.iter().any(|(other, _)| other == name);
+    if !required.iter().all(is_given) || !given.iter().all(|(name, _)| is_word(name)) {
+        return None;
+    }
+    Some(
+        given
+            .into_iter()
+            .map(|(name, schema)| Member { name, is_required: required.contains(&name.as_str()), schema })
+            .collect(),
+    )
+}
+
+/// The arguments of such a schema; `None`: they can be held as JSON only.
+pub(super) fn properties(schema: &Json) -> Option<Vec<Property<'_>>> {
+    let mut all = Vec::new();
+    for Member { name, is_required, schema } in members(schema)? {
+        all.push(Property { name, is_required, value: value(schema)? });
+    }
+    Some(all)
+}
+
+fn value(schema: &Json) -> Option<Value<'_>> {
+    if !refers_to_definitions(schema) {
+        return None;
+    }
+    let Some(fields) = schema.as_object().filter(|fields| fields.get("type") == Some(&json!("string")))
+    else {
+        return Some(Value::Json(schema.clone()));
+    };
+    let mut others = fields.keys().filter(|key| *key != "type" && !ANNOTATIONS.contains(&key.as_str()));
+    match (others.next().map(String::as_str), others.next()) {
+        (None, _) => Some(Value::Text),
+        (Some("enum"), None) => {
+            let texts: Option<Vec<&str>> = fields["enum"].as_array()?.iter().map(Json::as_str).collect();
+            texts.filter(|texts| !texts.is_empty()).map(Value::Texts)
+        }
+        (Some("const"), None) => Some(Value::Texts(vec![fields["const"].as_str()?])),
+        _ => None,
+    }
+}
+
+/// Whether all references are to what is defined beside the properties.
+fn refers_to_definitions(schema: &Json) -> bool {
+    match schema {
+        Json::Object(fields) => fields.iter().all(|(key, value)| match (key.as_str(), value) {
+            ("$ref", Json::String(place)) => {
+                DEFINITIONS.iter().any(|defined| place.starts_with(&format!("#/{defined}/")))
+            }
+            (_, value) => refers_to_definitions(value),
+        }),
+        Json::Array(list) => list.iter().all(refers_to_definitions),
+        _ => true,
+    }
+}
