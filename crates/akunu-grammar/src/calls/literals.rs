@@ -134,18 +134,24 @@ impl Writer<'_, '_> {
         match fields.get("type").and_then(Json::as_str) {
             Some("string") if has_only(&[]) => Ok("text".into()),
             Some("integer" | "number" | "boolean" | "null") => self.json_value(schema),
-            Some("array") if has_only(&["items"]) => {
+            Some("array") => {
+                if !has_only(&["items", "minItems", "maxItems"]) {
+                    self.not_held("")?;
+                }
                 let item = match fields.get("items") {
                     Some(items) => self.value(form, items, depth + 1)?,
                     None => "literal".into(),
                 };
-                let separator = quoted(form.separator);
-                Ok(self.rule(&format!("\"[\" ({item} ({separator} {item})*)? \"]\"")))
+                let count = |name: &str| fields.get(name).and_then(Json::as_u64);
+                let list =
+                    list(&item, &quoted(form.separator), count("minItems").unwrap_or(0), count("maxItems"));
+                Ok(self.rule(&format!("\"[\" {list} \"]\"")))
             }
             Some("object") if members(schema).is_some() => {
                 let inner = self.members(form, schema, depth + 1)?;
                 Ok(self.rule(&format!("\"{{\" {inner} \"}}\"")))
             }
+            Some("object") => self.not_held("\"{\" members \"}\""),
             Some("string") => self.not_held("text"),
             _ => self.not_held("literal"),
         }
@@ -158,10 +164,25 @@ impl Writer<'_, '_> {
             true => Err(GrammarError::Invalid {
                 what: WHAT,
                 reason: "the model's format of calls can hold objects, lists, numbers, strings without constraints and \
-                         lists of values only"
+                         lists only"
                     .into(),
             }),
         }
+    }
+}
+
+/// Items between separators.
+fn list(item: &str, separator: &str, least: u64, most: Option<u64>) -> String {
+    let more = match (least.saturating_sub(1), most.map(|most| most.saturating_sub(1))) {
+        (_, Some(0)) => String::new(),
+        (0, None) => format!("({separator} {item})*"),
+        (from, None) => format!("({separator} {item}){{{from},}}"),
+        (from, Some(to)) => format!("({separator} {item}){{{from},{to}}}"),
+    };
+    match (least, most) {
+        (_, Some(0)) => String::new(),
+        (0, _) => format!("({item} {more})?"),
+        _ => format!("{item} {more}"),
     }
 }
 

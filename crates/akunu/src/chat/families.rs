@@ -35,6 +35,8 @@ const FORM: CallForm = CallForm {
     is_bare: false,
 };
 
+const TOOL_CALL: CallForm = CallForm { open: "<tool_call>", close: "</tool_call>", ..FORM };
+
 const DEFAULT: CallMarks =
     CallMarks { form: FORM, between: &[], prefix: "", fence: "", ending: "", signs: &[] };
 
@@ -82,11 +84,11 @@ const DEEPSEEK: CallMarks = CallMarks {
 };
 
 /// For models whose templates have no tools, or whose format is unknown: see `generic_tools`.
-pub(super) const GENERIC: CallMarks =
+pub(super) static GENERIC: CallMarks =
     CallMarks { form: CallForm { open: "<tool_call>", close: "</tool_call>", ..FORM }, ..DEFAULT };
 
 /// The first family whose signs are all in a template applies.
-const FAMILIES: [CallMarks; 21] = [
+static FAMILIES: [CallMarks; 21] = [
     // GLM.
     CallMarks {
         form: CallForm {
@@ -195,7 +197,7 @@ const FAMILIES: [CallMarks; 21] = [
         ..DEFAULT
     },
     // Hermes, Qwen, Granite 4.
-    CallMarks { form: GENERIC.form, signs: &["<tool_call>"], ..DEFAULT },
+    CallMarks { form: TOOL_CALL, signs: &["<tool_call>"], ..DEFAULT },
     // Mistral since 2025, and before.
     CallMarks {
         form: CallForm {
@@ -338,6 +340,11 @@ impl CallMarks {
     /// The marks for a template's models; `None` if their format is unknown.
     pub fn of_template(source: &str) -> Option<&'static CallMarks> {
         FAMILIES.iter().find(|marks| marks.signs.iter().all(|sign| source.contains(sign)))
+    }
+
+    /// All families, and the generic form.
+    pub fn all() -> impl Iterator<Item = &'static CallMarks> {
+        FAMILIES.iter().chain([&GENERIC])
     }
 
     /// How calls are written.

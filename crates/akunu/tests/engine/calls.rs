@@ -7,6 +7,7 @@ use crate::common::shared;
 use akunu::chat::{Call, CallMarks, CallReader, ChatTemplate, Segment};
 use akunu::{Calls, ResponseFormat, Tool, WithoutCalls};
 use akunu_grammar::{Client, Limits, Session, Vocabulary, Workers};
+use akunu_testing::few_or_many;
 use serde_json::{Map, Value as Json, json};
 
 /// Templates that have marks but do not write earlier calls: at all, or beside a text.
@@ -58,18 +59,22 @@ fn calls_in(marks: &'static CallMarks, text: &str) -> Vec<Call> {
     calls
 }
 
-/// Whether the grammar of calls takes a text, and where it stops if not.
-fn held(marks: &CallMarks, text: &str) -> Result<(), String> {
+/// An answer with calls of tools, of bytes.
+fn session(marks: &CallMarks, tools: &[Json], without: WithoutCalls) -> Session {
     static VOCABULARY: LazyLock<Arc<Vocabulary>> = LazyLock::new(|| {
         let bytes: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
         Arc::new(Vocabulary::new(&bytes, Limits::default()).unwrap())
     });
     static WORKERS: LazyLock<Arc<Workers>> = LazyLock::new(Arc::default);
-    let tools = tools().iter().filter_map(Tool::from_openai).collect();
-    let calls = Calls { form: marks.form(), tools, is_single: false, without: WithoutCalls::Text };
-    let format = ResponseFormat::Calls(calls);
+    let tools = tools.iter().filter_map(Tool::from_openai).collect();
+    let format = ResponseFormat::Calls(Calls { form: marks.form(), tools, is_single: false, without });
     let grammar = WORKERS.compile(&VOCABULARY, &format, None, Client::default()).unwrap();
-    let mut session = Session::new(WORKERS.clone(), Arc::new(grammar));
+    Session::new(WORKERS.clone(), Arc::new(grammar))
+}
+
+/// Whether the grammar of calls takes a text, and where it stops if not.
+fn held(marks: &CallMarks, text: &str) -> Result<(), String> {
+    let mut session = session(marks, &tools(), WithoutCalls::Text);
     for (at, byte) in text.bytes().enumerate() {
         if !session.mask().map_err(|error| error.to_string())?.contains(u32::from(byte)) {
             return Err(format!("stops before {:?}", String::from_utf8_lossy(&text.as_bytes()[at..])));
@@ -114,4 +119,111 @@ fn calls_of_real_templates_are_parsed() {
     }
     println!("calls in the form of {read} templates");
     assert!(read > 0 && wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A random call that the grammar allows; `None`: it is too long.
+fn allowed(marks: &CallMarks, tools: &[Json], random: &mut impl FnMut(usize) -> usize) -> Option<String> {
+    let mut session = session(marks, tools, WithoutCalls::Refused);
+    let mut text = Vec::new();
+    while text.len() < 2000 {
+        let mask = session.mask().unwrap();
+        if mask.may_end {
+            return Some(String::from_utf8(text).unwrap());
+        }
+        let may = |byte: &u8| mask.contains(u32::from(*byte));
+        let allowed: Vec<u8> = (0..=255).filter(may).collect();
+        // What ends values is preferred, and so are texts that the families do not have.
+        let ends: Vec<u8> = b"\"]}<,)n".iter().copied().filter(may).collect();
+        let byte = match random(3) {
+            0 => allowed[random(allowed.len())],
+            _ if ends.is_empty() => allowed[random(allowed.len())],
+            _ => ends[random(ends.len())],
+        };
+        session.push(u32::from(byte));
+        text.push(byte);
+        if session.is_over() {
+            return Some(String::from_utf8(text).unwrap());
+        }
+    }
+    None
+}
+
+#[test]
+fn what_the_grammar_allows_is_parsed() {
+    let schemas = [
+        json!({ "type": "object", "properties": { "zone": { "type": "string" }, "all": { "type": "boolean" } },
+            "required": ["zone"], "additionalProperties": false }),
+        json!({ "type": "object", "properties": { "kind": { "enum": ["a <b", "c"], "type": "string" },
+            "list": { "type": "array", "items": { "type": "integer" }, "minItems": 1, "maxItems": 3 } },
+            "required": ["kind", "list"], "additionalProperties": false }),
+        json!({ "type": "object", "properties": { "id": { "type": "string", "pattern": "^[a-f]{3}$" },
+            "inner": { "type": "object", "properties": { "x": { "type": "number" } }, "required": ["x"], "additionalProperties": false } },
+            "required": ["id"], "additionalProperties": false }),
+        json!({ "type": "object", "additionalProperties": false }),
+    ];
+    let tools: Vec<Json> = schemas
+        .iter()
+        .enumerate()
+        .map(|(index, schema)| json!({ "type": "function", "function": { "name": format!("f{index}"), "parameters": schema } }))
+        .collect();
+    let mut state = 1u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % below
+    };
+    for marks in CallMarks::all() {
+        let mut read = 0;
+        for round in 0..few_or_many(8, 100) {
+            let of_one = &tools[round % tools.len()..][..1];
+            let Some(text) = allowed(marks, of_one, &mut random) else { continue };
+            let mut calls = Vec::new();
+            let mut rest = String::new();
+            let mut reader = CallReader::new(marks, of_one.to_vec());
+            let mut on_segment = |segment: Segment<'_>| match segment {
+                Segment::Call(call) => calls.push(call),
+                Segment::Text(text) | Segment::Cut(text) => rest.push_str(text),
+                Segment::Begun(_) | Segment::Arguments(_) => {}
+            };
+            text.chars().for_each(|c| reader.push(c.encode_utf8(&mut [0; 4]), &mut on_segment));
+            reader.finish(&mut on_segment);
+            assert!(
+                !calls.is_empty() && rest.trim().is_empty(),
+                "{marks:?}: {text:?} is {calls:?} and {rest:?}"
+            );
+            for call in calls {
+                assert_eq!(Json::from(call.name), of_one[0]["function"]["name"], "{text:?}");
+                check(&of_one[0]["function"]["parameters"], &call.arguments.into(), &text);
+            }
+            read += 1;
+        }
+        assert!(read > 2, "{marks:?}: {read}");
+    }
+}
+
+/// Checks the keywords of the schemas above, except `pattern`, which not all formats hold.
+fn check(schema: &Json, value: &Json, text: &str) {
+    let shown = || format!("{value} of {schema} in {text:?}");
+    match schema["type"].as_str().unwrap_or_else(|| panic!("{}", shown())) {
+        "object" => {
+            let fields = value.as_object().unwrap_or_else(|| panic!("{}", shown()));
+            for name in schema["required"].as_array().into_iter().flatten() {
+                assert!(fields.contains_key(name.as_str().unwrap()), "{}", shown());
+            }
+            fields.iter().for_each(|(name, value)| check(&schema["properties"][name], value, text));
+        }
+        "array" => value
+            .as_array()
+            .unwrap_or_else(|| panic!("{}", shown()))
+            .iter()
+            .for_each(|item| check(&schema["items"], item, text)),
+        "string" => {
+            assert!(value.is_string(), "{}", shown());
+            if let Some(choices) = schema["enum"].as_array() {
+                assert!(choices.contains(value), "{}", shown());
+            }
+        }
+        "boolean" => assert!(value.is_boolean(), "{}", shown()),
+        "integer" | "number" => assert!(value.is_number(), "{}", shown()),
+        other => panic!("{other}"),
+    }
 }
