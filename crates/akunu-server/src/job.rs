@@ -33,6 +33,8 @@ pub struct Job {
     /// `None`: no limit but the end of the text and the context length.
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
+    /// Tokens that end an answer, besides those of the model.
+    pub stop_ids: Vec<u32>,
     pub sampling: SamplingOverrides,
     /// Return the log probability of each token, and of this many most probable alternatives.
     pub logprobs: Option<usize>,

@@ -31,6 +31,7 @@ mod app;
 mod body;
 mod connections;
 mod error;
+pub mod field_table;
 mod fields;
 mod form;
 #[cfg(fuzzing)]

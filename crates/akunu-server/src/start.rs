@@ -213,6 +213,7 @@ impl Prepared {
             max_tokens: job.max_tokens,
             sampling,
             stop_strings: job.stop.clone(),
+            stop_ids: job.stop_ids.clone(),
             ignore_eos: job.ignore_eos,
             logprobs: job.logprobs,
             cancel: Some(cancel.clone()),

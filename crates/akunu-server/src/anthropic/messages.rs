@@ -34,6 +34,11 @@ pub(super) fn conversation(fields: &Fields<'_>) -> Result<Conversation, Refusal>
     let mut conversation = openai::conversation(&messages)?;
     conversation.tools = tools(fields)?;
     conversation.variables.insert("enable_thinking".into(), is_thinking_enabled(fields)?.into());
+    if let Some(config) = fields.object("output_config")?
+        && let Some(effort) = Fields::within(config, "output_config.").text("effort")?
+    {
+        conversation.variables.insert("reasoning_effort".into(), effort.into());
+    }
     Ok(conversation)
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Value as Json, json};
 
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
+use crate::field_table;
 use crate::fields::Fields;
 use crate::job::{Job, Prompt};
 use crate::models::blocking;
@@ -47,19 +48,22 @@ async fn create(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
+    let warnings = field_table::MESSAGES.check(&fields)?;
     let job = job(&fields)?;
     let running = app.start(job, caller).await?;
     let model = model(&fields)?.to_string();
     let head = answer::Head { id: new_id("msg"), model };
     let input_tokens = running.prompt_tokens().iter().sum();
-    match fields.flag("stream")?.unwrap_or(false) {
-        true => Ok(stream::respond(running, answer::Events::new(head, input_tokens))),
-        false => answer::collect(running, head).await,
-    }
+    let response = match fields.flag("stream")?.unwrap_or(false) {
+        true => stream::respond(running, answer::Events::new(head, input_tokens)),
+        false => answer::collect(running, head).await?,
+    };
+    Ok(warnings.on(response))
 }
 
 async fn count_tokens(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
+    let warnings = field_table::COUNT_TOKENS.check(&fields)?;
     let conversation = messages::conversation(&fields)?;
     let lease = app.models().get(Some(model(&fields)?)).await?;
     let memory = app.memory().clone();
@@ -69,7 +73,7 @@ async fn count_tokens(State(app): State<App>, JsonBody(body): JsonBody) -> Resul
         let ids = rendered.encode(&**lease.chat_format()?.tokenizer());
         Ok::<usize, Refusal>(ids.map_err(akunu::Error::from)?.len())
     });
-    Ok(json(&json!({ "input_tokens": counted.await?? })))
+    Ok(warnings.on(json(&json!({ "input_tokens": counted.await?? }))))
 }
 
 fn missing(name: &str, advice: &str) -> Refusal {

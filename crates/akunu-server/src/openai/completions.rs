@@ -4,10 +4,11 @@ use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value as Json, json};
 
-use super::options::{self, StreamOptions, refuse_unsupported};
+use super::options::{self, StreamOptions};
 use super::{Head, Stream, Usage, finish_reason, logprobs};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
+use crate::field_table;
 use crate::fields::Fields;
 use crate::job::{AnswerPiece, Job, Output, OutputEvent, Prompt, Running};
 use crate::memory::Charge;
@@ -21,14 +22,13 @@ const MAX_TOKENS: usize = 16;
 /// The `object` of responses and of streamed chunks.
 const KIND: &str = "text_completion";
 
-const UNSUPPORTED: &[(&str, &str)] = &[("suffix", "infilling is not available")];
-
 pub(super) async fn completions(
     State(app): State<App>,
     caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
+    let warnings = field_table::COMPLETIONS.check(&fields)?;
     let streaming = StreamOptions::read(&fields)?;
     let job = read(&fields)?;
     let echo = fields.flag("echo")?.unwrap_or(false);
@@ -60,25 +60,20 @@ pub(super) async fn completions(
     let texts: Vec<ChoiceText> = (0..prompts.len() * choices_per_prompt)
         .map(|choice| ChoiceText { text: texts[choice / choices_per_prompt].clone(), offset: 0 })
         .collect();
-    match streaming.stream {
+    let response = match streaming.stream {
         true => {
             let stream = Stream::new(KIND, head, streaming);
-            Ok(stream::respond(running, Chunks { stream, choices_per_prompt, texts }))
+            stream::respond(running, Chunks { stream, choices_per_prompt, texts })
         }
-        false => collect(running, head, choices_per_prompt, texts).await,
-    }
+        false => collect(running, head, choices_per_prompt, texts).await?,
+    };
+    Ok(warnings.on(response))
 }
 
 fn read(fields: &Fields<'_>) -> Result<Job, Refusal> {
-    refuse_unsupported(fields, UNSUPPORTED)?;
     let mut job = options::job(fields, prompts(fields)?)?;
     job.max_tokens = Some(fields.count("max_tokens", 0..=usize::MAX)?.unwrap_or(MAX_TOKENS));
     job.logprobs = fields.count("logprobs", 0..=5)?;
-    if fields.count("best_of", 0..=usize::MAX)?.is_some_and(|best| best != job.choices) {
-        return Err(Refusal::invalid("'best_of' is not supported: use 'n', which returns all answers")
-            .param("best_of")
-            .code("unsupported_parameter"));
-    }
     Ok(job)
 }
 

@@ -9,6 +9,7 @@ mod calls;
 mod description;
 mod embeddings;
 mod faults;
+mod fields;
 mod guards;
 mod http;
 mod models;
