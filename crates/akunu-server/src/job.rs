@@ -72,6 +72,26 @@ pub struct Conversation {
     pub tools: Option<Vec<Json>>,
     /// Further variables of the template, such as `enable_thinking`.
     pub variables: Map<String, Json>,
+    pub ending: Ending,
+}
+
+/// What a conversation is followed by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ending {
+    /// A new answer.
+    #[default]
+    Answer,
+    /// The rest of the last message, which is the assistant's.
+    Open,
+    /// Whatever the model writes without the prompt for an answer.
+    Closed,
+}
+
+impl Conversation {
+    /// The text that is continued.
+    pub fn open_text(&self) -> Option<&str> {
+        self.messages.last()?["content"].as_str().filter(|_| self.ending == Ending::Open)
+    }
 }
 
 /// Sampling settings of a request. Others are taken from the model's files, or else are neutral.

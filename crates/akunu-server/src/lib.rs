@@ -50,6 +50,7 @@ mod ollama;
 mod openai;
 mod origin;
 mod page;
+mod prefill;
 mod protocol;
 mod refusal;
 mod rerank;
@@ -72,8 +73,8 @@ pub use error::ServeError;
 pub use fields::Fields;
 pub use guard::Cors;
 pub use job::{
-    AnswerPiece, Conversation, Finished, Job, Output, OutputEvent, Prompt, Running, SamplingOverrides,
-    ToolCall,
+    AnswerPiece, Conversation, Ending, Finished, Job, Output, OutputEvent, Prompt, Running,
+    SamplingOverrides, ToolCall,
 };
 pub use keys::Keys;
 pub use limits::{Limits, Rate};

@@ -14,12 +14,13 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::app::{App, Caller};
 use crate::job::{
-    AnswerPiece, Conversation, Finished, Job, Output, OutputEvent, OutputResult, Prompt, Running,
+    AnswerPiece, Conversation, Ending, Finished, Job, Output, OutputEvent, OutputResult, Prompt, Running,
     SamplingOverrides,
 };
 use crate::memory::{Charge, RequestMemory};
 use crate::metrics::Metrics;
 use crate::models::{Kind, Lease, Loaded, blocking};
+use crate::prefill;
 use crate::refusal::{Reason, Refusal};
 use crate::response_format::RequestedFormat;
 
@@ -257,12 +258,17 @@ impl Prepared {
         let (ids, reader) = match prompt {
             Prompt::Chat(conversation) => {
                 let chat_format = loaded.chat_format()?;
+                prefill::check_format(conversation, job.format.as_ref())?;
                 let rendered = render(conversation, loaded)?;
                 let _charge = check_text(&rendered.text, loaded, memory)?;
                 let tools = conversation.tools.clone();
                 let answer = AnswerOptions { tools, format, one_call: job.one_call };
                 let reader =
                     chat_format.answer(&rendered.text, &answer, constraints, &mut options).map_err(refuse)?;
+                let reader = match conversation.open_text() {
+                    Some(text) => reader.after(text),
+                    None => reader,
+                };
                 (rendered.encode(&**chat_format.tokenizer()).map_err(Error::from)?, reader)
             }
             Prompt::Text(text) => {
@@ -277,13 +283,17 @@ impl Prepared {
     }
 }
 
-/// Renders a conversation with the prompt for an answer.
+/// Renders a conversation with what its ending asks for.
 pub(crate) fn render(conversation: &Conversation, loaded: &Loaded) -> Result<akunu::chat::Rendered, Refusal> {
     let chat_format = loaded.chat_format()?;
-    let Conversation { messages, tools, variables } = conversation;
-    chat_format
-        .prompt(messages, tools.as_deref(), variables)
-        .map_err(|error| Refusal::from(error).param("messages"))
+    let Conversation { messages, tools, variables, ending } = conversation;
+    let (messages, tools) = (messages.as_slice(), tools.as_deref());
+    match ending {
+        Ending::Answer => chat_format.prompt(messages, tools, variables),
+        Ending::Open => chat_format.open_prompt(messages, tools, variables),
+        Ending::Closed => chat_format.transcript(messages, tools, variables),
+    }
+    .map_err(|error| Refusal::from(error).param("messages"))
 }
 
 fn sampling(overrides: &SamplingOverrides, loaded: &Loaded) -> Sampling {

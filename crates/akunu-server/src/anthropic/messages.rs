@@ -5,6 +5,7 @@ use serde_json::{Value as Json, json};
 use crate::fields::Fields;
 use crate::job::Conversation;
 use crate::openai;
+use crate::prefill;
 use crate::refusal::Refusal;
 use crate::response_format::{self, RequestedFormat};
 
@@ -21,15 +22,8 @@ pub(super) fn conversation(fields: &Fields<'_>) -> Result<Conversation, Refusal>
     for (index, message) in given.iter().enumerate() {
         read(&format!("messages[{index}]"), message, &mut messages)?;
     }
-    match given.last().map(|last| &last["role"]) {
-        None => return Err(refuse("messages", "is empty")),
-        Some(role) if role == "assistant" => {
-            return Err(refuse(
-                "messages",
-                "ends with an assistant message, and continuing one is not supported: end with a user message",
-            ));
-        }
-        Some(_) => {}
+    if given.is_empty() {
+        return Err(refuse("messages", "is empty"));
     }
     let mut conversation = openai::conversation(&messages)?;
     conversation.tools = tools(fields)?;
@@ -39,6 +33,7 @@ pub(super) fn conversation(fields: &Fields<'_>) -> Result<Conversation, Refusal>
     {
         conversation.variables.insert("reasoning_effort".into(), effort.into());
     }
+    conversation.ending = prefill::always(&conversation)?;
     Ok(conversation)
 }
 
@@ -241,13 +236,17 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_named() {
         let say = |content: Json| json!({ "messages": [{ "role": "user", "content": content }] });
+        let call = json!({ "type": "tool_use", "id": "a", "name": "add", "input": {} });
+        let prefilled = json!({ "role": "assistant", "content": "a" });
         let image = json!([{ "type": "text", "text": "a" }, { "type": "image", "source": {} }]);
         for (body, place) in [
             (json!({}), "messages"),
             (json!({ "messages": [] }), "messages"),
             (json!({ "messages": [{ "role": "system", "content": "a" }] }), "messages[0].role"),
             (json!({ "messages": [7] }), "messages[0].role"),
-            (json!({ "messages": [{ "role": "assistant", "content": "a" }] }), "messages"),
+            (json!({ "messages": [{ "role": "assistant", "content": "" }] }), "messages"),
+            (json!({ "messages": [{ "role": "assistant", "content": [call] }] }), "messages"),
+            (json!({ "messages": [prefilled], "thinking": { "type": "enabled" } }), "thinking"),
             (say(image), "messages[0].content[1]"),
             (say(json!([{ "type": "thinking", "thinking": "a" }])), "messages[0].content[0]"),
             (say(json!([{ "type": "text" }])), "messages[0].content[0].text"),

@@ -16,7 +16,7 @@ const PROMPT: Group = Group {
         done(
             "messages",
             r#"[{"role": "user", "content": "Hello"}]"#,
-            "blocks of text, thinking, tool_use and tool_result; others are refused",
+            "text, thinking, tool_use and tool_result; a last message of the assistant is continued",
         ),
         done("system", r#""Be brief.""#, "a text, or blocks of text"),
         done("tools", r#"[{"name": "clock", "input_schema": {"type": "object"}}]"#, "with an `input_schema`"),

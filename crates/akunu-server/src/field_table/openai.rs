@@ -220,10 +220,26 @@ const FORMATS: Group = Group {
     ],
 };
 
+/// A conversation whose last message is the assistant's.
+const PREFILL: &str =
+    r#""messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "Once"}]"#;
+
 const CHAT_OTHERS: Group = Group {
     title: "Chat completions beyond OpenAI's fields",
     fields: &[
         done("chat_template_kwargs", r#"{"enable_thinking": false}"#, "variables of the template"),
+        done(
+            "continue_final_message",
+            "true",
+            "whether the assistant's last message is continued; it is unless a request says otherwise",
+        )
+        .with(PREFILL),
+        done(
+            "add_generation_prompt",
+            "false",
+            "true: a new answer follows; false: no prompt for one is added",
+        ),
+        refused("echo", "true", "an answer is only what is new"),
         refused(
             "chat_template",
             r#""{{ messages }}""#,

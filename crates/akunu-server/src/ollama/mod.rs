@@ -20,6 +20,7 @@ use crate::field_table;
 use crate::fields::Fields;
 use crate::job::{Conversation, Job, Prompt};
 use crate::openai;
+use crate::prefill;
 use crate::protocol::Protocol;
 use crate::refusal::Refusal;
 use crate::response_format;
@@ -153,6 +154,7 @@ fn conversation(fields: &Fields<'_>, messages: &[Json]) -> Result<Conversation, 
         }
         Some(_) => return Err(fields.refuse("think", "a boolean, or a string such as \"high\"")),
     }
+    conversation.ending = prefill::implied(&conversation)?;
     Ok(conversation)
 }
 

@@ -17,6 +17,7 @@ mod ollama;
 mod openai;
 mod page;
 mod parameters;
+mod prefill;
 mod priority;
 mod rerank;
 mod response_format;

@@ -10,6 +10,7 @@ mod calls;
 mod chat_format;
 pub mod conversation;
 mod history;
+mod prefill;
 mod reasoning;
 mod responder;
 
@@ -25,6 +26,7 @@ pub use calls::{Call, CallMarks, CallReader, OnSegment, Segment};
 pub use chat_format::{ChatFormat, render};
 use conversation::message;
 pub use history::TokenizedHistory;
+pub use prefill::render_open;
 pub use reasoning::{Kind, OnPart, Part, Splitter, Tags};
 pub use responder::{ChatPrompt, ChatRequest, Event, OnEvent, Responder, Response};
 
