@@ -17,6 +17,7 @@ use serde_json::{Map, Value as Json};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Sleep;
 
+use crate::memory::Charge;
 use crate::models::Lease;
 use crate::refusal::{Reason, Refusal};
 use crate::response_format::RequestedFormat;
@@ -38,6 +39,8 @@ pub struct Job {
     pub sampling: SamplingOverrides,
     /// Return the log probability of each token, and of this many most probable alternatives.
     pub logprobs: Option<usize>,
+    /// The same for the prompts' tokens.
+    pub prompt_logprobs: Option<usize>,
     /// Continue after the model's end-of-text tokens.
     pub ignore_eos: bool,
     /// The format that answers must have.
@@ -62,6 +65,11 @@ pub enum Prompt {
     /// A text to continue. Special tokens that are spelled out in it are encoded as such.
     Text(String),
     Ids(Vec<u32>),
+    /// What is between two texts is asked for, by the vocabulary's tokens for that.
+    Infill {
+        before: String,
+        after: String,
+    },
 }
 
 /// Messages and tools in the form of the OpenAI API, except that content is a text and arguments of tool calls are objects.
@@ -170,6 +178,8 @@ pub struct Finished {
     pub timings: Timings,
     /// The generated tokens that belong to reasoning.
     pub reasoning_tokens: usize,
+    /// Those of the prompt's tokens after the first, if requested, with the first choice of each prompt.
+    pub prompt_logprobs: Vec<TokenLogprob>,
 }
 
 pub(crate) type OutputResult = Result<Output, Refusal>;
@@ -183,6 +193,10 @@ pub struct Running {
     pub(crate) cancel: Arc<AtomicBool>,
     /// The prompts' lengths in tokens.
     pub(crate) prompt_tokens: Vec<usize>,
+    /// The prompts' first tokens.
+    pub(crate) first_tokens: Vec<u32>,
+    /// Memory for log probabilities of prompts, until they are written.
+    pub(crate) _held: Charge,
     pub(crate) lease: Lease,
     /// When the request times out.
     pub(crate) deadline: Option<Pin<Box<Sleep>>>,
@@ -221,6 +235,11 @@ impl Running {
     /// The model that answers.
     pub fn model(&self) -> &crate::models::Loaded {
         &self.lease
+    }
+
+    /// The first token of each choice's prompt.
+    pub(crate) fn first_tokens(&self) -> &[u32] {
+        &self.first_tokens
     }
 
     /// The prompts' lengths in tokens.

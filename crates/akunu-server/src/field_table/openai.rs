@@ -73,9 +73,18 @@ const COMPLETION_FIELDS: Group = Group {
         done("prompt", r#""Once upon a time""#, "a text, token ids, or a list of either"),
         done("max_tokens", "5", "16 unless a request says otherwise"),
         done("logprobs", "2", "log probabilities, and so many alternatives, at most 5"),
-        done("echo", "true", "the prompt before its continuation"),
-        refused("best_of", "3", "use 'n', which returns all answers").unless("[1]"),
-        refused("suffix", r#""The end.""#, "infilling is not available"),
+        done("echo", "true", "the prompt before its continuation; with `logprobs`, those of both"),
+        done(
+            "best_of",
+            "3",
+            "so many answers, of which the `n` with the best mean log probability are returned",
+        ),
+        done(
+            "suffix",
+            r#""The end.""#,
+            "the text after what is asked for; if the vocabulary has tokens for it",
+        )
+        .with(r#""model": "infiller""#),
     ],
 };
 
@@ -269,7 +278,7 @@ const VLLM: Group = Group {
         refused("spaces_between_special_tokens", "false", "control tokens are not text").unless("[true]"),
         refused("add_special_tokens", "true", "the model's own special tokens are added").unless("[false]"),
         refused("truncate_prompt_tokens", "10", "nothing is truncated; shorten the prompt"),
-        refused("prompt_logprobs", "1", "not with this field"),
+        refused("prompt_logprobs", "1", "/v1/completions has them with 'echo' and 'logprobs'"),
         refused("logits_processors", r#"["a"]"#, "code is not loaded"),
         refused("return_tokens_as_token_ids", "true", "log probabilities have the tokens' bytes"),
         refused("return_token_ids", "true", "use /tokenize"),

@@ -7,6 +7,7 @@ use akunu_server::field_table::{Field, ROUTES, Route, Status, WARNINGS};
 use serde_json::{Map, Value as Json, json};
 use tempfile::TempDir;
 
+use crate::completions::infiller;
 use crate::http::Answer;
 use crate::rerank::words;
 use crate::serve::{Served, TALES, serve_with};
@@ -17,17 +18,19 @@ fn wrong() -> Json {
 }
 
 /// A server with a model for each kind of route, and their folders.
-fn serve() -> (Served, [TempDir; 2]) {
+fn serve() -> (Served, [TempDir; 3]) {
     let (embeds, ranks) = (words("bert-mean"), words("bert-cross-encoder"));
     let prompts = json!({ "prompts": { "query": "w9 " }, "default_prompt_name": null });
     std::fs::write(embeds.path().join("config_sentence_transformers.json"), prompts.to_string()).unwrap();
+    let (infills, infiller) = infiller();
     let server = serve_with(|options| {
+        options.models.models.push(infiller);
         for (name, folder) in [("words", &embeds), ("ranker", &ranks)] {
             let path = Some(folder.path().into());
             options.models.models.push(ModelSpec { name: name.into(), path, aliases: Vec::new() });
         }
     });
-    (server, [embeds, ranks])
+    (server, [embeds, ranks, infills])
 }
 
 /// A request that is answered.

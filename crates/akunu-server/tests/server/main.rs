@@ -6,6 +6,7 @@ mod attacks;
 mod audio;
 mod broken;
 mod calls;
+mod completions;
 mod description;
 mod embeddings;
 mod faults;

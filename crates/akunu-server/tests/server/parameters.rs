@@ -54,8 +54,6 @@ fn errors_name_the_invalid_parameter() {
         (TEXT, json!({ "prompt": [] }), "prompt"),
         (TEXT, json!({ "prompt": [-1] }), "prompt"),
         (TEXT, json!({ "suffix": "the end" }), "suffix"),
-        (TEXT, json!({ "best_of": 3 }), "best_of"),
-        (TEXT, json!({ "echo": true, "logprobs": 1 }), "echo"),
         (TEXT, json!({ "logprobs": 6 }), "logprobs"),
         (TEXT, json!({ "temperature": 2.5 }), "temperature"),
         (TEXT, json!({ "temperature": "hot" }), "temperature"),
