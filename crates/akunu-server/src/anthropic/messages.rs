@@ -2,6 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
+use super::stable;
 use crate::fields::Fields;
 use crate::job::Conversation;
 use crate::openai;
@@ -9,12 +10,16 @@ use crate::prefill;
 use crate::refusal::Refusal;
 use crate::response_format::{self, RequestedFormat};
 
-pub(super) fn conversation(fields: &Fields<'_>) -> Result<Conversation, Refusal> {
+/// `stable`: lines that change between turns do not begin the system prompt.
+pub(super) fn conversation(fields: &Fields<'_>, stable: bool) -> Result<Conversation, Refusal> {
     let given =
         fields.list("messages")?.ok_or_else(|| super::missing("messages", "give a list of messages"))?;
     let mut messages = Vec::with_capacity(given.len() + 1);
     if let Some(system) = fields.get("system") {
-        let text = text(system, "system")?;
+        let mut text = text(system, "system")?;
+        if stable {
+            text = stable::rewrite(&text);
+        }
         if !text.is_empty() {
             messages.push(json!({ "role": "system", "content": text }));
         }
@@ -196,7 +201,7 @@ mod tests {
     use super::*;
 
     fn read(body: &Json) -> Result<Conversation, Refusal> {
-        conversation(&Fields::new(body)?)
+        conversation(&Fields::new(body)?, true)
     }
 
     #[test]

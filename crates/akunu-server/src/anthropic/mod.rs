@@ -2,6 +2,7 @@
 
 mod answer;
 mod messages;
+mod stable;
 
 use axum::extract::State;
 use axum::response::Response;
@@ -49,7 +50,7 @@ async fn create(
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
     let warnings = field_table::MESSAGES.check(&fields)?;
-    let job = job(&fields)?;
+    let job = job(&fields, app.stable_prompts())?;
     let running = app.start(job, caller).await?;
     let model = model(&fields)?.to_string();
     let head = answer::Head { id: new_id("msg"), model };
@@ -64,7 +65,7 @@ async fn create(
 async fn count_tokens(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
     let warnings = field_table::COUNT_TOKENS.check(&fields)?;
-    let conversation = messages::conversation(&fields)?;
+    let conversation = messages::conversation(&fields, app.stable_prompts())?;
     let lease = app.models().get(Some(model(&fields)?)).await?;
     let memory = app.memory().clone();
     let counted = blocking(move || {
@@ -84,10 +85,10 @@ fn model<'a>(fields: &Fields<'a>) -> Result<&'a str, Refusal> {
     fields.text("model")?.ok_or_else(|| missing("model", "name a model"))
 }
 
-fn job(fields: &Fields<'_>) -> Result<Job, Refusal> {
+fn job(fields: &Fields<'_>, stable: bool) -> Result<Job, Refusal> {
     let max_tokens = fields.count("max_tokens", 1..=usize::MAX)?;
     let max_tokens = max_tokens.ok_or_else(|| missing("max_tokens", "give the maximum number of tokens"))?;
-    let conversation = messages::conversation(fields)?;
+    let conversation = messages::conversation(fields, stable)?;
     let format = messages::response_format(fields, &conversation)?;
     let mut job = Job::new(Some(model(fields)?.to_string()), Prompt::Chat(conversation));
     job.format = format;
