@@ -1,9 +1,12 @@
 //! Conversations whose last message is the assistant's and is continued.
 
+use std::sync::Arc;
+
 use serde_json::Value as Json;
 
 use crate::fields::Fields;
 use crate::job::{Conversation, Ending};
+use crate::memory::{Charge, RequestMemory, copy_bytes};
 use crate::refusal::Refusal;
 use crate::response_format::RequestedFormat;
 
@@ -47,8 +50,8 @@ fn refuse(param: &str, problem: &Problem) -> Refusal {
     Refusal::invalid(message).param(param).code("invalid_value")
 }
 
-/// The ending that a request of OpenAI's protocol asks for, by the fields of vLLM. Without them, an assistant's last message
-/// is continued, as llama.cpp does.
+/// The ending that a request of OpenAI's protocol asks for, by the fields of vLLM. Without them, an
+/// assistant's last message is continued, as llama.cpp does.
 pub(crate) fn requested(fields: &Fields<'_>, conversation: &Conversation) -> Result<Ending, Refusal> {
     const CONTINUE: &str = "continue_final_message";
     const PROMPT: &str = "add_generation_prompt";
@@ -71,13 +74,15 @@ pub(crate) fn requested(fields: &Fields<'_>, conversation: &Conversation) -> Res
     }
 }
 
-/// The ending of a conversation whose request says nothing of it: an assistant's last message is continued if it can be.
+/// The ending of a conversation whose request says nothing of it: an assistant's last message is continued if
+/// it can be.
 pub(crate) fn implied(conversation: &Conversation) -> Result<Ending, Refusal> {
     match problem(conversation) {
         None => Ok(Ending::Open),
         Some(Problem::Thinking) => {
-            let message = "'messages' ends with the assistant's message, which is continued, and reasoning precedes an \
-                           answer: turn reasoning off, or ask for a new answer ('continue_final_message': false)";
+            let message = "'messages' ends with the assistant's message, which is continued, and reasoning \
+                           precedes an answer: turn reasoning off, or ask for a new answer \
+                           ('continue_final_message': false)";
             Err(Refusal::invalid(message).param("messages").code("invalid_value"))
         }
         Some(_) => Ok(Ending::Answer),
@@ -94,6 +99,15 @@ pub(crate) fn always(conversation: &Conversation) -> Result<Ending, Refusal> {
     }
 }
 
+/// Takes the memory for the copy of the messages of which the last one is changed to be rendered.
+pub(crate) fn charge(conversation: &Conversation, memory: &Arc<RequestMemory>) -> Result<Charge, Refusal> {
+    let charge = Charge::new(memory);
+    if conversation.ending == Ending::Open {
+        charge.take(conversation.messages.iter().map(copy_bytes).fold(0, usize::saturating_add))?;
+    }
+    Ok(charge)
+}
+
 /// Refuses a format of the whole answer together with a beginning that is given.
 pub(crate) fn check_format(
     conversation: &Conversation,
@@ -103,7 +117,8 @@ pub(crate) fn check_format(
         None => Ok(()),
         Some(RequestedFormat { param, .. }) => {
             let message = format!(
-                "'{param}' is for whole answers, and 'messages' ends with one that is continued: end with another message"
+                "'{param}' is for whole answers, and 'messages' ends with one that is continued: end with another \
+                 message"
             );
             Err(Refusal::invalid(message).param(*param).code("invalid_value"))
         }

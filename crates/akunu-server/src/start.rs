@@ -181,9 +181,10 @@ fn priority(job: &Job, caller: Caller) -> Result<i32, Refusal> {
 /// Bytes that tokenizing takes for each byte of a text, at most: 66 were measured of eighteen pairs of vocabulary and text.
 const TOKENIZE_BYTES: usize = 80;
 
-/// Bytes for the log probability of a token of a prompt, found and written as JSON, and for each alternative to it.
-const SCORE_BYTES: usize = 1024;
-const ALTERNATIVE_BYTES: usize = 256;
+/// Bytes for the log probability of a token of a prompt, found and written as JSON, and for each alternative
+/// to it.
+const SCORE_BYTES: usize = 2048;
+const ALTERNATIVE_BYTES: usize = 1024;
 
 /// Texts of at most this many bytes are tokenized even if they cannot fit, so that the error says how many tokens they have.
 const SHORT: usize = 64 << 10;
@@ -231,7 +232,13 @@ impl Prepared {
         let constraints = loaded.constraints().of(owner);
         let seed = job.sampling.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 11);
         let sampling = sampling(&job.sampling, loaded);
-        sampling.check(loaded.model().config().vocab_size)?;
+        let vocab = loaded.model().config().vocab_size;
+        sampling.check(vocab)?;
+        if let Some(id) = job.stop_ids.iter().find(|id| **id as usize >= vocab) {
+            let message =
+                format!("'stop_token_ids' has {id}, which is outside of the vocabulary of {vocab} ids");
+            return Err(Refusal::invalid(message).param("stop_token_ids").code("invalid_value"));
+        }
         let options = GenerateOptions {
             max_tokens: job.max_tokens,
             sampling,
@@ -282,6 +289,7 @@ impl Prepared {
             Prompt::Chat(conversation) => {
                 let chat_format = loaded.chat_format()?;
                 prefill::check_format(conversation, job.format.as_ref())?;
+                let _copy = prefill::charge(conversation, memory)?;
                 let rendered = render(conversation, loaded)?;
                 let _charge = check_text(&rendered.text, loaded, memory)?;
                 let tools = conversation.tools.clone();
@@ -303,7 +311,8 @@ impl Prepared {
                 let _charges = [check_text(before, loaded, memory)?, check_text(after, loaded, memory)?];
                 let tokenizer = loaded.model().tokenizer()?;
                 let tokens = InfillTokens::of(&**tokenizer).ok_or_else(|| {
-                    let message = "'suffix' is not supported by this model: its vocabulary has no tokens to fill in a middle";
+                    let message =
+                        "'suffix' is not supported by this model: its vocabulary has no tokens to fill in a middle";
                     Refusal::invalid(message).param("suffix").code("unsupported_parameter")
                 })?;
                 let ids = tokens.prompt(&**tokenizer, before, after).map_err(Error::from)?;

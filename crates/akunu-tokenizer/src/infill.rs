@@ -31,7 +31,8 @@ pub struct InfillTokens {
 }
 
 impl InfillTokens {
-    /// Those that the file states, or that have well-known names. `None`: the vocabulary has none. Searches the whole vocabulary.
+    /// Those that the file states, or that have well-known names. `None`: the vocabulary has none. Searches
+    /// the whole vocabulary.
     pub fn of(tokenizer: &dyn Tokenizer) -> Option<InfillTokens> {
         if let [Some(prefix), Some(suffix), Some(middle)] = tokenizer.special().infill {
             return Some(InfillTokens { prefix, suffix, middle });

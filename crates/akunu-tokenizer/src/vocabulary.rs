@@ -58,7 +58,8 @@ pub struct SpecialTokens {
     pub separator: Option<u32>,
     pub padding: Option<u32>,
     pub mask: Option<u32>,
-    /// Before the text, after it, and where the middle begins, in prompts to fill in a middle; as far as the file states them.
+    /// Before the text, after it, and where the middle begins, in prompts to fill in a middle; as far as the
+    /// file states them.
     pub infill: [Option<u32>; 3],
     pub add_bos: bool,
     pub add_eos: bool,
@@ -209,7 +210,8 @@ impl Vocabulary {
                 *id = stated;
             }
         }
-        // By their earlier names, too. They are seldom used, so an invalid one does not make the file unusable.
+        // By their earlier names, too. They are seldom used, so an invalid one does not make the file
+        // unusable.
         for (id, keys) in special.infill.iter_mut().zip([
             ["tokenizer.ggml.prefix_token_id", "tokenizer.ggml.fim_pre_token_id"],
             ["tokenizer.ggml.suffix_token_id", "tokenizer.ggml.fim_suf_token_id"],

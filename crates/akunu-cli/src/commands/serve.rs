@@ -91,8 +91,8 @@ pub struct ServeArgs {
     /// Lets requests reuse what is cached of prompts with other API keys, which they can tell from the time
     #[arg(long, help_heading = "Guards")]
     share_cache: bool,
-    /// Removes the billing header that coding agents put first in system prompts of Anthropic's protocol, and moves a
-    /// date there to the end: they would keep the cache from being reused
+    /// Removes the billing header that coding agents put first in system prompts of Anthropic's protocol, and
+    /// moves a date there to the end: they would keep the cache from being reused
     #[arg(long, value_name = "on|off", default_value = "on", action = ArgAction::Set, value_parser = on_or_off())]
     stable_prompts: bool,
     /// Lets clients save the texts of slots in this folder, and restore and erase them (/slots/{id})

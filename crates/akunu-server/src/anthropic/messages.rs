@@ -18,7 +18,7 @@ pub(super) fn conversation(fields: &Fields<'_>, stable: bool) -> Result<Conversa
     if let Some(system) = fields.get("system") {
         let mut text = text(system, "system")?;
         if stable {
-            text = stable::rewrite(&text);
+            text = stable::rewrite(text);
         }
         if !text.is_empty() {
             messages.push(json!({ "role": "system", "content": text }));

@@ -1,8 +1,8 @@
 //! Lines at the start of system prompts that change between the turns of a conversation.
 //!
-//! Agents for coding begin a system prompt with a header for billing, which differs in each request, or with the date. All
-//! tokens after the first difference would be processed again in each turn. A header means nothing to a model and is
-//! removed; a date is moved to the end of the system prompt.
+//! Agents for coding begin a system prompt with a header for billing, which differs in each request, or with
+//! the date. All tokens after the first difference would be processed again in each turn. A header means
+//! nothing to a model and is removed; a date is moved to the end of the system prompt.
 
 /// The beginnings of lines that are removed. Letters may be of any case.
 const HEADERS: [&str; 1] = ["x-anthropic-billing-header:"];
@@ -23,18 +23,21 @@ const DATES: [&str; 8] = [
 const MAX_LINE: usize = 512;
 const MAX_DATE: usize = 120;
 
+/// The most lines that are moved.
+const MAX_DATES: usize = 4;
+
 /// A system prompt without such lines at its start, and with dates at its end.
-pub(super) fn rewrite(text: &str) -> String {
-    let (mut rest, mut dates) = (text, Vec::new());
+pub(super) fn rewrite(text: String) -> String {
+    let (mut rest, mut dates) = (text.as_str(), Vec::new());
     loop {
         let line_end = rest.find('\n').unwrap_or(rest.len());
         let line = rest[..line_end].trim();
         let begins_with = |names: &[&str], limit: usize| {
             let begins =
                 |name: &&str| line.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
-            line.len() <= limit && names.iter().any(|name| begins(&name))
+            line.len() <= limit && names.iter().any(begins)
         };
-        let is_date = begins_with(&DATES, MAX_DATE);
+        let is_date = dates.len() < MAX_DATES && begins_with(&DATES, MAX_DATE);
         // White space between them goes with them, but that before the text is the text's own.
         let is_blank = line.is_empty() && line_end < rest.len() && rest.len() < text.len();
         if !(is_date || is_blank || begins_with(&HEADERS, MAX_LINE)) {
@@ -44,6 +47,9 @@ pub(super) fn rewrite(text: &str) -> String {
             dates.push(line);
         }
         rest = rest.get(line_end + 1..).unwrap_or_default();
+    }
+    if rest.len() == text.len() {
+        return text;
     }
     let mut written = rest.to_string();
     for date in dates {
@@ -72,12 +78,14 @@ mod tests {
             ("Today is Friday.", "Today is Friday."),
             ("", ""),
         ] {
-            assert_eq!(rewrite(given), expected, "{given}");
+            assert_eq!(rewrite(given.into()), expected, "{given}");
         }
     }
 
     #[test]
     fn other_text_is_not_touched() {
+        let five = "Today is Friday.\n".repeat(5);
+        assert_eq!(rewrite(five), format!("Today is Friday.\n{}", "\nToday is Friday.".repeat(4)));
         let long = format!("Today is {}\nBe brief.", "a good day to ".repeat(20));
         for text in [
             "\n\n  Be brief.\nx-anthropic-billing-header: a\nToday is Friday.",
@@ -86,7 +94,7 @@ mod tests {
             " \n",
             &long,
         ] {
-            assert_eq!(rewrite(text), text);
+            assert_eq!(rewrite(text.into()), text);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The fields of requests: what is done with each, for every route that generates, embeds or ranks.
 //!
-//! Handlers refuse unsupported fields by these tables, `docs/server-fields.md` is written from them, and a test sends a
-//! request for each row.
+//! Handlers refuse unsupported fields by these tables, `docs/server-fields.md` is written from them, and a
+//! test sends a request for each row.
 
 mod anthropic;
 mod ollama;
@@ -63,8 +63,8 @@ pub struct Field {
     pub example: &'static str,
     /// Fields of a request that the example needs, as the inside of a JSON object.
     pub with: &'static str,
-    /// A JSON list of values that ask for nothing and are accepted although the field is refused; empty: false, and the empty
-    /// text and list.
+    /// A JSON list of values that ask for nothing and are accepted although the field is refused; empty:
+    /// false, and the empty text and list.
     pub unless: &'static str,
     /// What it does, why it is ignored, or what to do instead.
     pub what: &'static str,
@@ -141,7 +141,8 @@ pub struct Route {
     /// Paths with the same fields.
     pub paths: &'static [&'static str],
     pub groups: &'static [&'static Group],
-    /// Beginnings of names of which only those in the table are known: a misspelt one would leave an answer unconstrained.
+    /// Beginnings of names of which only those in the table are known: a misspelt one would leave an answer
+    /// unconstrained.
     pub closed: &'static [&'static str],
 }
 

@@ -80,6 +80,11 @@ const COMPLETION_FIELDS: Group = Group {
             "so many answers, of which the `n` with the best mean log probability are returned",
         ),
         done(
+            "prompt_logprobs",
+            "1",
+            "vLLM's: log probabilities of the prompt, with so many alternatives, at most 20",
+        ),
+        done(
             "suffix",
             r#""The end.""#,
             "the text after what is asked for; if the vocabulary has tokens for it",
@@ -249,6 +254,7 @@ const CHAT_OTHERS: Group = Group {
             "true: a new answer follows; false: no prompt for one is added",
         ),
         refused("echo", "true", "an answer is only what is new"),
+        refused("prompt_logprobs", "1", "/v1/completions has them"),
         refused(
             "chat_template",
             r#""{{ messages }}""#,
@@ -278,7 +284,6 @@ const VLLM: Group = Group {
         refused("spaces_between_special_tokens", "false", "control tokens are not text").unless("[true]"),
         refused("add_special_tokens", "true", "the model's own special tokens are added").unless("[false]"),
         refused("truncate_prompt_tokens", "10", "nothing is truncated; shorten the prompt"),
-        refused("prompt_logprobs", "1", "/v1/completions has them with 'echo' and 'logprobs'"),
         refused("logits_processors", r#"["a"]"#, "code is not loaded"),
         refused("return_tokens_as_token_ids", "true", "log probabilities have the tokens' bytes"),
         refused("return_token_ids", "true", "use /tokenize"),

@@ -71,6 +71,10 @@ pub(super) async fn completions(
 struct Asked {
     echo: bool,
     logprobs: bool,
+    /// The alternatives to each token in them.
+    alternatives: usize,
+    /// The alternatives to each token of the prompt in `prompt_logprobs`, if asked for.
+    prompt_logprobs: Option<usize>,
     /// How many of each prompt's answers are returned.
     best: usize,
 }
@@ -80,14 +84,16 @@ fn read(fields: &Fields<'_>, is_streamed: bool) -> Result<(Job, Asked), Refusal>
     job.max_tokens = Some(fields.count("max_tokens", 0..=usize::MAX)?.unwrap_or(MAX_TOKENS));
     job.logprobs = fields.count("logprobs", 0..=5)?;
     let echo = fields.flag("echo")?.unwrap_or(false);
-    let asked = Asked { echo, logprobs: job.logprobs.is_some(), best: job.choices };
+    let prompt_logprobs = fields.count("prompt_logprobs", 0..=20)?;
+    let (logprobs, alternatives) = (job.logprobs.is_some(), job.logprobs.unwrap_or(0));
+    let asked = Asked { echo, logprobs, alternatives, prompt_logprobs, best: job.choices };
     let contradiction = |name: &str, other: &str| {
         let message = format!("'{name}' together with {other} is not supported");
         Refusal::invalid(message).param(name).code("unsupported_parameter")
     };
     if let Some(after) = fields.text("suffix")?.filter(|after| !after.is_empty()) {
-        if echo && asked.logprobs {
-            return Err(contradiction("suffix", "'echo' and 'logprobs'"));
+        if prompt_logprobs.is_some() || echo && asked.logprobs {
+            return Err(contradiction("suffix", "log probabilities of the prompt"));
         }
         let infill = |prompt: Prompt| match prompt {
             Prompt::Text(before) => Ok(Prompt::Infill { before, after: after.to_string() }),
@@ -100,6 +106,12 @@ fn read(fields: &Fields<'_>, is_streamed: bool) -> Result<(Job, Asked), Refusal>
             return Err(contradiction("echo", "'logprobs' and 'stream'"));
         }
         job.prompt_logprobs = job.logprobs;
+    }
+    if prompt_logprobs.is_some() {
+        if is_streamed {
+            return Err(contradiction("prompt_logprobs", "'stream'"));
+        }
+        job.prompt_logprobs = job.prompt_logprobs.max(prompt_logprobs);
     }
     match fields.count("best_of", 1..=MAX_BEST_OF)? {
         Some(candidates) if candidates < job.choices => {
@@ -211,6 +223,10 @@ async fn collect(
             }
         }
     }
+    let scorer = match asked.prompt_logprobs {
+        Some(_) => Some(running.model().model().tokenizer()?.clone()),
+        None => None,
+    };
     let mut choices = Vec::with_capacity(prompts.len() * asked.best);
     for (of_prompt, (prompt, first)) in
         all.chunks_mut(candidates).zip(prompts.iter().zip(running.first_tokens().iter().step_by(candidates)))
@@ -219,16 +235,26 @@ async fn collect(
             // Ties keep their order.
             of_prompt.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
         }
+        // `prompt_logprobs` may ask for more alternatives.
+        let cut = |token: &TokenLogprob| TokenLogprob {
+            top: token.top.iter().copied().take(asked.alternatives).collect(),
+            ..token.clone()
+        };
+        let echoed: Vec<TokenLogprob> = prompt.iter().map(cut).collect();
         for Candidate { written, tokens, finish } in &mut of_prompt[..asked.best] {
             let logprobs = match &head.tokenizer {
-                Some(tokenizer) if asked.echo => logprobs::of_echo(*first, (prompt, tokens), &**tokenizer),
+                Some(tokenizer) if asked.echo => logprobs::of_echo(*first, (&echoed, tokens), &**tokenizer),
                 Some(tokenizer) => logprobs::of_completion(tokens, &**tokenizer, &mut written.offset),
                 None => Json::Null,
             };
             let index = choices.len();
-            choices.push(
-                json!({ "text": written.text, "index": index, "logprobs": logprobs, "finish_reason": finish }),
-            );
+            let mut choice = json!({
+                "text": written.text, "index": index, "logprobs": logprobs, "finish_reason": finish,
+            });
+            if let (Some(best), Some(tokenizer)) = (asked.prompt_logprobs, &scorer) {
+                choice["prompt_logprobs"] = logprobs::of_prompt(prompt, best, &**tokenizer);
+            }
+            choices.push(choice);
         }
     }
     let mut answer = head.object(KIND, choices);

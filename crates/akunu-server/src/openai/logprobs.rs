@@ -34,8 +34,8 @@ pub(super) fn of_completion(tokens: &[TokenLogprob], tokenizer: &dyn Tokenizer, 
     json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets })
 }
 
-/// The same for a prompt and its continuation. The prompt's first token has no log probability, and its first that is text begins
-/// it, so without the space that encoding adds there.
+/// The same for a prompt and its continuation. The prompt's first token has no log probability, and its first
+/// that is text begins it, so without the space that encoding adds there.
 pub(super) fn of_echo(
     first: u32,
     (prompt, answer): (&[TokenLogprob], &[TokenLogprob]),
@@ -66,6 +66,26 @@ pub(super) fn of_echo(
         }
     }
     all
+}
+
+/// vLLM's `prompt_logprobs`: for each token of a prompt an object of its log probability and the
+/// alternatives', by their ids; null for the first. Ranks are those among the alternatives; null: none of
+/// them.
+pub(super) fn of_prompt(scores: &[TokenLogprob], best: usize, tokenizer: &dyn Tokenizer) -> Json {
+    let entry = |id: u32, logprob: f32, rank: Option<usize>| {
+        let text = String::from_utf8_lossy(&bytes(tokenizer, id)).into_owned();
+        (id.to_string(), json!({ "logprob": number(logprob), "rank": rank, "decoded_token": text }))
+    };
+    let of_token = |score: &TokenLogprob| {
+        let top = || score.top.iter().take(best).zip(1..);
+        let mut all: Map<String, Json> =
+            top().map(|(&(id, logprob), rank)| entry(id, logprob, Some(rank))).collect();
+        if !top().any(|((id, _), _)| *id == score.id) {
+            all.extend([entry(score.id, score.logprob, None)]);
+        }
+        Json::Object(all)
+    };
+    [Json::Null].into_iter().chain(scores.iter().map(of_token)).collect()
 }
 
 /// Appends the lists of log probabilities that follow.

@@ -1,4 +1,5 @@
-//! `/v1/completions`: log probabilities of prompts, the best of several answers, and middles that are filled in.
+//! `/v1/completions`: log probabilities of prompts, the best of several answers, and middles that are filled
+//! in.
 
 use akunu_fixtures::scripted;
 use akunu_server::ModelSpec;
@@ -80,6 +81,31 @@ fn log_probabilities_of_a_prompt_are_those_of_generating_it() {
         let answer = ask(&server, &json!({ "max_tokens": 2, "echo": true }));
         description.assert("CreateCompletionResponse", &answer);
     }
+}
+
+#[test]
+fn vllms_log_probabilities_of_a_prompt_are_the_same() {
+    let server = serve();
+    let fields = json!({ "max_tokens": 1, "echo": true, "logprobs": 1, "prompt_logprobs": 3, "n": 2 });
+    let answer = ask(&server, &fields);
+    for choice in answer["choices"].as_array().unwrap() {
+        let scores = choice["prompt_logprobs"].as_array().unwrap();
+        let echoed = list(choice, "token_logprobs");
+        assert_eq!((scores.len() + 1, &scores[0]), (echoed.len(), &Json::Null));
+        for (at, score) in scores.iter().enumerate().skip(1) {
+            let score = score.as_object().unwrap();
+            let of_rank = |rank: u64| score.values().find(|entry| entry["rank"] == rank).unwrap();
+            let own = |entry: &&Json| entry["logprob"] == echoed[at];
+            assert!(score.values().any(|entry| own(&entry)) && (3..=4).contains(&score.len()), "{score:?}");
+            let best = list(choice, "top_logprobs")[at].as_object().unwrap().clone();
+            assert_eq!(best.values().collect::<Vec<_>>(), [&of_rank(1)["logprob"]]);
+            assert_eq!(best.keys().collect::<Vec<_>>(), [of_rank(1)["decoded_token"].as_str().unwrap()]);
+            assert!(of_rank(1)["logprob"].as_f64() >= of_rank(3)["logprob"].as_f64());
+        }
+    }
+    let plain = ask(&server, &json!({ "max_tokens": 1, "prompt_logprobs": 0 }));
+    let scores = plain["choices"][0]["prompt_logprobs"].as_array().unwrap();
+    assert!(scores[1..].iter().all(|score| score.as_object().unwrap().len() == 1));
 }
 
 #[test]
@@ -184,6 +210,9 @@ fn what_contradicts_is_refused() {
     for (fields, param) in [
         (json!({ "echo": true, "logprobs": 1, "stream": true }), "echo"),
         (json!({ "echo": 1 }), "echo"),
+        (json!({ "prompt_logprobs": 1, "stream": true }), "prompt_logprobs"),
+        (json!({ "prompt_logprobs": 21 }), "prompt_logprobs"),
+        (json!({ "model": INFILLER, "suffix": "a", "prompt_logprobs": 1 }), "suffix"),
         (json!({ "best_of": 2, "n": 3 }), "best_of"),
         (json!({ "best_of": 2, "stream": true }), "best_of"),
         (json!({ "best_of": 21 }), "best_of"),

@@ -53,7 +53,8 @@ fn base(path: &str) -> Json {
             "options": { "num_predict": 5, "temperature": 0 },
         }),
         "/api/chat" => json!({
-            "model": TALES, "messages": chat, "stream": false, "options": { "num_predict": 5, "temperature": 0 },
+            "model": TALES, "messages": chat, "stream": false,
+            "options": { "num_predict": 5, "temperature": 0 },
         }),
         "/v1/embeddings" | "/api/embed" => json!({ "model": "words", "input": "w5 w6" }),
         "/api/embeddings" => json!({ "model": "words", "prompt": "w5 w6" }),
@@ -213,4 +214,29 @@ fn the_tables_have_every_field_of_openais_description() {
             assert!(route.fields().any(|field| field.name == name), "{path} has no row for {name}");
         }
     }
+}
+
+#[test]
+fn fields_of_the_servers_description_are_done() {
+    let (server, _folders) = serve();
+    let description = server.get("/openapi.json").json();
+    let mut count = 0;
+    for route in ROUTES {
+        for path in route.paths {
+            let media =
+                &description["paths"][*path]["post"]["requestBody"]["content"]["application/json"]["schema"];
+            let schema = match media["$ref"].as_str() {
+                Some(name) => description.pointer(name.strip_prefix('#').unwrap()).unwrap(),
+                None => media,
+            };
+            for name in schema["properties"].as_object().unwrap().keys() {
+                let is_done = |field: &Field| {
+                    field.name == name && matches!(field.status, Status::Done | Status::Ignored)
+                };
+                assert!(route.fields().any(is_done), "{path} is described with {name}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 100, "{count}");
 }

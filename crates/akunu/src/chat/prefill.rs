@@ -22,8 +22,9 @@ impl ChatFormat {
 
 /// Renders a conversation up to the end of its last message's content, so that the model continues it.
 ///
-/// Templates have no common way to leave a message open. So a random word is appended to the content, and the text is cut
-/// where that word was written. This fails for templates that leave the last message out, or change its content.
+/// Templates have no common way to leave a message open. So a random word is appended to the content, and the
+/// text is cut where that word was written. This fails for templates that leave the last message out, or
+/// change its content.
 pub fn render_open(
     template: &ChatTemplate,
     messages: &[Json],

@@ -18,7 +18,8 @@ pub struct Request {
     pub owner: u64,
     /// Cached prefixes are reused only by requests of the same salt, since their reuse can be measured.
     pub salt: u64,
-    /// Also find the log probabilities of the prompt's tokens, with this many alternatives. Nothing of the prompt is then reused.
+    /// Also find the log probabilities of the prompt's tokens, with this many alternatives. Nothing of the
+    /// prompt is then reused.
     pub prompt_logprobs: Option<usize>,
 }
 
@@ -57,7 +58,8 @@ pub struct Finished {
     pub dropped: usize,
     /// From the time that the request got a slot; all 0 if it never had one.
     pub timings: Timings,
-    /// Those of the prompt's tokens after the first, if requested; fewer if the request ended before it had read its prompt.
+    /// Those of the prompt's tokens after the first, if requested; fewer if the request ended before it had
+    /// read its prompt.
     pub prompt_logprobs: Vec<TokenLogprob>,
 }
 

@@ -1,7 +1,8 @@
 //! Log probabilities of prompts.
 //!
-//! The tokens of such a prompt need logits for each of its rows, of which a pass has few. So they are processed in passes
-//! of their own, one in each step, except the last token, which is processed with other requests and predicts the answer.
+//! The tokens of such a prompt need logits for each of its rows, of which a pass has few. So they are
+//! processed in passes of their own, one in each step, except the last token, which is processed with other
+//! requests and predicts the answer.
 
 use std::time::Instant;
 
@@ -35,7 +36,8 @@ impl Batch<'_> {
         numbered.min().map(|(_, index)| index)
     }
 
-    /// Processes the next tokens of a prompt, beside `running` streams, and takes the log probabilities of those that follow.
+    /// Processes the next tokens of a prompt, beside `running` streams, and takes the log probabilities of
+    /// those that follow.
     pub(super) fn score(&mut self, engine: &mut Engine, index: usize, running: usize) {
         let Slot { session, active: Some(active) } = &mut self.slots[index] else { return };
         let table = engine.plan().tables.prefill();
@@ -65,7 +67,8 @@ impl Batch<'_> {
 }
 
 impl super::active::Active<'_> {
-    /// Takes the log probabilities of the tokens after those of the last pass, which are from `start` to `end` of the prompt.
+    /// Takes the log probabilities of the tokens after those of the last pass, which are from `start` to
+    /// `end` of the prompt.
     fn score(&mut self, engine: &mut Engine, start: usize, end: usize) -> Result<(), crate::Error> {
         let Some(mut scoring) = self.scoring.take() else { return Ok(()) };
         for (row, position) in (start..end).enumerate() {
