@@ -146,8 +146,9 @@ pub struct Route {
     pub closed: &'static [&'static str],
 }
 
-/// The header of a response that names fields without effect.
-pub const WARNINGS: &str = "akunu-warnings";
+/// The header of a response that is not as its client may expect: it names fields without effect, and parts
+/// of a transcript that were left out.
+pub const WARNINGS: &str = "x-akunu-warnings";
 
 /// Fields of a request that have no effect although its sender may expect one.
 #[derive(Clone, Debug, Default)]

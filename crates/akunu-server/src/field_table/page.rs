@@ -10,7 +10,7 @@ Every field that the protocols and other servers describe for these routes, and 
 
 - **done**: it has its effect. A value of a wrong type or out of range is 400, with the name as `param`.
 - **ignored**: it has no effect, and its value is not looked at.
-- **warned**: it has no effect, and the header `akunu-warnings` of the response names it: `ignored: prediction`.
+- **warned**: it has no effect, and the header `x-akunu-warnings` of the response names it: `ignored: prediction`.
 - **refused**: 400 with the code `unsupported_parameter` and the name as `param`, unless its value asks for nothing:
   null, or the values in brackets, or where there are none, false and the empty text and list.
 
