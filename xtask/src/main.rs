@@ -36,7 +36,7 @@ use anyhow::{Context, Result, bail};
 const USAGE: &str = "\
 cargo xtask TASK
   ci         what CI runs: format, lints, tests, docs, dependencies, GPU kernels, the pool's model, other platforms
-  gen        write the generated files (docs/cli.md, akunu.h)
+  gen        write the generated files (docs/cli.md, docs/server-fields.md, akunu.h)
   header     fail if akunu.h does not match akunu-capi
   capi DIR [--profile PROFILE]  build the C library, and install it with its header and pkg-config file under DIR
   data [--check] [DIR]  fetch the public test data by SHA-256, into ../shared/data, $AKUNU_TEST_DATA or DIR
@@ -97,13 +97,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes the generated files; a test in akunu-cli checks docs/cli.md.
+/// Writes the generated files; tests in akunu-cli check the pages.
 fn generated() -> Result<()> {
-    let output = cargo(&["run", "--quiet", "-p", "akunu-cli", "--", "__markdown"]).output()?;
-    if !output.status.success() {
-        bail!("akunu __markdown failed: {}", String::from_utf8_lossy(&output.stderr));
+    for (command, page) in [("__markdown", "docs/cli.md"), ("__fields", "docs/server-fields.md")] {
+        let output = cargo(&["run", "--quiet", "-p", "akunu-cli", "--", command]).output()?;
+        if !output.status.success() {
+            bail!("akunu {command} failed: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        std::fs::write(root().join(page), output.stdout)?;
     }
-    std::fs::write(root().join("docs/cli.md"), output.stdout)?;
     capi::write()
 }
 

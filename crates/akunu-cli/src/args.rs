@@ -87,6 +87,9 @@ pub enum Command {
     /// Prints this reference as Markdown, to generate docs/cli.md
     #[command(name = "__markdown", hide = true)]
     Markdown,
+    /// Prints the fields of requests to the server as Markdown, to generate docs/server-fields.md
+    #[command(name = "__fields", hide = true)]
+    Fields,
 }
 
 /// The model, for commands without other positional arguments.

@@ -53,6 +53,7 @@ pub struct Shared {
     cors: Cors,
     hosts: Hosts,
     share_cache: bool,
+    stable_prompts: bool,
     slots: Option<PathBuf>,
     responses: ResponseStore,
     /// Also held by the engines' threads. A separate `Arc`, because those must not keep `Shared` alive.
@@ -94,6 +95,11 @@ impl Shared {
 
     pub(crate) fn guesses(&self) -> &Guesses {
         &self.guesses
+    }
+
+    /// Whether lines that change between turns are removed from the start of Anthropic's system prompts.
+    pub(crate) fn stable_prompts(&self) -> bool {
+        self.stable_prompts
     }
 
     /// The folder for saved texts of slots.
@@ -167,7 +173,8 @@ impl FromRequestParts<App> for Caller {
 impl App {
     /// `is_loopback`: the server listens on the loopback interface only.
     pub(crate) fn new(options: Options, is_loopback: bool, long_requests: Handle) -> App {
-        let Options { models, limits, keys, cors, allowed_hosts, share_cache, slots, .. } = options;
+        let Options { models, limits, keys, cors, allowed_hosts, share_cache, stable_prompts, slots, .. } =
+            options;
         App(Arc::new(Shared {
             models: Models::new(models),
             rate: limits.rate.map(Rate::new),
@@ -179,6 +186,7 @@ impl App {
             cors,
             hosts: Hosts { allowed: allowed_hosts, is_loopback },
             share_cache,
+            stable_prompts,
             slots,
             metrics: Arc::default(),
             draining: AtomicBool::new(false),

@@ -30,6 +30,23 @@ impl<'a> Fields<'a> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
+    /// The field of this name; within an object if the name has a dot.
+    pub(crate) fn at(&self, name: &str) -> Option<&'a Json> {
+        match name.split_once('.') {
+            None => self.get(name),
+            Some((object, name)) => self.get(object)?.get(name).filter(|value| !value.is_null()),
+        }
+    }
+
+    /// The names of all fields, or of those of the object in the field `object`.
+    pub(crate) fn names(&self, object: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+        let map = match object {
+            "" => Some(self.map),
+            object => self.get(object).and_then(Json::as_object),
+        };
+        map.into_iter().flatten().filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str())
+    }
+
     pub fn refuse(&self, name: &str, expected: impl std::fmt::Display) -> Refusal {
         let param = format!("{}{name}", self.prefix);
         Refusal::invalid(format!("'{param}' must be {expected}")).param(param).code("invalid_value")

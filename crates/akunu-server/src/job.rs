@@ -17,6 +17,7 @@ use serde_json::{Map, Value as Json};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Sleep;
 
+use crate::memory::Charge;
 use crate::models::Lease;
 use crate::refusal::{Reason, Refusal};
 use crate::response_format::RequestedFormat;
@@ -33,9 +34,13 @@ pub struct Job {
     /// `None`: no limit but the end of the text and the context length.
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
+    /// Tokens that end an answer, besides those of the model.
+    pub stop_ids: Vec<u32>,
     pub sampling: SamplingOverrides,
     /// Return the log probability of each token, and of this many most probable alternatives.
     pub logprobs: Option<usize>,
+    /// The same for the prompts' tokens.
+    pub prompt_logprobs: Option<usize>,
     /// Continue after the model's end-of-text tokens.
     pub ignore_eos: bool,
     /// The format that answers without tool calls must have.
@@ -60,6 +65,11 @@ pub enum Prompt {
     /// A text to continue. Special tokens that are spelled out in it are encoded as such.
     Text(String),
     Ids(Vec<u32>),
+    /// What is between two texts is asked for, by the vocabulary's tokens for that.
+    Infill {
+        before: String,
+        after: String,
+    },
 }
 
 /// Messages and tools in the form of the OpenAI API, except that content is a text and arguments of tool calls are objects.
@@ -72,6 +82,26 @@ pub struct Conversation {
     pub tool_choice: ToolChoice,
     /// Further variables of the template, such as `enable_thinking`.
     pub variables: Map<String, Json>,
+    pub ending: Ending,
+}
+
+/// What a conversation is followed by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ending {
+    /// A new answer.
+    #[default]
+    Answer,
+    /// The rest of the last message, which is the assistant's.
+    Open,
+    /// Whatever the model writes without the prompt for an answer.
+    Closed,
+}
+
+impl Conversation {
+    /// The text that is continued.
+    pub fn open_text(&self) -> Option<&str> {
+        self.messages.last()?["content"].as_str().filter(|_| self.ending == Ending::Open)
+    }
 }
 
 /// Sampling settings of a request. Others are taken from the model's files, or else are neutral.
@@ -161,6 +191,8 @@ pub struct Finished {
     pub timings: Timings,
     /// The generated tokens that belong to reasoning.
     pub reasoning_tokens: usize,
+    /// Those of the prompt's tokens after the first, if requested, with the first choice of each prompt.
+    pub prompt_logprobs: Vec<TokenLogprob>,
 }
 
 pub(crate) type OutputResult = Result<Output, Refusal>;
@@ -174,6 +206,10 @@ pub struct Running {
     pub(crate) cancel: Arc<AtomicBool>,
     /// The prompts' lengths in tokens.
     pub(crate) prompt_tokens: Vec<usize>,
+    /// The prompts' first tokens.
+    pub(crate) first_tokens: Vec<u32>,
+    /// Memory for log probabilities of prompts, until they are written.
+    pub(crate) _held: Charge,
     pub(crate) lease: Lease,
     /// When the request times out.
     pub(crate) deadline: Option<Pin<Box<Sleep>>>,
@@ -212,6 +248,11 @@ impl Running {
     /// The model that answers.
     pub fn model(&self) -> &crate::models::Loaded {
         &self.lease
+    }
+
+    /// The first token of each choice's prompt.
+    pub(crate) fn first_tokens(&self) -> &[u32] {
+        &self.first_tokens
     }
 
     /// The prompts' lengths in tokens.

@@ -31,6 +31,7 @@ mod app;
 mod body;
 mod connections;
 mod error;
+pub mod field_table;
 mod fields;
 mod form;
 #[cfg(fuzzing)]
@@ -49,6 +50,7 @@ mod ollama;
 mod openai;
 mod origin;
 mod page;
+mod prefill;
 mod protocol;
 mod refusal;
 mod rerank;
@@ -71,8 +73,8 @@ pub use error::ServeError;
 pub use fields::Fields;
 pub use guard::Cors;
 pub use job::{
-    AnswerPiece, Conversation, Finished, Job, Output, OutputEvent, Prompt, Running, SamplingOverrides,
-    ToolCall,
+    AnswerPiece, Conversation, Ending, Finished, Job, Output, OutputEvent, Prompt, Running,
+    SamplingOverrides, ToolCall,
 };
 pub use keys::Keys;
 pub use limits::{Limits, Rate};

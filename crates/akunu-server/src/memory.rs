@@ -104,6 +104,21 @@ pub fn arguments_bytes(value: &Json) -> usize {
     }
 }
 
+/// Bytes that a copy of a value takes, about: a node of a map has room for 11 entries.
+pub fn copy_bytes(value: &Json) -> usize {
+    const NODE: usize = 11 * (size_of::<String>() + size_of::<Json>()) + 16;
+    let inner = match value {
+        Json::String(text) => text.len(),
+        Json::Array(list) => list.iter().map(copy_bytes).sum(),
+        Json::Object(map) => {
+            let entries = map.iter().map(|(name, value)| name.len() + copy_bytes(value));
+            map.len().div_ceil(5) * NODE + entries.sum::<usize>()
+        }
+        _ => 0,
+    };
+    size_of::<Json>() + inner
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,6 +151,15 @@ mod tests {
         assert_eq!(memory.used(), 0);
         more.take(100).unwrap();
         assert_eq!(more.take(usize::MAX).unwrap_err().reason, Reason::TooLarge);
+    }
+
+    #[test]
+    fn copies_are_counted_with_their_nodes() {
+        let of = |json: serde_json::Value| copy_bytes(&json);
+        let value = size_of::<Json>();
+        assert_eq!(of(serde_json::json!(["abc", 1])), 3 * value + 3);
+        assert!(of(serde_json::json!({ "a": 1 })) > 11 * value);
+        assert_eq!(of(serde_json::json!({})), value);
     }
 
     #[test]

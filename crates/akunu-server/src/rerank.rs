@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 
 use crate::app::{App, json};
 use crate::body::JsonBody;
+use crate::field_table;
 use crate::fields::Fields;
 use crate::openai::new_id;
 use crate::protocol::Protocol;
@@ -31,6 +32,7 @@ fn error(refusal: &Refusal) -> Json {
 
 async fn rerank(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
+    let warnings = field_table::RERANK.check(&fields)?;
     let query = fields.text("query")?.ok_or_else(|| texts::missing("query", "give a string"))?;
     let documents = texts::documents(&fields, "documents")?;
     let with_documents = fields.flag("return_documents")?.unwrap_or(false);
@@ -53,12 +55,13 @@ async fn rerank(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Resp
         }
         result
     });
-    Ok(json(&json!({
+    let response = json(&json!({
         "id": new_id("rerank"),
         "object": "list",
         "model": model.as_ref().unwrap_or(&ranked.model),
         "results": results.collect::<Vec<_>>(),
         "usage": { "prompt_tokens": ranked.tokens, "total_tokens": ranked.tokens },
         "meta": { "billed_units": { "search_units": 1 }, "tokens": { "input_tokens": ranked.tokens } },
-    })))
+    }));
+    Ok(warnings.on(response))
 }

@@ -56,17 +56,9 @@ pub(crate) fn requested(fields: &Fields<'_>) -> Result<Option<RequestedFormat>, 
         for (name, param, read) in STRUCTURED_OUTPUTS {
             all.extend(read(&outputs, name)?.map(|format| RequestedFormat { format, param }));
         }
-        for name in ["structural_tag", "whitespace_pattern"] {
-            if outputs.get(name).is_some() {
-                return Err(unsupported(format!("structured_outputs.{name}")));
-            }
-        }
     }
     for (param, read) in OTHER_FIELDS {
         all.extend(read(fields, param)?.map(|format| RequestedFormat { format, param }));
-    }
-    if fields.get("guided_whitespace_pattern").is_some() {
-        return Err(unsupported("guided_whitespace_pattern".into()));
     }
     only(all)
 }
@@ -78,10 +70,6 @@ pub(crate) fn only(mut all: Vec<RequestedFormat>) -> Result<Option<RequestedForm
         return Err(Refusal::invalid(message).param(other.param).code("unsupported_parameter"));
     }
     Ok(all.pop())
-}
-
-fn unsupported(param: String) -> Refusal {
-    Refusal::invalid(format!("'{param}' is not supported")).param(param).code("unsupported_parameter")
 }
 
 type Read = fn(&Fields<'_>, &str) -> Result<Option<ResponseFormat>, Refusal>;

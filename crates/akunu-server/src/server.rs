@@ -43,6 +43,9 @@ pub struct Options {
     pub allowed_hosts: Vec<String>,
     /// Cached prompts are reused by requests with other API keys, which can tell so.
     pub share_cache: bool,
+    /// In Anthropic's protocol, a header for billing at the start of a system prompt is removed, and a date
+    /// is moved to its end, so that the cache is reused.
+    pub stable_prompts: bool,
     /// A folder in which clients may save the texts of slots.
     pub slots: Option<PathBuf>,
     /// `None`: plain HTTP.
@@ -62,6 +65,7 @@ impl Default for Options {
             cors: Cors::Off,
             allowed_hosts: Vec::new(),
             share_cache: false,
+            stable_prompts: true,
             slots: None,
             tls: None,
             drain: Duration::from_secs(30),

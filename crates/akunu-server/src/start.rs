@@ -9,17 +9,19 @@ use std::time::Duration;
 use akunu::chat::{AnswerOptions, AnswerReader};
 use akunu::schedule::{Event, OnEvent, Refused, Request};
 use akunu::{Constraints, Error, GenerateOptions, GrammarError, ResponseFormat, Sampling};
+use akunu_tokenizer::InfillTokens;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
 use crate::app::{App, Caller};
 use crate::job::{
-    AnswerPiece, Conversation, Finished, Job, Output, OutputEvent, OutputResult, Prompt, Running,
+    AnswerPiece, Conversation, Ending, Finished, Job, Output, OutputEvent, OutputResult, Prompt, Running,
     SamplingOverrides,
 };
 use crate::memory::{Charge, RequestMemory};
 use crate::metrics::Metrics;
 use crate::models::{Kind, Lease, Loaded, blocking};
+use crate::prefill;
 use crate::refusal::{Reason, Refusal};
 use crate::response_format::RequestedFormat;
 
@@ -55,7 +57,8 @@ impl App {
             for Prepared { request, .. } in &mut prepared {
                 (request.owner, request.priority, request.salt) = (caller.owner, priority, salt);
             }
-            match self.submit(prepared, lease.clone(), deadline, cancel) {
+            let held = self.charge_scores(&job, &prepared)?;
+            match self.submit(prepared, lease.clone(), (deadline, held), cancel) {
                 Err(Refused::Closed) => self.models().forget(&lease),
                 Err(Refused::TooMany { requests, limit }) => {
                     let message = format!(
@@ -88,18 +91,34 @@ impl App {
         Ok(())
     }
 
+    /// Takes the memory for log probabilities of prompts, until the response is written.
+    fn charge_scores(&self, job: &Job, prepared: &[Prepared]) -> Result<Charge, Refusal> {
+        let held = Charge::new(self.memory());
+        if let Some(best) = job.prompt_logprobs {
+            let of_prompt =
+                prepared.iter().step_by(job.choices).map(|prepared| prepared.request.prompt.len());
+            let of_token = SCORE_BYTES.saturating_add(best.saturating_mul(ALTERNATIVE_BYTES));
+            // The other choices repeat what the first one found.
+            held.take(of_prompt.sum::<usize>().saturating_mul(of_token).saturating_mul(job.choices))?;
+        }
+        Ok(held)
+    }
+
     fn submit(
         &self,
         prepared: Vec<Prepared>,
         lease: Lease,
-        deadline: Option<Instant>,
+        (deadline, held): (Option<Instant>, Charge),
         cancel: Arc<AtomicBool>,
     ) -> Result<Running, Refused> {
         let (sender, outputs) = unbounded_channel();
         let started = Instant::now();
         let prompt_tokens = prepared.iter().map(|prepared| prepared.request.prompt.len()).collect();
+        let first = |prepared: &Prepared| prepared.request.prompt.first().copied().unwrap_or_default();
+        let first_tokens = prepared.iter().map(first).collect();
         let (left, deadline) = (prepared.len(), deadline.map(|deadline| Box::pin(sleep_until(deadline))));
-        let running = Running { outputs, left, cancel, prompt_tokens, lease, deadline };
+        let running =
+            Running { outputs, left, cancel, prompt_tokens, first_tokens, _held: held, lease, deadline };
         let handle = running.lease.handle().ok_or(Refused::Closed)?;
         let requests = prepared.into_iter().enumerate().map(|(choice, Prepared { request, reader })| {
             let (metrics, priority) = (self.metrics().clone(), request.priority);
@@ -162,6 +181,11 @@ fn priority(job: &Job, caller: Caller) -> Result<i32, Refusal> {
 /// Bytes that tokenizing takes for each byte of a text, at most: 66 were measured of eighteen pairs of vocabulary and text.
 const TOKENIZE_BYTES: usize = 80;
 
+/// Bytes for the log probability of a token of a prompt, found and written as JSON, and for each alternative
+/// to it.
+const SCORE_BYTES: usize = 2048;
+const ALTERNATIVE_BYTES: usize = 1024;
+
 /// Texts of at most this many bytes are tokenized even if they cannot fit, so that the error says how many tokens they have.
 const SHORT: usize = 64 << 10;
 
@@ -208,11 +232,18 @@ impl Prepared {
         let constraints = loaded.constraints().of(owner);
         let seed = job.sampling.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 11);
         let sampling = sampling(&job.sampling, loaded);
-        sampling.check(loaded.model().config().vocab_size)?;
+        let vocab = loaded.model().config().vocab_size;
+        sampling.check(vocab)?;
+        if let Some(id) = job.stop_ids.iter().find(|id| **id as usize >= vocab) {
+            let message =
+                format!("'stop_token_ids' has {id}, which is outside of the vocabulary of {vocab} ids");
+            return Err(Refusal::invalid(message).param("stop_token_ids").code("invalid_value"));
+        }
         let options = GenerateOptions {
             max_tokens: job.max_tokens,
             sampling,
             stop_strings: job.stop.clone(),
+            stop_ids: job.stop_ids.clone(),
             ignore_eos: job.ignore_eos,
             logprobs: job.logprobs,
             cancel: Some(cancel.clone()),
@@ -226,6 +257,7 @@ impl Prepared {
                     _ => all.last().cloned().ok_or_else(|| Refusal::internal("no choice"))?,
                 };
                 prepared.request.options.sampling.seed = seed.wrapping_add(choice as u64);
+                prepared.request.prompt_logprobs = job.prompt_logprobs.filter(|_| choice == 0);
                 all.push(prepared);
             }
         }
@@ -258,12 +290,18 @@ impl Prepared {
         let (ids, reader) = match prompt {
             Prompt::Chat(conversation) => {
                 let chat_format = loaded.chat_format()?;
+                prefill::check_format(conversation, job.format.as_ref())?;
+                let _copy = prefill::charge(conversation, memory)?;
                 let rendered = render(conversation, loaded)?;
                 let _charge = check_text(&rendered.text, loaded, memory)?;
                 let Conversation { tools, tool_choice, .. } = conversation.clone();
                 let answer = AnswerOptions { tools, tool_choice, format, one_call: job.one_call };
                 let reader =
                     chat_format.answer(&rendered.text, &answer, constraints, &mut options).map_err(refuse)?;
+                let reader = match conversation.open_text() {
+                    Some(text) => reader.after(text),
+                    None => reader,
+                };
                 (rendered.encode(&**chat_format.tokenizer()).map_err(Error::from)?, reader)
             }
             Prompt::Text(text) => {
@@ -271,6 +309,17 @@ impl Prepared {
                 (loaded.model().encode(text)?, plain(format, &mut options)?)
             }
             Prompt::Ids(ids) => (ids.clone(), plain(format, &mut options)?),
+            Prompt::Infill { before, after } => {
+                let _charges = [check_text(before, loaded, memory)?, check_text(after, loaded, memory)?];
+                let tokenizer = loaded.model().tokenizer()?;
+                let tokens = InfillTokens::of(&**tokenizer).ok_or_else(|| {
+                    let message =
+                        "'suffix' is not supported by this model: its vocabulary has no tokens to fill in a middle";
+                    Refusal::invalid(message).param("suffix").code("unsupported_parameter")
+                })?;
+                let ids = tokens.prompt(&**tokenizer, before, after).map_err(Error::from)?;
+                (ids, plain(format, &mut options)?)
+            }
         };
         akunu::check_prompt(&ids, loaded.model().config().vocab_size, loaded.context())?;
         let request = Request { prompt: ids, options, ..Request::default() };
@@ -278,13 +327,17 @@ impl Prepared {
     }
 }
 
-/// Renders a conversation with the prompt for an answer.
+/// Renders a conversation with what its ending asks for.
 pub(crate) fn render(conversation: &Conversation, loaded: &Loaded) -> Result<akunu::chat::Rendered, Refusal> {
     let chat_format = loaded.chat_format()?;
-    let Conversation { messages, tools, variables, .. } = conversation;
-    chat_format
-        .prompt(messages, tools.as_deref(), variables)
-        .map_err(|error| Refusal::from(error).param("messages"))
+    let Conversation { messages, tools, variables, ending, .. } = conversation;
+    let (messages, tools) = (messages.as_slice(), tools.as_deref());
+    match ending {
+        Ending::Answer => chat_format.prompt(messages, tools, variables),
+        Ending::Open => chat_format.open_prompt(messages, tools, variables),
+        Ending::Closed => chat_format.transcript(messages, tools, variables),
+    }
+    .map_err(|error| Refusal::from(error).param("messages"))
 }
 
 fn sampling(overrides: &SamplingOverrides, loaded: &Loaded) -> Sampling {
@@ -338,8 +391,8 @@ fn event_handler(
                 send(Ok(OutputEvent::Piece(piece)))?;
             }
             let reasoning_tokens = reader.reasoning_tokens();
-            let (finish, timings) = (finished.finish, finished.timings);
-            send(Ok(OutputEvent::Finished(Finished { finish, timings, reasoning_tokens })))
+            let akunu::schedule::Finished { finish, timings, prompt_logprobs, .. } = finished;
+            send(Ok(OutputEvent::Finished(Finished { finish, timings, reasoning_tokens, prompt_logprobs })))
         }
         Event::Failed(error) => send(Err(error.into())),
     })

@@ -9,6 +9,7 @@ use serde_json::{Value as Json, json};
 
 use crate::app::{App, json};
 use crate::body::JsonBody;
+use crate::field_table;
 use crate::fields::Fields;
 use crate::models::blocking;
 use crate::protocol::Protocol;
@@ -36,16 +37,6 @@ fn error(refusal: &Refusal) -> Json {
     json!({ "error": refusal.message, "error_type": kind })
 }
 
-/// Only truncation at the end is supported.
-fn truncate(fields: &Fields<'_>) -> Result<bool, Refusal> {
-    match fields.text("truncation_direction")? {
-        None | Some("Right" | "right") => Ok(fields.flag("truncate")?.unwrap_or(false)),
-        Some(_) => {
-            Err(fields.refuse("truncation_direction", "\"Right\": truncation at the start is not supported"))
-        }
-    }
-}
-
 /// Dispatches by the fields of the request.
 async fn root(state: State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     match body.get("texts") {
@@ -56,23 +47,25 @@ async fn root(state: State<App>, JsonBody(body): JsonBody) -> Result<Response, R
 
 async fn embed(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
+    let warnings = field_table::TEI_EMBED.check(&fields)?;
     let job = EmbedJob {
         model: fields.text("model")?.map(str::to_string),
         inputs: texts::inputs(&fields, "inputs")?,
         field: "inputs",
         prompt_name: fields.text("prompt_name")?.map(str::to_string),
-        truncate: truncate(&fields)?,
+        truncate: fields.flag("truncate")?.unwrap_or(false),
         normalise: fields.flag("normalize")?.unwrap_or(true),
         dimensions: fields.count("dimensions", 1..=usize::MAX)?,
     };
     let embedded = app.embed(job).await?;
     let mut response = blocking(move || write_vectors(&embedded.vectors)).await?.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(response)
+    Ok(warnings.on(response))
 }
 
 async fn rerank(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
+    let warnings = field_table::TEI_RERANK.check(&fields)?;
     let query = fields.text("query")?.ok_or_else(|| texts::missing("query", "give a string"))?;
     let documents = texts::documents(&fields, "texts")?;
     let is_raw = fields.flag("raw_scores")?.unwrap_or(false);
@@ -82,7 +75,7 @@ async fn rerank(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Resp
         query: query.to_string(),
         documents: documents.clone(),
         field: "texts",
-        truncate: truncate(&fields)?,
+        truncate: fields.flag("truncate")?.unwrap_or(false),
         document_tokens: None,
     };
     let ranked = app.rank(job).await?;
@@ -95,5 +88,5 @@ async fn rerank(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Resp
         }
         result
     });
-    Ok(json(&results.collect::<Vec<_>>().into()))
+    Ok(warnings.on(json(&results.collect::<Vec<_>>().into())))
 }

@@ -58,6 +58,9 @@ pub struct SpecialTokens {
     pub separator: Option<u32>,
     pub padding: Option<u32>,
     pub mask: Option<u32>,
+    /// Before the text, after it, and where the middle begins, in prompts to fill in a middle; as far as the
+    /// file states them.
+    pub infill: [Option<u32>; 3],
     pub add_bos: bool,
     pub add_eos: bool,
     /// Add the separator between two texts. In WordPiece vocabularies it also ends every text.
@@ -205,6 +208,18 @@ impl Vocabulary {
         for (key, id) in ids {
             if let Some(stated) = special_id(metadata, key, tokens)? {
                 *id = stated;
+            }
+        }
+        // By their earlier names, too. They are seldom used, so an invalid one does not make the file
+        // unusable.
+        for (id, keys) in special.infill.iter_mut().zip([
+            ["tokenizer.ggml.prefix_token_id", "tokenizer.ggml.fim_pre_token_id"],
+            ["tokenizer.ggml.suffix_token_id", "tokenizer.ggml.fim_suf_token_id"],
+            ["tokenizer.ggml.middle_token_id", "tokenizer.ggml.fim_mid_token_id"],
+        ]) {
+            for key in keys {
+                let stated = metadata.u32(key).ok().flatten().filter(|stated| (*stated as usize) < tokens);
+                *id = stated.or(*id);
             }
         }
         // Default ids are used only if such tokens exist. Errors in explicit ids are reported later.

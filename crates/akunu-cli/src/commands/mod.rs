@@ -76,6 +76,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Complete(args) => completions::complete(&args, &mut out),
         Command::Man { folder } => man::run(&folder),
         Command::Markdown => markdown::run(&mut out),
+        Command::Fields => out.text(&akunu_server::field_table::page()),
     };
     done.map_err(|failure| failure.without_vocabulary(advice))?;
     out.flush()

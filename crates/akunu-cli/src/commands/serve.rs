@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use akunu::Pooling;
 use akunu_server::{Cors, Keys, Limits, ModelSpec, ModelsOptions, Options, PARALLEL, Server, TlsFiles};
-use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, Args};
 
 use crate::args::{self, GeneratingArgs};
 use crate::failure::Failure;
@@ -91,6 +91,10 @@ pub struct ServeArgs {
     /// Lets requests reuse what is cached of prompts with other API keys, which they can tell from the time
     #[arg(long, help_heading = "Guards")]
     share_cache: bool,
+    /// Removes the billing header that coding agents put first in system prompts of Anthropic's protocol, and
+    /// moves a date there to the end: they would keep the cache from being reused
+    #[arg(long, value_name = "on|off", default_value = "on", action = ArgAction::Set, value_parser = on_or_off())]
+    stable_prompts: bool,
     /// Lets clients save the texts of slots in this folder, and restore and erase them (/slots/{id})
     #[arg(long, value_name = "DIR", help_heading = "Guards")]
     slot_save_path: Option<PathBuf>,
@@ -138,6 +142,10 @@ pub struct ServeArgs {
 fn pooling() -> impl TypedValueParser<Value = Pooling> {
     PossibleValuesParser::new(["mean", "cls", "last"])
         .try_map(|name| Pooling::from_name(&name).ok_or("it must be mean, cls or last"))
+}
+
+fn on_or_off() -> impl TypedValueParser<Value = bool> {
+    PossibleValuesParser::new(["on", "off"]).map(|name| name == "on")
 }
 
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
@@ -209,6 +217,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         cors: cors(&args.cors),
         allowed_hosts: args.allow_host.clone(),
         share_cache: args.share_cache,
+        stable_prompts: args.stable_prompts,
         slots: args.slot_save_path.clone(),
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
         drain: seconds(args.drain),

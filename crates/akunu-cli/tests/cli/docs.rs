@@ -285,7 +285,8 @@ fn links_lead_to_files_and_headings() {
 #[test]
 fn pages_are_short() {
     for (name, page) in pages() {
-        let is_limited = name == "README.md" || (name.starts_with("docs/") && name != "docs/cli.md");
+        let is_generated = ["docs/cli.md", "docs/server-fields.md"].contains(&name.as_str());
+        let is_limited = name == "README.md" || (name.starts_with("docs/") && !is_generated);
         let count = page.lines().count();
         assert!(!is_limited || count <= 150, "{name} has {count} lines: at most 150, please");
     }

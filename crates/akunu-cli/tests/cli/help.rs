@@ -56,6 +56,16 @@ fn docs_cli_md_is_up_to_date() {
 }
 
 #[test]
+fn docs_server_fields_md_is_up_to_date() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/server-fields.md");
+    let there = std::fs::read_to_string(file).unwrap();
+    assert!(
+        there == ok(&["__fields"]),
+        "docs/server-fields.md is out of date; run `cargo xtask gen` and commit it"
+    );
+}
+
+#[test]
 fn no_command_shows_the_help_and_exits_2() {
     let done = run(&[]);
     assert_eq!(done.code, 2);

@@ -195,7 +195,11 @@ impl Writer for Events {
     const CONTENT_TYPE: &'static str = "text/event-stream";
 
     fn begin(&mut self, to: &mut String) {
-        let usage = json!({ "input_tokens": self.input_tokens, "output_tokens": 0 });
+        // How much of the prompt is in the cache is not known yet; `message_delta` has it.
+        let usage = json!({
+            "input_tokens": self.input_tokens, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
+            "output_tokens": 0,
+        });
         write_event("message_start", json!({ "message": self.head.message(Vec::new(), usage) }), to);
         write_event("ping", json!({}), to);
     }

@@ -2,18 +2,24 @@
 
 use serde_json::{Value as Json, json};
 
+use super::stable;
 use crate::fields::Fields;
 use crate::job::Conversation;
 use crate::openai;
+use crate::prefill;
 use crate::refusal::Refusal;
 use crate::response_format::{self, RequestedFormat, require_call};
 
-pub(super) fn conversation(fields: &Fields<'_>) -> Result<Conversation, Refusal> {
+/// `stable`: lines that change between turns do not begin the system prompt.
+pub(super) fn conversation(fields: &Fields<'_>, stable: bool) -> Result<Conversation, Refusal> {
     let given =
         fields.list("messages")?.ok_or_else(|| super::missing("messages", "give a list of messages"))?;
     let mut messages = Vec::with_capacity(given.len() + 1);
     if let Some(system) = fields.get("system") {
-        let text = text(system, "system")?;
+        let mut text = text(system, "system")?;
+        if stable {
+            text = stable::rewrite(text);
+        }
         if !text.is_empty() {
             messages.push(json!({ "role": "system", "content": text }));
         }
@@ -21,19 +27,18 @@ pub(super) fn conversation(fields: &Fields<'_>) -> Result<Conversation, Refusal>
     for (index, message) in given.iter().enumerate() {
         read(&format!("messages[{index}]"), message, &mut messages)?;
     }
-    match given.last().map(|last| &last["role"]) {
-        None => return Err(refuse("messages", "is empty")),
-        Some(role) if role == "assistant" => {
-            return Err(refuse(
-                "messages",
-                "ends with an assistant message, and continuing one is not supported: end with a user message",
-            ));
-        }
-        Some(_) => {}
+    if given.is_empty() {
+        return Err(refuse("messages", "is empty"));
     }
     let mut conversation = openai::conversation(&messages)?;
     conversation.tools = tools(fields)?;
     conversation.variables.insert("enable_thinking".into(), is_thinking_enabled(fields)?.into());
+    if let Some(config) = fields.object("output_config")?
+        && let Some(effort) = Fields::within(config, "output_config.").text("effort")?
+    {
+        conversation.variables.insert("reasoning_effort".into(), effort.into());
+    }
+    conversation.ending = prefill::always(&conversation)?;
     Ok(conversation)
 }
 
@@ -190,7 +195,7 @@ mod tests {
     use super::*;
 
     fn read(body: &Json) -> Result<Conversation, Refusal> {
-        conversation(&Fields::new(body)?)
+        conversation(&Fields::new(body)?, true)
     }
 
     #[test]
@@ -230,13 +235,17 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_named() {
         let say = |content: Json| json!({ "messages": [{ "role": "user", "content": content }] });
+        let call = json!({ "type": "tool_use", "id": "a", "name": "add", "input": {} });
+        let prefilled = json!({ "role": "assistant", "content": "a" });
         let image = json!([{ "type": "text", "text": "a" }, { "type": "image", "source": {} }]);
         for (body, place) in [
             (json!({}), "messages"),
             (json!({ "messages": [] }), "messages"),
             (json!({ "messages": [{ "role": "system", "content": "a" }] }), "messages[0].role"),
             (json!({ "messages": [7] }), "messages[0].role"),
-            (json!({ "messages": [{ "role": "assistant", "content": "a" }] }), "messages"),
+            (json!({ "messages": [{ "role": "assistant", "content": "" }] }), "messages"),
+            (json!({ "messages": [{ "role": "assistant", "content": [call] }] }), "messages"),
+            (json!({ "messages": [prefilled], "thinking": { "type": "enabled" } }), "thinking"),
             (say(image), "messages[0].content[1]"),
             (say(json!([{ "type": "thinking", "thinking": "a" }])), "messages[0].content[0]"),
             (say(json!([{ "type": "text" }])), "messages[0].content[0].text"),

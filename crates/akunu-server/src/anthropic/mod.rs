@@ -2,6 +2,7 @@
 
 mod answer;
 mod messages;
+mod stable;
 
 use axum::extract::State;
 use axum::response::Response;
@@ -10,6 +11,7 @@ use serde_json::{Value as Json, json};
 
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
+use crate::field_table;
 use crate::fields::Fields;
 use crate::job::{Job, Prompt};
 use crate::models::blocking;
@@ -47,20 +49,23 @@ async fn create(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
-    let job = job(&fields)?;
+    let warnings = field_table::MESSAGES.check(&fields)?;
+    let job = job(&fields, app.stable_prompts())?;
     let running = app.start(job, caller).await?;
     let model = model(&fields)?.to_string();
     let head = answer::Head { id: new_id("msg"), model };
     let input_tokens = running.prompt_tokens().iter().sum();
-    match fields.flag("stream")?.unwrap_or(false) {
-        true => Ok(stream::respond(running, answer::Events::new(head, input_tokens))),
-        false => answer::collect(running, head).await,
-    }
+    let response = match fields.flag("stream")?.unwrap_or(false) {
+        true => stream::respond(running, answer::Events::new(head, input_tokens)),
+        false => answer::collect(running, head).await?,
+    };
+    Ok(warnings.on(response))
 }
 
 async fn count_tokens(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
-    let conversation = messages::conversation(&fields)?;
+    let warnings = field_table::COUNT_TOKENS.check(&fields)?;
+    let conversation = messages::conversation(&fields, app.stable_prompts())?;
     let lease = app.models().get(Some(model(&fields)?)).await?;
     let memory = app.memory().clone();
     let counted = blocking(move || {
@@ -69,7 +74,7 @@ async fn count_tokens(State(app): State<App>, JsonBody(body): JsonBody) -> Resul
         let ids = rendered.encode(&**lease.chat_format()?.tokenizer());
         Ok::<usize, Refusal>(ids.map_err(akunu::Error::from)?.len())
     });
-    Ok(json(&json!({ "input_tokens": counted.await?? })))
+    Ok(warnings.on(json(&json!({ "input_tokens": counted.await?? }))))
 }
 
 fn missing(name: &str, advice: &str) -> Refusal {
@@ -80,10 +85,10 @@ fn model<'a>(fields: &Fields<'a>) -> Result<&'a str, Refusal> {
     fields.text("model")?.ok_or_else(|| missing("model", "name a model"))
 }
 
-fn job(fields: &Fields<'_>) -> Result<Job, Refusal> {
+fn job(fields: &Fields<'_>, stable: bool) -> Result<Job, Refusal> {
     let max_tokens = fields.count("max_tokens", 1..=usize::MAX)?;
     let max_tokens = max_tokens.ok_or_else(|| missing("max_tokens", "give the maximum number of tokens"))?;
-    let mut conversation = messages::conversation(fields)?;
+    let mut conversation = messages::conversation(fields, stable)?;
     messages::choose_tool(fields, &mut conversation)?;
     let format = messages::output_format(fields)?;
     let mut job = Job::new(Some(model(fields)?.to_string()), Prompt::Chat(conversation));

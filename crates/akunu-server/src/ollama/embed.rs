@@ -10,6 +10,7 @@ use serde_json::Value as Json;
 use super::model;
 use crate::app::App;
 use crate::body::JsonBody;
+use crate::field_table;
 use crate::fields::Fields;
 use crate::models::blocking;
 use crate::refusal::Refusal;
@@ -18,6 +19,7 @@ use crate::texts::{self, EmbedJob, Embedded, write_vector, write_vectors};
 pub(super) async fn embed(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let started = Instant::now();
     let fields = Fields::new(&body)?;
+    field_table::OLLAMA_EMBED.check(&fields)?;
     let name = model(&fields)?.to_string();
     let embedded = app.embed(job(&fields, &name, "input")?).await?;
     let write = move || {
@@ -39,6 +41,7 @@ pub(super) async fn embeddings(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
+    field_table::OLLAMA_EMBEDDINGS.check(&fields)?;
     let job = job(&fields, model(&fields)?, "prompt")?;
     if job.inputs.len() != 1 {
         return Err(fields.refuse("prompt", "one string, or the token ids of one text"));

@@ -16,9 +16,11 @@ use serde_json::{Value as Json, json};
 use self::answer::{Endpoint, Head};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
+use crate::field_table;
 use crate::fields::Fields;
 use crate::job::{Conversation, Job, Prompt};
 use crate::openai;
+use crate::prefill;
 use crate::protocol::Protocol;
 use crate::refusal::Refusal;
 use crate::stream;
@@ -49,6 +51,7 @@ async fn version() -> Response {
 
 async fn chat(State(app): State<App>, caller: Caller, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
+    field_table::OLLAMA_CHAT.check(&fields)?;
     let messages = fields.list("messages")?.unwrap_or_default();
     let prompt = match messages {
         [] => None,
@@ -63,7 +66,7 @@ async fn generate(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
-    options::refuse_given(&fields, options::UNSUPPORTED_IN_GENERATE)?;
+    field_table::GENERATE.check(&fields)?;
     let text = fields.text("prompt")?.filter(|text| !text.is_empty());
     let is_raw = fields.flag("raw")?.unwrap_or(false);
     let prompt = match text {
@@ -143,6 +146,7 @@ fn conversation(fields: &Fields<'_>, messages: &[Json]) -> Result<Conversation, 
         }
         Some(_) => return Err(fields.refuse("think", "a boolean, or a string such as \"high\"")),
     }
+    conversation.ending = prefill::implied(&conversation)?;
     Ok(conversation)
 }
 

@@ -9,33 +9,6 @@ use crate::refusal::Refusal;
 use crate::response_format::RequestedFormat;
 use crate::samplers::Samplers;
 
-/// Fields that are not supported and would change the answer.
-pub(super) const UNSUPPORTED_IN_GENERATE: &[(&str, &str)] = &[
-    ("suffix", "infilling is not available"),
-    ("template", "the model's own template is used; \"raw\": true uses none"),
-    ("context", "use /api/chat with the earlier messages"),
-    ("images", "only text content is"),
-];
-
-/// A sampler that is not supported, with the value that disables it. Options of Ollama's runner (`num_ctx`, `num_gpu` and so on) are
-/// set when this server starts, and are ignored.
-const TAIL_FREE: (&str, f64) = ("tfs_z", 1.0);
-
-pub(super) fn refuse_given(fields: &Fields<'_>, names: &[(&str, &str)]) -> Result<(), Refusal> {
-    for &(name, advice) in names {
-        let is_empty = fields.get(name).is_none_or(|value| match value {
-            Json::String(text) => text.is_empty(),
-            Json::Array(list) => list.is_empty(),
-            Json::Object(object) => object.is_empty(),
-            _ => false,
-        });
-        if !is_empty {
-            return Err(Refusal::invalid(format!("'{name}' is not supported; {advice}")).param(name));
-        }
-    }
-    Ok(())
-}
-
 /// Reads `format`: "json" or a schema.
 pub(super) fn format(fields: &Fields<'_>) -> Result<Option<RequestedFormat>, Refusal> {
     let requested = |format| Ok(Some(RequestedFormat { format, param: "format" }));
@@ -51,10 +24,6 @@ pub(super) fn format(fields: &Fields<'_>) -> Result<Option<RequestedFormat>, Ref
 pub(super) fn read(fields: &Fields<'_>, job: &mut Job) -> Result<(), Refusal> {
     let Some(options) = fields.object("options")? else { return Ok(()) };
     let options = Fields::within(options, "options.");
-    let (name, off) = TAIL_FREE;
-    if options.get(name).is_some_and(|value| value.as_f64() != Some(off)) {
-        return Err(options.refuse(name, format!("{off}: this sampler is not supported")));
-    }
     job.max_tokens = max_tokens(&options, "num_predict")?;
     job.stop = options.stops("stop", "a string or a list of strings")?;
     let overrides = &mut job.sampling;

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use crate::app::{App, Caller};
+use crate::field_table::WARNINGS;
 use crate::form::Form;
 use crate::refusal::Refusal;
 use crate::speech::SpeechJob;
@@ -80,9 +81,6 @@ async fn answer(app: App, caller: Caller, form: Form, task: SpeechTask) -> Resul
     }
     Ok(response)
 }
-
-/// The header for warnings of a response that is not streamed, because no format has a place for them.
-const WARNINGS: &str = "x-akunu-warnings";
 
 /// What the client should know of, in ASCII.
 fn warning(event: &Event) -> Option<String> {

@@ -7,22 +7,16 @@ use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value as Json, json};
 
-use super::options::{self, StreamOptions, refuse_unsupported};
+use super::options::{self, StreamOptions};
 use super::{Head, Stream, Usage, logprobs, messages};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
+use crate::field_table;
 use crate::fields::Fields;
 use crate::job::{AnswerPiece, Conversation, Job, Output, OutputEvent, Prompt, Running, ToolCall};
 use crate::refusal::Refusal;
 use crate::response_format::require_call;
 use crate::stream::{self, Writer};
-
-const UNSUPPORTED: &[(&str, &str)] = &[
-    ("functions", "give them as 'tools'"),
-    ("function_call", "use 'tool_choice'"),
-    ("audio", "only text is supported"),
-    ("web_search_options", "this server has no web search"),
-];
 
 pub(super) async fn completions(
     State(app): State<App>,
@@ -30,23 +24,24 @@ pub(super) async fn completions(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
+    let warnings = field_table::CHAT.check(&fields)?;
     let streaming = StreamOptions::read(&fields)?;
     let job = read(&fields)?;
     let has_logprobs = job.logprobs.is_some();
     let choices = job.choices;
     let running = app.start(job, caller).await?;
     let head = Head::new("chatcmpl", &fields, &running, has_logprobs)?;
-    match streaming.stream {
+    let response = match streaming.stream {
         true => {
             let stream = Stream::new("chat.completion.chunk", head, streaming);
-            Ok(stream::respond(running, Chunks { stream, calls: vec![0; choices] }))
+            stream::respond(running, Chunks { stream, calls: vec![0; choices] })
         }
-        false => collect(running, head, choices).await,
-    }
+        false => collect(running, head, choices).await?,
+    };
+    Ok(warnings.on(response))
 }
 
 fn read(fields: &Fields<'_>) -> Result<Job, Refusal> {
-    refuse_unsupported(fields, UNSUPPORTED)?;
     let mut conversation = messages::conversation_of(fields)?;
     choose_tool(fields, &mut conversation)?;
     let mut job = options::job(fields, Vec::new())?;

@@ -1,13 +1,15 @@
 //! `/v1/completions`: continuations of prompts.
 
+use akunu::schedule::TokenLogprob;
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value as Json, json};
 
-use super::options::{self, StreamOptions, refuse_unsupported};
+use super::options::{self, StreamOptions};
 use super::{Head, Stream, Usage, finish_reason, logprobs};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
+use crate::field_table;
 use crate::fields::Fields;
 use crate::job::{AnswerPiece, Job, Output, OutputEvent, Prompt, Running};
 use crate::memory::Charge;
@@ -18,10 +20,11 @@ use crate::stream::{self, Writer};
 /// OpenAI's default.
 const MAX_TOKENS: usize = 16;
 
+/// OpenAI's limit.
+const MAX_BEST_OF: usize = 20;
+
 /// The `object` of responses and of streamed chunks.
 const KIND: &str = "text_completion";
-
-const UNSUPPORTED: &[(&str, &str)] = &[("suffix", "infilling is not available")];
 
 pub(super) async fn completions(
     State(app): State<App>,
@@ -29,57 +32,103 @@ pub(super) async fn completions(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
+    let warnings = field_table::COMPLETIONS.check(&fields)?;
     let streaming = StreamOptions::read(&fields)?;
-    let job = read(&fields)?;
-    let echo = fields.flag("echo")?.unwrap_or(false);
-    if echo && job.logprobs.is_some() {
-        return Err(Refusal::invalid(
-            "'echo' together with 'logprobs' is not supported: log probabilities of prompts are not computed",
-        )
-        .param("echo")
-        .code("unsupported_parameter"));
-    }
-    let choices_per_prompt = job.choices;
+    let (job, asked) = read(&fields, streaming.stream)?;
+    let candidates = job.choices;
     let prompts = job.prompts.clone();
-    let has_logprobs = job.logprobs.is_some();
     let running = app.start(job, caller).await?;
-    let head = Head::new("cmpl", &fields, &running, has_logprobs)?;
+    let head = Head::new("cmpl", &fields, &running, asked.logprobs)?;
     let echoed = |prompt: &Prompt| match prompt {
         Prompt::Text(text) => Ok(text.clone()),
         Prompt::Ids(ids) => running.model().model().decode(ids),
+        Prompt::Infill { before, .. } => Ok(before.clone()),
         Prompt::Chat(_) => Ok(String::new()),
     };
-    let texts: Vec<String> = match echo {
+    let texts: Vec<String> = match asked.echo {
         true => prompts.iter().map(echoed).collect::<Result<_, _>>()?,
         false => vec![String::new(); prompts.len()],
     };
     let echoed_bytes: usize = texts.iter().map(String::len).sum();
     let charge = Charge::new(app.memory());
-    charge.take(echoed_bytes.saturating_mul(4 * choices_per_prompt))?;
+    charge.take(echoed_bytes.saturating_mul(4 * candidates))?;
     // With `echo`, each choice begins with its prompt.
-    let texts: Vec<ChoiceText> = (0..prompts.len() * choices_per_prompt)
-        .map(|choice| ChoiceText { text: texts[choice / choices_per_prompt].clone(), offset: 0 })
+    let texts: Vec<ChoiceText> = (0..prompts.len() * candidates)
+        .map(|choice| ChoiceText { text: texts[choice / candidates].clone(), offset: 0 })
         .collect();
-    match streaming.stream {
+    let response = match streaming.stream {
         true => {
             let stream = Stream::new(KIND, head, streaming);
-            Ok(stream::respond(running, Chunks { stream, choices_per_prompt, texts }))
+            stream::respond(running, Chunks { stream, choices_per_prompt: candidates, texts })
         }
-        false => collect(running, head, choices_per_prompt, texts).await,
-    }
+        false => collect(running, head, (candidates, asked), texts).await?,
+    };
+    Ok(warnings.on(response))
 }
 
-fn read(fields: &Fields<'_>) -> Result<Job, Refusal> {
-    refuse_unsupported(fields, UNSUPPORTED)?;
+/// What a request asks for beside its job.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    echo: bool,
+    logprobs: bool,
+    /// The alternatives to each token in them.
+    alternatives: usize,
+    /// The alternatives to each token of the prompt in `prompt_logprobs`, if asked for.
+    prompt_logprobs: Option<usize>,
+    /// How many of each prompt's answers are returned.
+    best: usize,
+}
+
+fn read(fields: &Fields<'_>, is_streamed: bool) -> Result<(Job, Asked), Refusal> {
     let mut job = options::job(fields, prompts(fields)?)?;
     job.max_tokens = Some(fields.count("max_tokens", 0..=usize::MAX)?.unwrap_or(MAX_TOKENS));
     job.logprobs = fields.count("logprobs", 0..=5)?;
-    if fields.count("best_of", 0..=usize::MAX)?.is_some_and(|best| best != job.choices) {
-        return Err(Refusal::invalid("'best_of' is not supported: use 'n', which returns all answers")
-            .param("best_of")
-            .code("unsupported_parameter"));
+    let echo = fields.flag("echo")?.unwrap_or(false);
+    let prompt_logprobs = fields.count("prompt_logprobs", 0..=20)?;
+    let (logprobs, alternatives) = (job.logprobs.is_some(), job.logprobs.unwrap_or(0));
+    let asked = Asked { echo, logprobs, alternatives, prompt_logprobs, best: job.choices };
+    let contradiction = |name: &str, other: &str| {
+        let message = format!("'{name}' together with {other} is not supported");
+        Refusal::invalid(message).param(name).code("unsupported_parameter")
+    };
+    if let Some(after) = fields.text("suffix")?.filter(|after| !after.is_empty()) {
+        if prompt_logprobs.is_some() || echo && asked.logprobs {
+            return Err(contradiction("suffix", "log probabilities of the prompt"));
+        }
+        let infill = |prompt: Prompt| match prompt {
+            Prompt::Text(before) => Ok(Prompt::Infill { before, after: after.to_string() }),
+            _ => Err(contradiction("suffix", "a 'prompt' of token ids")),
+        };
+        job.prompts = job.prompts.into_iter().map(infill).collect::<Result<_, _>>()?;
     }
-    Ok(job)
+    if echo && asked.logprobs {
+        if is_streamed {
+            return Err(contradiction("echo", "'logprobs' and 'stream'"));
+        }
+        job.prompt_logprobs = job.logprobs;
+    }
+    if prompt_logprobs.is_some() {
+        if is_streamed {
+            return Err(contradiction("prompt_logprobs", "'stream'"));
+        }
+        job.prompt_logprobs = job.prompt_logprobs.max(prompt_logprobs);
+    }
+    match fields.count("best_of", 1..=MAX_BEST_OF)? {
+        Some(candidates) if candidates < job.choices => {
+            let message = format!("'best_of' is {candidates}, and must be at least 'n', {}", job.choices);
+            return Err(Refusal::invalid(message).param("best_of").code("invalid_value"));
+        }
+        Some(candidates) if candidates > job.choices => {
+            if is_streamed {
+                return Err(contradiction("best_of", "'stream'"));
+            }
+            job.choices = candidates;
+            // Answers are compared by them.
+            job.logprobs = job.logprobs.or(Some(0));
+        }
+        _ => {}
+    }
+    Ok((job, asked))
 }
 
 /// Reads a string, token ids, or a list of either.
@@ -129,34 +178,86 @@ struct ChoiceText {
     offset: usize,
 }
 
+/// An answer to a prompt, with the text before it.
+#[derive(Debug, Default)]
+struct Candidate {
+    written: ChoiceText,
+    tokens: Vec<TokenLogprob>,
+    finish: &'static str,
+}
+
+impl Candidate {
+    /// The mean log probability of its tokens; an empty answer is worse than any other.
+    fn mean_logprob(&self) -> f64 {
+        let sum: f64 = self.tokens.iter().map(|token| f64::from(token.logprob)).sum();
+        if self.tokens.is_empty() { f64::NEG_INFINITY } else { sum / self.tokens.len() as f64 }
+    }
+}
+
 async fn collect(
     mut running: Running,
     head: Head,
-    choices_per_prompt: usize,
+    (candidates, asked): (usize, Asked),
     texts: Vec<ChoiceText>,
 ) -> Result<Response, Refusal> {
-    let mut choices: Vec<(ChoiceText, AnswerPiece, &str)> =
-        texts.into_iter().map(|text| (text, AnswerPiece::default(), "stop")).collect();
+    let mut all: Vec<Candidate> = texts
+        .into_iter()
+        .map(|written| Candidate { written, finish: "stop", ..Candidate::default() })
+        .collect();
+    let mut prompts: Vec<Vec<TokenLogprob>> = vec![Vec::new(); all.len() / candidates];
     let mut usage = Usage::default();
     while let Some(output) = running.next().await {
         let Output { choice, event } = output?;
-        let (written, piece, finish) = &mut choices[choice];
+        let candidate = &mut all[choice];
         match event {
             OutputEvent::Piece(more) => {
-                written.text.push_str(&more.answer);
-                piece.tokens.extend(more.tokens);
+                candidate.written.text.push_str(&more.answer);
+                candidate.tokens.extend(more.tokens);
             }
             OutputEvent::Finished(finished) => {
-                usage.add(choice % choices_per_prompt == 0, &finished);
-                *finish = finish_reason(&finished.finish);
+                usage.add(choice % candidates == 0, &finished);
+                candidate.finish = finish_reason(&finished.finish);
+                if choice % candidates == 0 {
+                    prompts[choice / candidates] = finished.prompt_logprobs;
+                }
             }
         }
     }
-    let written = choices.iter_mut().enumerate().map(|(index, (written, piece, finish))| {
-        let logprobs = logprobs_of(&head, piece, &mut written.offset);
-        json!({ "text": written.text, "index": index, "logprobs": logprobs, "finish_reason": finish })
-    });
-    let mut answer = head.object(KIND, written.collect());
+    let scorer = match asked.prompt_logprobs {
+        Some(_) => Some(running.model().model().tokenizer()?.clone()),
+        None => None,
+    };
+    let mut choices = Vec::with_capacity(prompts.len() * asked.best);
+    for (of_prompt, (prompt, first)) in
+        all.chunks_mut(candidates).zip(prompts.iter().zip(running.first_tokens().iter().step_by(candidates)))
+    {
+        if asked.best < candidates {
+            // Ties keep their order.
+            of_prompt.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
+        }
+        // `prompt_logprobs` may ask for more alternatives.
+        let cut = |token: &TokenLogprob| TokenLogprob {
+            top: token.top.iter().copied().take(asked.alternatives).collect(),
+            ..token.clone()
+        };
+        let echoed: Vec<TokenLogprob> = prompt.iter().map(cut).collect();
+        for Candidate { written, tokens, finish } in &mut of_prompt[..asked.best] {
+            let logprobs = match &head.tokenizer {
+                Some(tokenizer) if asked.echo => logprobs::of_echo(*first, (&echoed, tokens), &**tokenizer),
+                Some(tokenizer) => logprobs::of_completion(tokens, &**tokenizer, &mut written.offset),
+                None => Json::Null,
+            };
+            let index = choices.len();
+            let mut choice = json!({
+                "text": written.text, "index": index, "logprobs": logprobs, "finish_reason": finish,
+            });
+            if let (Some(best), Some(tokenizer)) = (asked.prompt_logprobs, &scorer) {
+                choice["prompt_logprobs"] = logprobs::of_prompt(prompt, best, &**tokenizer);
+            }
+            choices.push(choice);
+        }
+    }
+    let mut answer = head.object(KIND, choices);
     answer["usage"] = usage.json();
     Ok(json(&answer))
 }

@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 
 use crate::app::App;
 use crate::body::JsonBody;
+use crate::field_table;
 use crate::fields::Fields;
 use crate::models::blocking;
 use crate::refusal::Refusal;
@@ -17,6 +18,7 @@ pub(super) async fn embeddings(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
+    let warnings = field_table::EMBEDDINGS.check(&fields)?;
     let as_base64 = match fields.text("encoding_format")? {
         None | Some("float") => false,
         Some("base64") => true,
@@ -36,7 +38,7 @@ pub(super) async fn embeddings(
     let text = blocking(move || write(name.as_deref(), &embedded, as_base64)).await?;
     let mut response = text.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(response)
+    Ok(warnings.on(response))
 }
 
 fn write(name: Option<&str>, embedded: &Embedded, as_base64: bool) -> String {

@@ -5,6 +5,7 @@ use serde_json::Value as Json;
 
 use crate::fields::Fields;
 use crate::job::Conversation;
+use crate::prefill;
 use crate::refusal::Refusal;
 
 /// A conversation whose contents are texts and whose tool calls have objects for arguments.
@@ -32,6 +33,7 @@ pub(crate) fn conversation_of(fields: &Fields<'_>) -> Result<Conversation, Refus
     }
     let variables = fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
     conversation.variables.extend(variables);
+    conversation.ending = prefill::requested(fields, &conversation)?;
     Ok(conversation)
 }
 

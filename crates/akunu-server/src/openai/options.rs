@@ -40,12 +40,24 @@ pub(super) fn job(fields: &Fields<'_>, prompts: Vec<Prompt>) -> Result<Job, Refu
         prompts,
         choices: fields.count("n", 1..=crate::start::MAX_CHOICES)?.unwrap_or(1),
         stop: fields.stops("stop", "a string or a list of strings")?,
+        stop_ids: stop_ids(fields)?,
         sampling: overrides(fields)?,
         ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
         priority: fields.whole("priority")?,
         cache_salt: fields.text("cache_salt")?.map(str::to_string),
         ..Job::default()
     })
+}
+
+/// Each token of an answer is compared with them.
+const MAX_STOP_IDS: usize = 64;
+
+fn stop_ids(fields: &Fields<'_>) -> Result<Vec<u32>, Refusal> {
+    let list = fields.list("stop_token_ids")?.unwrap_or_default();
+    let id = |value: &Json| u32::try_from(value.as_u64()?).ok();
+    let ids: Option<Vec<u32>> = list.iter().map(id).collect();
+    ids.filter(|ids| ids.len() <= MAX_STOP_IDS)
+        .ok_or_else(|| fields.refuse("stop_token_ids", format!("a list of at most {MAX_STOP_IDS} token ids")))
 }
 
 fn overrides(fields: &Fields<'_>) -> Result<SamplingOverrides, Refusal> {
@@ -82,22 +94,4 @@ fn logit_bias(fields: &Fields<'_>) -> Result<Vec<(u32, f32)>, Refusal> {
             })
         })
         .collect()
-}
-
-/// Refuses fields that are not supported and would change the answer.
-pub(super) fn refuse_unsupported(fields: &Fields<'_>, unsupported: &[(&str, &str)]) -> Result<(), Refusal> {
-    for &(name, advice) in unsupported {
-        let is_off = fields.get(name).is_none_or(|value| match value {
-            Json::Bool(flag) => !flag,
-            Json::String(text) => text.is_empty(),
-            Json::Array(list) => list.is_empty(),
-            _ => false,
-        });
-        if !is_off {
-            return Err(Refusal::invalid(format!("'{name}' is not supported; {advice}"))
-                .param(name)
-                .code("unsupported_parameter"));
-        }
-    }
-    Ok(())
 }

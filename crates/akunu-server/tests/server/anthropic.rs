@@ -2,6 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
+use crate::http::{request, send};
 use crate::serve::{Served, TALES, serve, serve_with};
 use crate::thinker::{THINKER, thinker};
 
@@ -149,4 +150,55 @@ fn errors_have_anthropics_format() {
     let locked = serve_with(|options| options.keys = akunu_server::Keys::new("sesame"));
     let answer = locked.post("/v1/messages", &body(json!({})));
     assert_eq!((answer.status, &answer.json()["error"]["type"]), (401, &json!("authentication_error")));
+}
+
+/// A turn of an agent for coding, which begins its system prompt with a header that differs in each request.
+fn turn(number: usize, system: &str, messages: &Json) -> Json {
+    let header = format!("x-anthropic-billing-header: cc_version=2.1.{number}; cch={number:x};");
+    let mut blocks = vec![json!({ "type": "text", "text": header })];
+    blocks.push(json!({ "type": "text", "text": system, "cache_control": { "type": "ephemeral" } }));
+    body(json!({ "system": blocks, "messages": messages }))
+}
+
+/// The share of the prompt that was in the cache, in the second turn of a conversation.
+fn cached_share(server: &Served) -> f64 {
+    let system = "The fox is kind to the dog and to the little bird. ".repeat(500);
+    let mut messages = json!([{ "role": "user", "content": "tell me a story about a fox" }]);
+    let first = server.ok("/v1/messages", &turn(1, &system, &messages));
+    assert_eq!(first["usage"]["cache_read_input_tokens"], 0);
+    let more = messages.as_array_mut().unwrap();
+    more.push(json!({ "role": "assistant", "content": first["content"] }));
+    more.push(json!({ "role": "user", "content": "and then?" }));
+    let second = turn(2, &system, &messages);
+    let usage = server.ok("/v1/messages", &second)["usage"].clone();
+    let count = |name: &str| usage[name].as_f64().unwrap();
+    let counted = server.ok("/v1/messages/count_tokens", &second)["input_tokens"].as_f64().unwrap();
+    assert_eq!(count("input_tokens") + count("cache_read_input_tokens"), counted);
+    assert!(counted > 5000.0, "{counted}");
+    count("cache_read_input_tokens") / counted
+}
+
+#[test]
+fn a_header_that_changes_does_not_spoil_the_cache() {
+    let with = |stable: bool| {
+        serve_with(|options| {
+            options.models.engine.context = Some(12_000);
+            options.stable_prompts = stable;
+        })
+    };
+    let share = cached_share(&with(true));
+    assert!(share >= 0.98, "{share}");
+    let share = cached_share(&with(false));
+    assert!(share < 0.02, "{share}");
+}
+
+#[test]
+fn beta_headers_and_queries_are_ignored() {
+    let server = serve();
+    let plain = server.ok("/v1/messages", &body(json!({})));
+    let headers = [("anthropic-version", "2023-06-01"), ("anthropic-beta", "context-1m-2025-08-07,unknown")];
+    let asked = body(json!({})).to_string();
+    let answer =
+        send(server.address(), &request("POST", "/v1/messages?beta=true", &headers, asked.as_bytes()));
+    assert_eq!((answer.status, &answer.json()["content"]), (200, &plain["content"]));
 }

@@ -54,8 +54,6 @@ fn errors_name_the_invalid_parameter() {
         (TEXT, json!({ "prompt": [] }), "prompt"),
         (TEXT, json!({ "prompt": [-1] }), "prompt"),
         (TEXT, json!({ "suffix": "the end" }), "suffix"),
-        (TEXT, json!({ "best_of": 3 }), "best_of"),
-        (TEXT, json!({ "echo": true, "logprobs": 1 }), "echo"),
         (TEXT, json!({ "logprobs": 6 }), "logprobs"),
         (TEXT, json!({ "temperature": 2.5 }), "temperature"),
         (TEXT, json!({ "temperature": "hot" }), "temperature"),
@@ -67,6 +65,8 @@ fn errors_name_the_invalid_parameter() {
         (TEXT, json!({ "n": 129 }), "n"),
         (TEXT, json!({ "stop": [""] }), "stop"),
         (TEXT, json!({ "stop": 3 }), "stop"),
+        (TEXT, json!({ "stop_token_ids": [99999999] }), "stop_token_ids"),
+        (TEXT, json!({ "stop_token_ids": vec![1; 65] }), "stop_token_ids"),
         (TEXT, json!({ "stream": "yes" }), "stream"),
         (TEXT, json!({ "stream_options": { "include_usage": true } }), "stream_options"),
         (TEXT, json!({ "seed": 1.5 }), "seed"),
@@ -166,6 +166,17 @@ fn a_stop_sequence_ends_the_text() {
     let (before, _) = text(&long).split_once('.').unwrap();
     let stopped = ask(&server, TEXT, json!({ "max_tokens": 60, "stop": ["never", "."] }));
     assert_eq!((text(&stopped), &stopped["choices"][0]["finish_reason"]), (before, &json!("stop")));
+}
+
+#[test]
+fn a_stop_token_ends_the_text() {
+    let server = serve();
+    let long = ask(&server, TEXT, json!({ "max_tokens": 60 }));
+    let ids =
+        server.ok("/tokenize", &json!({ "content": text(&long), "parse_special": false }))["tokens"].clone();
+    let stopped = ask(&server, TEXT, json!({ "max_tokens": 60, "stop_token_ids": [ids[9]] }));
+    assert!(text(&long).starts_with(text(&stopped)) && text(&stopped).len() < text(&long).len());
+    assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
 }
 
 #[test]

@@ -13,9 +13,14 @@ use crate::serve::{Served, serve_with};
 const QUERY: &str = "w20 w21";
 const DOCUMENTS: [&str; 4] = ["w30", "w31 w32 w33", "w40 w41", "w50 w20 w21"];
 
-/// The small cross-encoder with a tokenizer of 64 words, where `w4` has the id 4.
+/// The small cross-encoder with a tokenizer of words.
 fn folder() -> TempDir {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/encoders/bert-cross-encoder");
+    words("bert-cross-encoder")
+}
+
+/// A small encoder with a tokenizer of 64 words, where `w4` has the id 4.
+pub fn words(encoder: &str) -> TempDir {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/encoders").join(encoder);
     let folder = tempfile::tempdir().unwrap();
     for file in ["config.json", "model.safetensors"] {
         std::fs::copy(from.join(file), folder.path().join(file)).unwrap();

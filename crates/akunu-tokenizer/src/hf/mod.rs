@@ -211,6 +211,7 @@ impl HfTokenizer {
             separator: named(&sidecar.sep),
             padding: named(&sidecar.pad),
             mask: named(&sidecar.mask),
+            infill: [None; 3],
             add_bos: false,
             add_eos: false,
             add_separator: false,

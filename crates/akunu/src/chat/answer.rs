@@ -188,6 +188,13 @@ impl AnswerReader {
         Ok(AnswerReader::default())
     }
 
+    /// The reader of what follows `text`, with which the answer begins.
+    #[must_use]
+    pub fn after(mut self, text: &str) -> AnswerReader {
+        self.splitter = self.splitter.map(|splitter| splitter.after(text));
+        self
+    }
+
     /// Adds a piece of text and the number of its tokens. `on_part` gets the parts of the text as generated, including tags and
     /// white space; its `Break` is returned.
     pub fn push(&mut self, text: &str, tokens: usize, on_part: OnPart<'_>) -> (AnswerDelta, ControlFlow<()>) {
@@ -357,6 +364,18 @@ mod tests {
             assert_eq!((all.calls.len(), all.answer.as_str()), (calls, answer));
             assert_eq!(reader.is_complete(), one_call);
             assert_eq!(reader.draft().message("")["tool_calls"].as_array().unwrap().len(), calls);
+        }
+    }
+
+    #[test]
+    fn a_continued_answer_has_no_tags_at_its_start() {
+        for (text, reasoning, answer) in [
+            ("So ", "", "<think>a</think> b"),
+            ("<think>x</think>So", "", "<think>a</think> b"),
+            ("<think>x", "<think>a", "b"),
+        ] {
+            let (all, ..) = read(thinker(Calls::None, false).after(text), &["<think>a</think> b"]);
+            assert_eq!((all.reasoning.as_str(), all.answer.as_str()), (reasoning, answer), "{text}");
         }
     }
 

@@ -13,6 +13,7 @@ pub mod conversation;
 mod families;
 mod generic_tools;
 mod history;
+mod prefill;
 mod reasoning;
 mod responder;
 
@@ -29,6 +30,7 @@ pub use chat_format::{ChatFormat, render};
 use conversation::message;
 pub use families::CallMarks;
 pub use history::TokenizedHistory;
+pub use prefill::render_open;
 pub use reasoning::{Kind, OnPart, Part, Splitter, Tags};
 pub use responder::{ChatPrompt, ChatRequest, Event, OnEvent, Responder, Response};
 

@@ -115,6 +115,13 @@ impl Splitter {
         Splitter { tags, state, held: String::new(), space_end: 0 }
     }
 
+    /// The splitter of what follows `text`, with which the answer begins.
+    #[must_use]
+    pub fn after(self, text: &str) -> Splitter {
+        let is_inside = text.rfind(self.tags.open) > text.rfind(self.tags.close);
+        Splitter { state: if is_inside { State::Reasoning } else { State::Answer }, ..self }
+    }
+
     pub fn push(&mut self, text: &str, on_part: OnPart<'_>) -> ControlFlow<()> {
         self.held.push_str(text);
         while self.step(on_part)? {}

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::logprobs::logprob;
 use super::prefixes::Awaited;
 use super::request::{Event, Finished, Job, Listener, OnEvent, TokenLogprob, catch_panic, send_last_event};
+use super::scoring::Scoring;
 use super::slots::Need;
 use crate::generation::Generation;
 use crate::{Engine, Error, FinishReason, Piece, Session};
@@ -37,6 +38,8 @@ pub(super) struct Active<'a> {
     pub(super) is_prepared: bool,
     /// What it waits for before that.
     pub(super) awaited: Option<Awaited>,
+    /// The log probabilities of its prompt, if requested.
+    pub(super) scoring: Option<Scoring>,
     /// Tokens of the prompt to process in this step.
     pub(super) share: usize,
     /// The grammar's mask was not known after the last pass: the next token is sampled from `kept` when it is.
@@ -67,6 +70,7 @@ impl<'a> Active<'a> {
                 salt: request.salt,
                 need: Need::of(engine, &request),
                 is_prepared: false,
+                scoring: request.prompt_logprobs.map(Scoring::new),
                 ..Active::prepared(generation, request.options.logprobs, on_event)
             }),
         }
@@ -94,6 +98,7 @@ impl<'a> Active<'a> {
             is_paused: false,
             is_prepared: true,
             awaited: None,
+            scoring: None,
             share: 0,
             is_waiting: false,
             kept: Vec::new(),
@@ -117,6 +122,16 @@ impl<'a> Active<'a> {
 
     pub(super) fn prompt(&self) -> &[u32] {
         self.generation.output.prompt()
+    }
+
+    /// Whether others may share its tokens.
+    pub(super) fn shares(&self) -> bool {
+        !self.need.shifts && self.scoring.is_none()
+    }
+
+    /// Whether it has tokens to score, with so many in its slot: all but the last one.
+    pub(super) fn is_scoring(&self, in_slot: usize) -> bool {
+        self.scoring.is_some() && in_slot + 1 < self.prompt().len()
     }
 
     /// The tokens of the answer that begun blocks of [`COUNTED`] add to those counted for its owner.
@@ -232,7 +247,7 @@ impl<'a> Active<'a> {
         result: Result<FinishReason, Error>,
         forgets_shifted: bool,
     ) -> bool {
-        let Active { mut generation, mut on_event, mut unsent, .. } = self;
+        let Active { mut generation, mut on_event, mut unsent, scoring, .. } = self;
         // A listener that panicked gets only `Failed`.
         let flushed = match &result {
             Err(Error::Panicked { .. }) => Ok(()),
@@ -249,7 +264,11 @@ impl<'a> Active<'a> {
         let (timings, dropped) = (generation.timings(), generation.dropped());
         let result = flushed.and(result);
         let is_ok = result.is_ok();
-        send_last_event(on_event, result.map(|finish| Finished { finish, dropped, timings }));
+        let prompt_logprobs = scoring.map_or_else(Vec::new, |scoring| scoring.scores);
+        send_last_event(
+            on_event,
+            result.map(|finish| Finished { finish, dropped, timings, prompt_logprobs }),
+        );
         is_ok
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn run_alone(
     drop(batch);
     match ended {
         Some(Ok(finished)) => {
-            let super::Finished { finish, dropped, timings } = finished;
+            let super::Finished { finish, dropped, timings, .. } = finished;
             Ok(Generated { finish, ids, dropped, timings })
         }
         // A panic of the callback continues in the caller.

@@ -34,6 +34,8 @@ struct PendingPrefill {
 pub(super) struct Batch<'a> {
     pub(super) slots: Vec<Slot<'a>>,
     pace: Pace,
+    /// That of passes with logits for each row.
+    pub(super) score_pace: Pace,
     pub(super) stats: Stats,
     /// Tokens of requests that have ended.
     generated: u64,
@@ -61,6 +63,7 @@ impl<'a> Batch<'a> {
         let slots: Vec<Slot<'a>> = sessions.into_iter().map(Slot::new).collect();
         Batch {
             stats: Stats { slots: slots.len(), kv_capacity, ..Stats::default() },
+            score_pace: pace.clone(),
             pace,
             generated: 0,
             owns_slots: true,
@@ -80,6 +83,7 @@ impl<'a> Batch<'a> {
         Batch {
             slots: vec![Slot::borrowed(session, active)],
             pace: Pace::unlimited(),
+            score_pace: Pace::unlimited(),
             stats: Stats::default(),
             generated: 0,
             owns_slots: false,
@@ -108,6 +112,9 @@ impl<'a> Batch<'a> {
             (true, false) => running += 1,
             (true, true) => waiting += 1,
         });
+        if let Some(index) = self.to_score() {
+            self.score(engine, index, running);
+        }
         let lone = self.lone().map(|(_, active)| (active.can_chain(engine), active.generation.is_held()));
         let (can_chain, is_held) = lone.unwrap_or((false, false));
         match (reading, running, waiting) {
@@ -308,11 +315,13 @@ impl<'a> Batch<'a> {
         self.pending.clear();
         self.reading.clear();
         for (index, slot) in self.slots.iter_mut().enumerate() {
-            let Some(active) = slot.active.as_mut().filter(|active| !active.is_running()) else { continue };
+            let is_read =
+                |active: &Active<'_>| !active.is_running() && !active.is_scoring(slot.session.len());
+            let Some(active) = slot.active.as_mut().filter(|active| is_read(active)) else { continue };
             let left = active.prompt().len() - slot.session.len();
             self.pending.push(PendingPrefill { number: active.number, left, index });
             active.share = 0;
-            if active.is_prepared && !active.need.shifts {
+            if active.is_prepared && active.shares() {
                 self.reading.push(index);
             }
         }
@@ -368,7 +377,7 @@ impl<'a> Batch<'a> {
         let left = active.prompt().len().saturating_sub(self.slots[index].session.len() + active.share);
         let more = if prepared.is_ok() { left.min(room) } else { 0 };
         active.share += more;
-        let is_sharing = !was_prepared && prepared.is_ok() && !active.need.shifts;
+        let is_sharing = !was_prepared && prepared.is_ok() && active.shares();
         self.slots[index].active = Some(active);
         if is_sharing {
             self.prefixes.add(&self.slots, index);

@@ -18,6 +18,7 @@ mod pace;
 mod prefixes;
 mod queue;
 mod request;
+mod scoring;
 mod slots;
 mod stats;
 mod step;

@@ -18,6 +18,9 @@ pub struct Request {
     pub owner: u64,
     /// Cached prefixes are reused only by requests of the same salt, since their reuse can be measured.
     pub salt: u64,
+    /// Also find the log probabilities of the prompt's tokens, with this many alternatives. Nothing of the
+    /// prompt is then reused.
+    pub prompt_logprobs: Option<usize>,
 }
 
 /// A token and its log probability: the natural logarithm of its probability before temperature, limits and penalties.
@@ -55,6 +58,9 @@ pub struct Finished {
     pub dropped: usize,
     /// From the time that the request got a slot; all 0 if it never had one.
     pub timings: Timings,
+    /// Those of the prompt's tokens after the first, if requested; fewer if the request ended before it had
+    /// read its prompt.
+    pub prompt_logprobs: Vec<TokenLogprob>,
 }
 
 /// The callback for the events of a request, called on the engine's thread. `Break` ends the request; `Finished` is still sent. A panic
@@ -103,7 +109,12 @@ impl Job {
     pub(super) fn end(self, result: Result<FinishReason, Error>) {
         send_last_event(
             self.on_event,
-            result.map(|finish| Finished { finish, dropped: 0, timings: Timings::default() }),
+            result.map(|finish| Finished {
+                finish,
+                dropped: 0,
+                timings: Timings::default(),
+                prompt_logprobs: Vec::new(),
+            }),
         );
     }
 }

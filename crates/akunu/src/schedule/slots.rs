@@ -81,7 +81,12 @@ impl Need {
         let spare = cache.count - cache.slot_blocks;
         // With blocks for the contexts of all slots, there is always one for a copy.
         let is_whole = cache.count as usize == engine.plan().options.slots * cache.slot_blocks as usize;
-        let shared = if shifts && !is_whole { (spare * cache.block) as usize } else { usize::MAX };
+        let shared = match request.prompt_logprobs {
+            // Log probabilities are found where tokens are processed.
+            Some(_) => 0,
+            None if shifts && !is_whole => (spare * cache.block) as usize,
+            None => usize::MAX,
+        };
         let positions = most.min(context);
         let is_long = positions.saturating_sub(request.prompt.len()) > PROMISED.min(context / 2);
         let growth = (is_long && !shifts && !is_whole).then_some(GROWTH.min(context.div_ceil(8)));

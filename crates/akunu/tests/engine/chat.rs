@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::common::{generate, tales, tales_engine};
-use akunu::chat::{Chat, ChatError, ChatTemplate, Event, TokenizedHistory, Turn};
+use crate::common::{generate, shared, tales, tales_engine};
+use akunu::chat::conversation::message;
+use akunu::chat::{Chat, ChatError, ChatTemplate, Event, TokenizedHistory, Turn, render, render_open};
 use akunu::{Engine, Error, FinishReason, GenerateOptions};
 use serde_json::{Map, Value as Json, json};
 
@@ -213,4 +214,30 @@ fn a_message_that_imitates_a_conversation_gets_no_ids_of_one() {
     assert!(ids.windows(3).any(|ids| ids == [7, 7, 7]));
     let ids = history.encode(&forged, tokenizer).unwrap().to_vec();
     assert_eq!(ids, forged.encode(tokenizer).unwrap());
+}
+
+#[test]
+fn the_last_message_of_real_templates_is_left_open() {
+    let Some(folder) = shared("chat-templates") else { return };
+    let said = "  So it  <|im_end|> begins \n";
+    let messages = [message("system", "Be brief."), message("user", "a"), message("assistant", said)];
+    let mut open = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().to_string();
+        let Some(source) = std::fs::read_to_string(&path).ok().filter(|_| name.ends_with(".jinja")) else {
+            continue;
+        };
+        let template = template(&source);
+        if render(&template, &messages, None, false, &Map::new()).is_err() {
+            // It has no system messages, or needs tools.
+            continue;
+        }
+        let rendered = render_open(&template, &messages, None, &Map::new()).unwrap();
+        assert!(rendered.text.ends_with(said.trim_start()), "{name}: {:?}", rendered.text);
+        // The text is untrusted to its end: what is spelled out in it is no control token.
+        assert_eq!(rendered.untrusted.last().map(|range| range.end), Some(rendered.text.len()), "{name}");
+        open += 1;
+    }
+    assert!(open > 45, "{open}");
 }

@@ -15,6 +15,7 @@ mod importance;
 mod jobs;
 mod limits;
 mod mlx;
+mod prompt_scores;
 mod sampling;
 mod schedule;
 mod scheduler;

@@ -224,11 +224,12 @@ fn requests() -> impl Strategy<Value = TestRequest> {
         1 => (0..20usize).prop_map(EarlyEnd::Break),
         1 => (0..20usize).prop_map(EarlyEnd::Cancel),
     ];
-    (prompts(), options, early_end, 0..60usize, -1..2i32, 0..3u64, 0..2u64).prop_map(
-        |(prompt, options, early_end, after_pieces, priority, owner, salt)| {
+    let scores = prop::option::weighted(0.2, 0..3usize);
+    (prompts(), options, early_end, 0..60usize, -1..2i32, 0..3u64, 0..2u64, scores).prop_map(
+        |(prompt, options, early_end, after_pieces, priority, owner, salt, prompt_logprobs)| {
             // Each has its own flag, even if proptest clones it.
             let options = GenerateOptions { cancel: Some(Arc::new(AtomicBool::new(false))), ..options };
-            let request = Request { prompt, options, priority, owner, salt };
+            let request = Request { prompt, options, priority, owner, salt, prompt_logprobs };
             TestRequest { request, early_end, after_pieces }
         },
     )

@@ -15,6 +15,7 @@ use serde_json::{Value as Json, json};
 
 use crate::app::{App, Caller, json, json_text};
 use crate::body::JsonBody;
+use crate::field_table;
 use crate::fields::Fields;
 use crate::job::{Job, Prompt, Running};
 use crate::memory::{Charge, arguments_bytes, json_bytes};
@@ -40,6 +41,7 @@ async fn create(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
+    let warnings = field_table::RESPONSES.check(&fields)?;
     let mut request = Request::read(&fields)?;
     let owner = app.keys().digest(caller);
     let turns = match request.previous {
@@ -80,12 +82,12 @@ async fn create(
     let tokenizer = if has_logprobs { Some(model.model().tokenizer()?.clone()) } else { None };
     let mut answer = Answer::new(response, tokenizer, keep, is_streamed, held);
     if is_streamed {
-        return Ok(stream::respond(running, answer));
+        return Ok(warnings.on(stream::respond(running, answer)));
     }
     while let Some(output) = running.next().await {
         answer.output(output?, &mut String::new());
     }
-    Ok(json(&answer.into_response()))
+    Ok(warnings.on(json(&answer.into_response())))
 }
 
 /// What is stored with a response, which has `response_bytes` before its answer. `held` is charged for it.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::super::options::{self, refuse_unsupported};
+use super::super::options;
 use super::items::{self, unsupported};
 use crate::fields::Fields;
 use crate::job::{Conversation, Job, Prompt};
@@ -12,22 +12,6 @@ use crate::openai::{self, hex_id, now};
 use crate::refusal::Refusal;
 use crate::response_format::{self, RequestedFormat, require_call};
 use crate::texts::missing;
-
-const UNSUPPORTED: &[(&str, &str)] = &[
-    ("background", "responses are generated while the client waits"),
-    ("conversation", "use 'previous_response_id'"),
-    ("prompt", "there are no stored prompts; use 'instructions' and 'input'"),
-    ("messages", "use 'input'"),
-    ("response_format", "use 'text.format'"),
-    ("reasoning_effort", "use 'reasoning.effort'"),
-    ("max_tokens", "use 'max_output_tokens'"),
-    ("max_completion_tokens", "use 'max_output_tokens'"),
-    ("n", "a request has one answer"),
-    ("logprobs", "use 'include' and 'top_logprobs'"),
-    ("functions", "give them as 'tools'"),
-    ("context_management", "nothing is compacted; use 'truncation'"),
-    ("moderation", "this server moderates nothing"),
-];
 
 /// What may be in `include`.
 const LOGPROBS: &str = "message.output_text.logprobs";
@@ -53,7 +37,6 @@ pub(super) struct Request<'a> {
 
 impl<'a> Request<'a> {
     pub(super) fn read(fields: &Fields<'a>) -> Result<Request<'a>, Refusal> {
-        refuse_unsupported(fields, UNSUPPORTED)?;
         let is_streamed = fields.flag("stream")?.unwrap_or(false);
         check_stream_options(fields, is_streamed)?;
         let input = items::input(fields)?;
@@ -128,16 +111,9 @@ fn check_stream_options(fields: &Fields<'_>, is_streamed: bool) -> Result<(), Re
             .code("invalid_value"));
     }
     let options = Fields::within(options, "stream_options.");
-    if options.flag("include_usage")? == Some(true) {
-        return Err(unsupported(
-            "stream_options.include_usage",
-            "is not needed: the last event has the usage",
-        ));
-    }
-    match options.flag("include_obfuscation")? {
-        Some(true) => Err(unsupported("stream_options.include_obfuscation", "is not supported")),
-        _ => Ok(()),
-    }
+    options.flag("include_usage")?;
+    options.flag("include_obfuscation")?;
+    Ok(())
 }
 
 /// Functions in the form of this API, with all fields that a response has.

@@ -1,0 +1,264 @@
+//! The fields of requests: what is done with each, for every route that generates, embeds or ranks.
+//!
+//! Handlers refuse unsupported fields by these tables, `docs/server-fields.md` is written from them, and a
+//! test sends a request for each row.
+
+mod anthropic;
+mod ollama;
+mod openai;
+mod page;
+mod texts;
+
+use axum::http::HeaderValue;
+use axum::response::Response;
+use serde_json::Value as Json;
+
+use crate::fields::Fields;
+use crate::refusal::Refusal;
+pub(crate) use anthropic::{COUNT_TOKENS, MESSAGES};
+pub(crate) use ollama::{
+    CHAT as OLLAMA_CHAT, EMBED as OLLAMA_EMBED, EMBEDDINGS as OLLAMA_EMBEDDINGS, GENERATE,
+};
+pub(crate) use openai::{CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES};
+pub use page::page;
+pub(crate) use texts::{RERANK, TEI_EMBED, TEI_RERANK};
+
+/// All routes with tables, in the order of the page.
+pub const ROUTES: &[&Route] = &[
+    &CHAT,
+    &COMPLETIONS,
+    &RESPONSES,
+    &EMBEDDINGS,
+    &RERANK,
+    &TEI_EMBED,
+    &TEI_RERANK,
+    &MESSAGES,
+    &COUNT_TOKENS,
+    &GENERATE,
+    &OLLAMA_CHAT,
+    &OLLAMA_EMBED,
+    &OLLAMA_EMBEDDINGS,
+];
+
+/// What is done with a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// It has its effect, and a value of a wrong type is refused.
+    Done,
+    /// It has no effect, and its value is not looked at.
+    Ignored,
+    /// It has no effect, and the response's header [`WARNINGS`] names it.
+    Warned,
+    /// It is refused, unless its value asks for nothing.
+    Refused,
+}
+
+/// A field of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// The name; that of a field within an object has a dot, such as `stream_options.include_usage`.
+    pub name: &'static str,
+    pub status: Status,
+    /// An example of a value, as JSON.
+    pub example: &'static str,
+    /// Fields of a request that the example needs, as the inside of a JSON object.
+    pub with: &'static str,
+    /// A JSON list of values that ask for nothing and are accepted although the field is refused; empty:
+    /// false, and the empty text and list.
+    pub unless: &'static str,
+    /// What it does, why it is ignored, or what to do instead.
+    pub what: &'static str,
+}
+
+const fn field(name: &'static str, status: Status, example: &'static str, what: &'static str) -> Field {
+    Field { name, status, example, with: "", unless: "", what }
+}
+
+const fn done(name: &'static str, example: &'static str, what: &'static str) -> Field {
+    field(name, Status::Done, example, what)
+}
+
+const fn ignored(name: &'static str, example: &'static str, why: &'static str) -> Field {
+    field(name, Status::Ignored, example, why)
+}
+
+const fn warned(name: &'static str, example: &'static str, why: &'static str) -> Field {
+    field(name, Status::Warned, example, why)
+}
+
+const fn refused(name: &'static str, example: &'static str, advice: &'static str) -> Field {
+    field(name, Status::Refused, example, advice)
+}
+
+impl Field {
+    const fn with(mut self, with: &'static str) -> Field {
+        self.with = with;
+        self
+    }
+
+    const fn unless(mut self, unless: &'static str) -> Field {
+        self.unless = unless;
+        self
+    }
+
+    /// Whether a value asks for nothing.
+    fn is_off(&self, value: &Json) -> bool {
+        if self.unless.is_empty() {
+            return match value {
+                Json::Null => true,
+                Json::Bool(flag) => !flag,
+                Json::String(text) => text.is_empty(),
+                Json::Array(list) => list.is_empty(),
+                Json::Object(_) | Json::Number(_) => false,
+            };
+        }
+        let unless: Json = serde_json::from_str(self.unless).unwrap_or_default();
+        let is_same = |other: &Json| match (value.as_f64(), other.as_f64()) {
+            (Some(number), Some(other)) => number == other,
+            _ => value == other,
+        };
+        value.is_null() || unless.as_array().is_some_and(|list| list.iter().any(is_same))
+    }
+
+    fn refusal(&self) -> Refusal {
+        let Field { name, what, .. } = self;
+        Refusal::invalid(format!("'{name}' is not supported: {what}"))
+            .param(*name)
+            .code("unsupported_parameter")
+    }
+}
+
+/// Fields that several routes may have in common, under a title.
+#[derive(Debug)]
+pub struct Group {
+    pub title: &'static str,
+    pub fields: &'static [Field],
+}
+
+/// A route, and the fields of its requests. No field is in two of its groups.
+#[derive(Debug)]
+pub struct Route {
+    /// Paths with the same fields.
+    pub paths: &'static [&'static str],
+    pub groups: &'static [&'static Group],
+    /// Beginnings of names of which only those in the table are known: a misspelt one would leave an answer
+    /// unconstrained.
+    pub closed: &'static [&'static str],
+}
+
+/// The header of a response that is not as its client may expect: it names fields without effect, and parts
+/// of a transcript that were left out.
+pub const WARNINGS: &str = "x-akunu-warnings";
+
+/// Fields of a request that have no effect although its sender may expect one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Warnings(Vec<&'static str>);
+
+impl Warnings {
+    /// Adds the header to a response.
+    pub(crate) fn on(&self, mut response: Response) -> Response {
+        if !self.0.is_empty() {
+            let text = format!("ignored: {}", self.0.join(", "));
+            if let Ok(value) = HeaderValue::from_str(&text) {
+                response.headers_mut().insert(WARNINGS, value);
+            }
+        }
+        response
+    }
+}
+
+impl Route {
+    pub fn fields(&self) -> impl Iterator<Item = &'static Field> + use<'_> {
+        self.groups.iter().flat_map(|group| group.fields)
+    }
+
+    /// Refuses fields that are not supported, and lists those without effect that are worth a warning.
+    pub(crate) fn check(&self, fields: &Fields<'_>) -> Result<Warnings, Refusal> {
+        let mut warnings = Warnings::default();
+        for field in self.fields() {
+            match field.status {
+                Status::Done | Status::Ignored => {}
+                Status::Warned if fields.at(field.name).is_some_and(|value| !field.is_off(value)) => {
+                    warnings.0.push(field.name);
+                }
+                Status::Refused if fields.at(field.name).is_some_and(|value| !field.is_off(value)) => {
+                    return Err(field.refusal());
+                }
+                Status::Warned | Status::Refused => {}
+            }
+        }
+        for beginning in self.closed {
+            self.check_closed(fields, beginning)?;
+        }
+        Ok(warnings)
+    }
+
+    fn check_closed(&self, fields: &Fields<'_>, beginning: &str) -> Result<(), Refusal> {
+        let (object, prefix) = beginning.rsplit_once('.').unwrap_or(("", beginning));
+        let is_known = |name: &str| self.fields().any(|field| field.name == name);
+        for name in fields.names(object).filter(|name| name.starts_with(prefix)) {
+            let whole = if object.is_empty() { name.to_string() } else { format!("{object}.{name}") };
+            if !is_known(&whole) {
+                let known: Vec<&str> = self
+                    .fields()
+                    .filter(|field| field.status == Status::Done && field.name.starts_with(beginning))
+                    .map(|field| field.name)
+                    .collect();
+                let message = format!("'{whole}' is not known; there are {}", known.join(", "));
+                return Err(Refusal::invalid(message).param(whole).code("unknown_parameter"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn rows_are_valid_json_and_there_once() {
+        for route in ROUTES {
+            let mut names = HashSet::new();
+            for field in route.fields() {
+                let place = format!("{}: {}", route.paths[0], field.name);
+                assert!(names.insert(field.name), "{place} is there twice");
+                let example: Json = serde_json::from_str(field.example).expect(&place);
+                let with: Json = serde_json::from_str(&format!("{{{}}}", field.with)).expect(&place);
+                assert!(with.is_object() && !field.what.contains('|'), "{place}");
+                if !field.unless.is_empty() {
+                    assert!(serde_json::from_str::<Vec<Json>>(field.unless).is_ok(), "{place}");
+                }
+                let is_checked = matches!(field.status, Status::Refused | Status::Warned);
+                assert!(!is_checked || !field.is_off(&example), "{place}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_that_asks_for_nothing_is_accepted() {
+        let check = |body: Json| CHAT.check(&Fields::new(&body)?).map(|warnings| warnings.0);
+        for body in [
+            serde_json::json!({ "functions": [], "audio": null, "min_tokens": 0, "modalities": ["text"] }),
+            serde_json::json!({ "length_penalty": 1.0, "skip_special_tokens": true, "unknown": 1 }),
+        ] {
+            assert_eq!(check(body.clone()).unwrap(), Vec::<&str>::new(), "{body}");
+        }
+        let prediction = serde_json::json!({ "prediction": { "type": "content", "content": "a" } });
+        assert_eq!(check(prediction).unwrap(), ["prediction"]);
+        for (body, param) in [
+            (serde_json::json!({ "skip_special_tokens": false }), "skip_special_tokens"),
+            (serde_json::json!({ "modalities": ["text", "audio"] }), "modalities"),
+            (
+                serde_json::json!({ "stream_options": { "include_obfuscation": true } }),
+                "stream_options.include_obfuscation",
+            ),
+            (serde_json::json!({ "guided_jsn": {} }), "guided_jsn"),
+            (serde_json::json!({ "structured_outputs": { "regexp": "a" } }), "structured_outputs.regexp"),
+        ] {
+            assert_eq!(check(body.clone()).unwrap_err().param.as_deref(), Some(param), "{body}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! `/v1/completions`: log probabilities of prompts, the best of several answers, and middles that are filled
+//! in.
+
+use akunu_fixtures::scripted;
+use akunu_server::ModelSpec;
+use serde_json::{Value as Json, json};
+use tempfile::TempDir;
+
+use crate::schema::Description;
+use crate::serve::{Served, TALES, serve, serve_with};
+
+const PATH: &str = "/v1/completions";
+
+fn with(fields: &Json) -> Json {
+    let mut body = json!({ "model": TALES, "prompt": "Once upon a time there was a fox", "temperature": 0 });
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
+}
+
+fn ask(server: &Served, fields: &Json) -> Json {
+    server.ok(PATH, &with(fields))
+}
+
+fn list<'a>(choice: &'a Json, name: &str) -> &'a [Json] {
+    choice["logprobs"][name].as_array().unwrap()
+}
+
+/// The log probabilities of tokens as they are generated: each forced by a bias, which does not change them.
+fn generated(server: &Served, ids: &[u64]) -> Vec<f64> {
+    let one = |at: usize| {
+        let fields = json!({
+            "prompt": ids[..at], "max_tokens": 1, "logprobs": 0, "logit_bias": { ids[at].to_string(): 100 },
+        });
+        list(&ask(server, &fields)["choices"][0], "token_logprobs")[0].as_f64().unwrap()
+    };
+    (1..ids.len()).map(one).collect()
+}
+
+#[test]
+fn log_probabilities_of_a_prompt_are_those_of_generating_it() {
+    let server = serve();
+    let text = "Once upon a time there was a fox";
+    let ids: Vec<u64> = serde_json::from_value(
+        server.ok("/tokenize", &json!({ "content": text, "add_special": true }))["tokens"].clone(),
+    )
+    .unwrap();
+    let expected = generated(&server, &ids);
+    // As evaluation programs ask: ids, no or one token more. The cache has the prompt, and must not be used.
+    for more in [0, 1] {
+        let fields = json!({ "prompt": [ids, ids], "max_tokens": more, "echo": true, "logprobs": 1 });
+        let answer = ask(&server, &fields);
+        for choice in answer["choices"].as_array().unwrap() {
+            let found = list(choice, "token_logprobs");
+            assert_eq!((found.len(), &found[0]), (ids.len() + more, &Json::Null));
+            for (found, expected) in found[1..].iter().zip(&expected) {
+                assert!((found.as_f64().unwrap() - expected).abs() < 1e-4, "{found} {expected}");
+            }
+            assert_eq!(
+                (&list(choice, "top_logprobs")[0], &choice["finish_reason"]),
+                (&Json::Null, &json!("length"))
+            );
+            assert!(list(choice, "top_logprobs")[1..].iter().all(|top| !top.as_object().unwrap().is_empty()));
+            let pieces: String = list(choice, "tokens").iter().map(|token| token.as_str().unwrap()).collect();
+            assert!(pieces.contains("upon a time"), "{pieces}");
+        }
+        assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+        assert_eq!(answer["usage"]["completion_tokens"], 2 * more);
+    }
+    // Of text, offsets are those of the characters.
+    let answer = ask(&server, &json!({ "max_tokens": 3, "echo": true, "logprobs": 0, "n": 2 }));
+    for choice in answer["choices"].as_array().unwrap() {
+        let all = choice["text"].as_str().unwrap();
+        assert!(all.starts_with(text) && all.len() > text.len(), "{all}");
+        let (tokens, offsets) = (list(choice, "tokens"), list(choice, "text_offset"));
+        for (token, offset) in tokens.iter().zip(offsets).skip(2) {
+            let at = offset.as_u64().unwrap() as usize;
+            assert!(all[at..].starts_with(token.as_str().unwrap()), "{token} at {offset} of {all}");
+        }
+    }
+    if let Some(description) = Description::open() {
+        let answer = ask(&server, &json!({ "max_tokens": 2, "echo": true }));
+        description.assert("CreateCompletionResponse", &answer);
+    }
+}
+
+#[test]
+fn vllms_log_probabilities_of_a_prompt_are_the_same() {
+    let server = serve();
+    let fields = json!({ "max_tokens": 1, "echo": true, "logprobs": 1, "prompt_logprobs": 3, "n": 2 });
+    let answer = ask(&server, &fields);
+    for choice in answer["choices"].as_array().unwrap() {
+        let scores = choice["prompt_logprobs"].as_array().unwrap();
+        let echoed = list(choice, "token_logprobs");
+        assert_eq!((scores.len() + 1, &scores[0]), (echoed.len(), &Json::Null));
+        for (at, score) in scores.iter().enumerate().skip(1) {
+            let score = score.as_object().unwrap();
+            let of_rank = |rank: u64| score.values().find(|entry| entry["rank"] == rank).unwrap();
+            let own = |entry: &&Json| entry["logprob"] == echoed[at];
+            assert!(score.values().any(|entry| own(&entry)) && (3..=4).contains(&score.len()), "{score:?}");
+            let best = list(choice, "top_logprobs")[at].as_object().unwrap().clone();
+            assert_eq!(best.values().collect::<Vec<_>>(), [&of_rank(1)["logprob"]]);
+            assert_eq!(best.keys().collect::<Vec<_>>(), [of_rank(1)["decoded_token"].as_str().unwrap()]);
+            assert!(of_rank(1)["logprob"].as_f64() >= of_rank(3)["logprob"].as_f64());
+        }
+    }
+    let plain = ask(&server, &json!({ "max_tokens": 1, "prompt_logprobs": 0 }));
+    let scores = plain["choices"][0]["prompt_logprobs"].as_array().unwrap();
+    assert!(scores[1..].iter().all(|score| score.as_object().unwrap().len() == 1));
+}
+
+#[test]
+fn prompts_are_scored_beside_other_requests() {
+    let server = serve();
+    let long = "Once upon a time there was a fox who lived in a small house. ".repeat(20);
+    let scored = json!({ "prompt": long, "max_tokens": 0, "echo": true, "logprobs": 0 });
+    let alone = ask(&server, &scored)["choices"].clone();
+    let plain = ask(&server, &json!({ "max_tokens": 40 }))["choices"].clone();
+    std::thread::scope(|scope| {
+        let scores: Vec<_> = (0..3).map(|_| scope.spawn(|| ask(&server, &scored))).collect();
+        let texts: Vec<_> =
+            (0..3).map(|_| scope.spawn(|| ask(&server, &json!({ "max_tokens": 40 })))).collect();
+        for done in scores {
+            assert_eq!(done.join().unwrap()["choices"], alone);
+        }
+        for done in texts {
+            assert_eq!(done.join().unwrap()["choices"], plain);
+        }
+    });
+}
+
+#[test]
+fn memory_for_scores_is_charged() {
+    let server = serve_with(|options| options.limits.memory = 4 << 20);
+    let long = "Once upon a time there was a fox who lived in a small house. ".repeat(60);
+    let answer =
+        server.post(PATH, &with(&json!({ "prompt": long, "max_tokens": 0, "echo": true, "logprobs": 5 })));
+    let code = answer.json()["error"]["code"].clone();
+    assert_eq!((answer.status, code), (413, json!("request_too_large")), "{}", answer.text());
+    // Without them the prompt is no problem, and nothing is held afterwards.
+    ask(&server, &json!({ "prompt": long, "max_tokens": 1, "echo": true }));
+    server.until_idle();
+    assert_eq!(server.metric("akunu_request_memory_bytes"), 0.0);
+}
+
+#[test]
+fn the_best_of_several_answers_is_returned() {
+    let server = serve();
+    let sampled = json!({ "temperature": 1.5, "seed": 3, "max_tokens": 12, "logprobs": 0 });
+    let fields = |more: Json| {
+        let mut fields = sampled.clone();
+        fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        fields
+    };
+    let mean = |choice: &Json| {
+        let all = list(choice, "token_logprobs");
+        all.iter().map(|logprob| logprob.as_f64().unwrap()).sum::<f64>() / all.len() as f64
+    };
+    let all = ask(&server, &fields(json!({ "n": 4 })));
+    let mut sorted: Vec<&Json> = all["choices"].as_array().unwrap().iter().collect();
+    sorted.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+    let best = ask(&server, &fields(json!({ "n": 2, "best_of": 4 })));
+    let texts = |choices: &[&Json]| choices.iter().map(|choice| choice["text"].clone()).collect::<Vec<_>>();
+    let found: Vec<&Json> = best["choices"].as_array().unwrap().iter().collect();
+    assert_eq!(texts(&found), texts(&sorted[..2]));
+    assert_ne!(texts(&found), texts(&all["choices"].as_array().unwrap().iter().take(2).collect::<Vec<_>>()));
+    assert_eq!((&found[0]["index"], &found[1]["index"]), (&json!(0), &json!(1)));
+    assert_eq!(best["usage"], all["usage"]);
+    // They are not returned unless they are asked for.
+    let mut unlogged = fields(json!({ "best_of": 4 }));
+    unlogged["logprobs"] = Json::Null;
+    let unlogged = ask(&server, &unlogged);
+    assert_eq!(
+        (&unlogged["choices"][0]["text"], &unlogged["choices"][0]["logprobs"]),
+        (&sorted[0]["text"], &Json::Null)
+    );
+}
+
+const INFILLER: &str = "infiller";
+
+/// A model that knows tokens to fill in a middle, and fills in "so".
+pub fn infiller() -> (TempDir, ModelSpec) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("infiller.gguf");
+    scripted::write(&path, None, &["<fim_prefix>", "<fim_suffix>", "<fim_middle>", "so", " it", " is"]);
+    (folder, ModelSpec { name: INFILLER.into(), path: Some(path), aliases: Vec::new() })
+}
+
+#[test]
+fn a_middle_is_filled_in() {
+    let (_folder, model) = infiller();
+    let server = serve_with(|options| options.models.models.push(model));
+    let fields = json!({ "model": INFILLER, "prompt": "And ", "suffix": ", he said.", "max_tokens": 9 });
+    let answer = ask(&server, &fields);
+    assert_eq!(answer["choices"][0]["text"], "so it is");
+    // The three tokens, and one for each byte.
+    assert_eq!(answer["usage"]["prompt_tokens"], 3 + "And ".len() + ", he said.".len());
+    let mut many = fields.clone();
+    many["prompt"] = json!(["", "Or "]);
+    many["echo"] = true.into();
+    let many = ask(&server, &many);
+    let texts = [0, 1].map(|index| many["choices"][index]["text"].as_str().unwrap());
+    assert_eq!(texts, ["so it is", "Or so it is"]);
+    assert_eq!(many["usage"]["prompt_tokens"], 2 * (3 + ", he said.".len()) + "Or ".len());
+}
+
+#[test]
+fn what_contradicts_is_refused() {
+    let (_folder, model) = infiller();
+    let server = serve_with(|options| options.models.models.push(model));
+    for (fields, param) in [
+        (json!({ "echo": true, "logprobs": 1, "stream": true }), "echo"),
+        (json!({ "echo": 1 }), "echo"),
+        (json!({ "prompt_logprobs": 1, "stream": true }), "prompt_logprobs"),
+        (json!({ "prompt_logprobs": 21 }), "prompt_logprobs"),
+        (json!({ "model": INFILLER, "suffix": "a", "prompt_logprobs": 1 }), "suffix"),
+        (json!({ "best_of": 2, "n": 3 }), "best_of"),
+        (json!({ "best_of": 2, "stream": true }), "best_of"),
+        (json!({ "best_of": 21 }), "best_of"),
+        (json!({ "best_of": 0 }), "best_of"),
+        (json!({ "best_of": 20, "prompt": vec!["a"; 7] }), "n"),
+        (json!({ "suffix": 3 }), "suffix"),
+        (json!({ "suffix": "the end" }), "suffix"),
+        (json!({ "model": INFILLER, "suffix": "a", "prompt": [1, 2] }), "suffix"),
+        (json!({ "model": INFILLER, "suffix": "a", "echo": true, "logprobs": 1 }), "suffix"),
+    ] {
+        let answer = server.post(PATH, &with(&fields));
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["param"]),
+            (400, &json!(param)),
+            "{fields}: {}",
+            answer.text()
+        );
+    }
+    assert_eq!(
+        ask(&server, &json!({ "suffix": "", "best_of": 1, "max_tokens": 1 }))["choices"][0]["index"],
+        0
+    );
+}

@@ -1,0 +1,144 @@
+//! Prompts to fill in the middle of a text.
+//!
+//! ```text
+//! PREFIX text before SUFFIX text after MIDDLE ─▶ the middle
+//! ```
+
+use crate::{EncodeOptions, Tokenizer, TokenizerError};
+
+/// The tokens of families of models, in the order of such a prompt.
+const FAMILIES: [[&str; 3]; 7] = [
+    // Qwen 2.5 and later, CodeGemma, JetBrains.
+    ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
+    // StarCoder, StableCode.
+    ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
+    // SantaCoder, Granite.
+    ["<fim-prefix>", "<fim-suffix>", "<fim-middle>"],
+    ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
+    // GLM.
+    ["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"],
+    // Code Llama, in GGUF files and in folders.
+    ["▁<PRE>", "▁<SUF>", "▁<MID>"],
+    ["<PRE>", "<SUF>", "<MID>"],
+];
+
+/// The tokens of prompts to fill in a middle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InfillTokens {
+    pub prefix: u32,
+    pub suffix: u32,
+    pub middle: u32,
+}
+
+impl InfillTokens {
+    /// Those that the file states, or that have well-known names. `None`: the vocabulary has none. Searches
+    /// the whole vocabulary.
+    pub fn of(tokenizer: &dyn Tokenizer) -> Option<InfillTokens> {
+        if let [Some(prefix), Some(suffix), Some(middle)] = tokenizer.special().infill {
+            return Some(InfillTokens { prefix, suffix, middle });
+        }
+        let mut found = [[None; 3]; FAMILIES.len()];
+        for id in 0..u32::try_from(tokenizer.vocab_size()).ok()? {
+            // All names begin with one of these; most tokens do not.
+            let Some(text) = tokenizer.token_text(id).filter(|text| text.starts_with(['<', '▁'])) else {
+                continue;
+            };
+            for (names, ids) in FAMILIES.iter().zip(&mut found) {
+                if let Some(place) = names.iter().position(|name| *name == text) {
+                    ids[place].get_or_insert(id);
+                }
+            }
+        }
+        found.into_iter().find_map(|ids| match ids {
+            [Some(prefix), Some(suffix), Some(middle)] => Some(InfillTokens { prefix, suffix, middle }),
+            _ => None,
+        })
+    }
+
+    /// The prompt for what is between two texts. Special tokens that are spelled out in them are text.
+    pub fn prompt(
+        self,
+        tokenizer: &dyn Tokenizer,
+        before: &str,
+        after: &str,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        let special = tokenizer.special();
+        let mut ids: Vec<u32> = special.bos.filter(|_| special.add_bos).into_iter().collect();
+        ids.push(self.prefix);
+        if !before.is_empty() {
+            tokenizer.encode_into(before, PLAIN, &mut ids)?;
+        }
+        ids.push(self.suffix);
+        ids.extend(without_space(tokenizer, after)?);
+        ids.push(self.middle);
+        Ok(ids)
+    }
+}
+
+const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
+
+/// Encodes a text that does not begin a text, so without the space that encoding may add there.
+fn without_space(tokenizer: &dyn Tokenizer, text: &str) -> Result<Vec<u32>, TokenizerError> {
+    // Merges with no other character.
+    const MARK: &str = "☺";
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    if tokenizer.has_space_prefix() {
+        let (mark, both) =
+            (tokenizer.encode(MARK, PLAIN)?, tokenizer.encode(&format!("{MARK}{text}"), PLAIN)?);
+        if let Some(rest) = both.strip_prefix(mark.as_slice()) {
+            return Ok(rest.to_vec());
+        }
+    }
+    tokenizer.encode(text, PLAIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use akunu_format::{Array, Metadata, Strings, Value};
+
+    use super::*;
+    use crate::NativeTokenizer;
+
+    /// A byte-level vocabulary of the letters and these tokens, which are control tokens.
+    fn tokenizer(names: &[&str], stated: &[(&str, u32)]) -> NativeTokenizer {
+        let letters: Vec<String> = ('a'..='z').map(String::from).collect();
+        let tokens: Vec<&str> = letters.iter().map(String::as_str).chain(names.iter().copied()).collect();
+        let kinds = (0..tokens.len()).map(|id| if id < letters.len() { 1 } else { 3 });
+        let mut metadata = Metadata::default();
+        for (key, text) in [("model", "gpt2"), ("pre", "gpt-2")] {
+            metadata.insert(format!("tokenizer.ggml.{key}"), Value::String(text.into()));
+        }
+        let tokens: Strings = tokens.iter().copied().collect();
+        metadata.insert("tokenizer.ggml.tokens", Value::Array(Array::Strings(tokens)));
+        metadata.insert("tokenizer.ggml.token_type", Value::Array(Array::I32(kinds.collect())));
+        metadata.insert("tokenizer.ggml.merges", Value::Array(Array::Strings(Strings::default())));
+        for (key, id) in stated {
+            metadata.insert(format!("tokenizer.ggml.{key}_token_id"), Value::U32(*id));
+        }
+        crate::from_gguf(&metadata).unwrap()
+    }
+
+    #[test]
+    fn tokens_are_those_that_the_file_states_or_well_known_ones() {
+        let known = ["<x>", "<fim_suffix>", "<fim_middle>", "<fim_prefix>"];
+        let expected = Some(InfillTokens { prefix: 29, suffix: 27, middle: 28 });
+        assert_eq!(InfillTokens::of(&tokenizer(&known, &[])), expected);
+        // Two of three are none.
+        assert_eq!(InfillTokens::of(&tokenizer(&known[..3], &[])), None);
+        for (prefix, suffix, middle) in [("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle")] {
+            let stated = tokenizer(&known, &[(prefix, 26), (suffix, 27), (middle, 29)]);
+            let expected = Some(InfillTokens { prefix: 26, suffix: 27, middle: 29 });
+            assert_eq!(InfillTokens::of(&stated), expected);
+        }
+    }
+
+    #[test]
+    fn a_prompt_has_both_texts() {
+        let tokenizer = tokenizer(&["<fim_prefix>", "<fim_suffix>", "<fim_middle>"], &[]);
+        let tokens = InfillTokens::of(&tokenizer).unwrap();
+        assert_eq!(tokens.prompt(&tokenizer, "ab", "c").unwrap(), [26, 0, 1, 27, 2, 28]);
+        assert_eq!(tokens.prompt(&tokenizer, "", "").unwrap(), [26, 27, 28]);
+    }
+}
