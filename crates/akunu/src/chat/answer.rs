@@ -374,7 +374,7 @@ mod tests {
             ("<think>x</think>So", "", "<think>a</think> b"),
             ("<think>x", "<think>a", "b"),
         ] {
-            let (all, ..) = read(thinker(Calls::None, false).after(text), &["<think>a</think> b"]);
+            let (all, ..) = read(thinker(None, false).after(text), &["<think>a</think> b"]);
             assert_eq!((all.reasoning.as_str(), all.answer.as_str()), (reasoning, answer), "{text}");
         }
     }
