@@ -26,13 +26,16 @@ use crate::guard::{self, Cors};
 use crate::guesses::Guesses;
 use crate::keys::Keys;
 use crate::limits::{Limits, Rate};
+use crate::logged;
 use crate::memory::{Charge, RequestMemory};
 use crate::metrics::Metrics;
 use crate::models::{Attached, Models};
 use crate::openai::responses::store::ResponseStore;
 use crate::origin::Hosts;
 use crate::protocol;
+use crate::record::Record;
 use crate::refusal::{Reason, Refusal};
+use crate::request_log::RequestLog;
 use crate::server::Options;
 
 /// Maximum bytes of an error message.
@@ -54,6 +57,7 @@ pub struct Shared {
     hosts: Hosts,
     share_cache: bool,
     slots: Option<PathBuf>,
+    log: Option<RequestLog>,
     responses: ResponseStore,
     /// Also held by the engines' threads. A separate `Arc`, because those must not keep `Shared` alive.
     metrics: Arc<Metrics>,
@@ -99,6 +103,10 @@ impl Shared {
     /// The folder for saved texts of slots.
     pub(crate) fn slots(&self) -> Option<&Path> {
         self.slots.as_deref()
+    }
+
+    pub(crate) fn log(&self) -> Option<&RequestLog> {
+        self.log.as_ref()
     }
 
     pub(crate) fn responses(&self) -> &ResponseStore {
@@ -167,7 +175,7 @@ impl FromRequestParts<App> for Caller {
 impl App {
     /// `is_loopback`: the server listens on the loopback interface only.
     pub(crate) fn new(options: Options, is_loopback: bool, long_requests: Handle) -> App {
-        let Options { models, limits, keys, cors, allowed_hosts, share_cache, slots, .. } = options;
+        let Options { models, limits, keys, cors, allowed_hosts, share_cache, slots, log, .. } = options;
         App(Arc::new(Shared {
             models: Models::new(models),
             rate: limits.rate.map(Rate::new),
@@ -180,6 +188,7 @@ impl App {
             hosts: Hosts { allowed: allowed_hosts, is_loopback },
             share_cache,
             slots,
+            log,
             metrics: Arc::default(),
             draining: AtomicBool::new(false),
             long_requests,
@@ -192,12 +201,14 @@ impl App {
             .fallback(unknown)
             .method_not_allowed_fallback(wrong_method)
             .layer(from_fn(guard_panics))
+            .layer(from_fn(logged::scope))
             .layer(from_fn_with_state(self.clone(), set_apart))
             .layer(from_fn_with_state(self.clone(), charge))
             .layer(from_fn_with_state(self.clone(), guard::admit))
             .layer(from_fn_with_state(self.clone(), write_refusals))
             .layer(from_fn_with_state(self.clone(), guard::apply_cors))
             .layer(from_fn_with_state(self.clone(), count))
+            .layer(from_fn_with_state(self.clone(), logged::log))
             .with_state(self.clone())
     }
 }
@@ -240,8 +251,12 @@ async fn charge(State(app): State<App>, mut request: Request, next: Next) -> Res
 
 /// Writes refusals in the error format of the path's protocol. Paths of models are kept out of the messages.
 async fn write_refusals(State(app): State<App>, uri: Uri, request: Request, next: Next) -> Response {
+    let record = request.extensions().get::<Arc<Record>>().cloned();
     let mut response = next.run(request).await;
     let Some(mut refusal) = response.extensions_mut().remove::<Refusal>() else { return response };
+    if let Some(record) = record {
+        record.refused(&refusal);
+    }
     // A message may quote a field of the request.
     refusal.message.truncate(refusal.message.floor_char_boundary(MAX_MESSAGE));
     if refusal.may_name_files {

@@ -26,6 +26,8 @@ use crate::guard::Cors;
 use crate::keys::Keys;
 use crate::limits::Limits;
 use crate::models::ModelsOptions;
+use crate::record::Peer;
+use crate::request_log::RequestLog;
 use crate::tls::{self, TlsFiles};
 use crate::write_timeout::WriteTimeout;
 
@@ -47,6 +49,8 @@ pub struct Options {
     pub slots: Option<PathBuf>,
     /// `None`: plain HTTP.
     pub tls: Option<TlsFiles>,
+    /// `None`: requests are not logged.
+    pub log: Option<RequestLog>,
     /// How long running requests may take to finish at shutdown.
     pub drain: Duration,
 }
@@ -64,6 +68,7 @@ impl Default for Options {
             share_cache: false,
             slots: None,
             tls: None,
+            log: None,
             drain: Duration::from_secs(30),
         }
     }
@@ -137,6 +142,7 @@ impl Server {
         self.runtime.shutdown_timeout(LAST_WAIT);
         let (sender, ended) = std::sync::mpsc::channel::<()>();
         let app = self.app;
+        let log = app.log().cloned();
         let engines = std::thread::Builder::new().name("akunu-shutdown".into());
         let waiting = engines.spawn(move || {
             drop(app);
@@ -144,6 +150,9 @@ impl Server {
         });
         if waiting.is_ok() {
             let _ = ended.recv_timeout(LAST_WAIT);
+        }
+        if let Some(log) = log {
+            log.flush(LAST_WAIT);
         }
     }
 
@@ -186,7 +195,7 @@ async fn serve(
                 let _ = stream.set_nodelay(true);
                 let stream = WriteTimeout::new(stream, app.limits().write);
                 let caller = Caller::of_address(peer.ip());
-                let mut router = router.clone().layer(Extension(caller));
+                let mut router = router.clone().layer(Extension(caller)).layer(Extension(Peer(peer.ip())));
                 let (tls, mut limits, stopped) = (tls.clone(), app.limits().clone(), stopped.clone());
                 let seat = open.seat(caller.owner, &limits);
                 let is_spare = seat.is_none();

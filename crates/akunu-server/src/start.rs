@@ -20,6 +20,7 @@ use crate::job::{
 use crate::memory::{Charge, RequestMemory};
 use crate::metrics::Metrics;
 use crate::models::{Kind, Lease, Loaded, blocking};
+use crate::record::{self, Record};
 use crate::refusal::{Reason, Refusal};
 use crate::response_format::RequestedFormat;
 
@@ -55,7 +56,7 @@ impl App {
             for Prepared { request, .. } in &mut prepared {
                 (request.owner, request.priority, request.salt) = (caller.owner, priority, salt);
             }
-            match self.submit(prepared, lease.clone(), deadline, cancel) {
+            match self.submit(prepared, &job, lease.clone(), deadline, cancel) {
                 Err(Refused::Closed) => self.models().forget(&lease),
                 Err(Refused::TooMany { requests, limit }) => {
                     let message = format!(
@@ -91,6 +92,7 @@ impl App {
     fn submit(
         &self,
         prepared: Vec<Prepared>,
+        job: &Job,
         lease: Lease,
         deadline: Option<Instant>,
         cancel: Arc<AtomicBool>,
@@ -98,16 +100,26 @@ impl App {
         let (sender, outputs) = unbounded_channel();
         let started = Instant::now();
         let prompt_tokens = prepared.iter().map(|prepared| prepared.request.prompt.len()).collect();
+        record::note(|record| note(record, &prepared, job.choices));
         let (left, deadline) = (prepared.len(), deadline.map(|deadline| Box::pin(sleep_until(deadline))));
         let running = Running { outputs, left, cancel, prompt_tokens, lease, deadline };
         let handle = running.lease.handle().ok_or(Refused::Closed)?;
         let requests = prepared.into_iter().enumerate().map(|(choice, Prepared { request, reader })| {
             let (metrics, priority) = (self.metrics().clone(), request.priority);
             let timer = TokenTimer { metrics, priority, started, last: None };
-            (request, event_handler(choice, reader, timer, sender.clone()))
+            let record = record::current().map(|record| (record, choice % job.choices == 0));
+            (request, event_handler(choice, reader, timer, record, sender.clone()))
         });
         handle.submit_all(requests.collect())?;
         Ok(running)
+    }
+}
+
+fn note(record: &Record, prepared: &[Prepared], choices: usize) {
+    let of_prompts = prepared.iter().step_by(choices.max(1));
+    record.prompt_tokens(of_prompts.map(|prepared| prepared.request.prompt.len()).sum());
+    if let Some(first) = prepared.first() {
+        record.generates(&first.request.options, prepared.len());
     }
 }
 
@@ -305,13 +317,16 @@ fn sampling(overrides: &SamplingOverrides, loaded: &Loaded) -> Sampling {
     overrides.samplers.over(sampling, loaded.model())
 }
 
-/// Handles the events of one choice on the engine's thread, and sends the outputs to the request's task.
+/// Handles the events of one choice on the engine's thread, and sends the outputs to the request's task. `record`: that of
+/// the request, and whether this is the first choice of its prompt.
 fn event_handler(
     choice: usize,
     mut reader: AnswerReader,
     mut timer: TokenTimer,
+    record: Option<(Arc<Record>, bool)>,
     sender: UnboundedSender<OutputResult>,
 ) -> OnEvent {
+    let mut has_calls = false;
     let send = move |event: Result<OutputEvent, Refusal>| match sender
         .send(event.map(|event| Output { choice, event }))
     {
@@ -322,9 +337,13 @@ fn event_handler(
         Event::Started { .. } => ControlFlow::Continue(()),
         Event::Piece { text, ids, logprobs } => {
             timer.tokens(ids.len());
+            if let Some((record, _)) = &record {
+                record.tokens(ids.len());
+            }
             let (delta, _) = reader.push(text, ids.len(), &mut |_| ControlFlow::Continue(()));
             let mut piece = AnswerPiece::from(delta);
             piece.tokens.extend_from_slice(logprobs);
+            has_calls |= !piece.calls.is_empty();
             if piece != AnswerPiece::default() {
                 send(Ok(OutputEvent::Piece(piece)))?;
             }
@@ -332,6 +351,11 @@ fn event_handler(
         }
         Event::Finished(finished) => {
             let piece = AnswerPiece::from(reader.finish(&mut |_| ControlFlow::Continue(())));
+            has_calls |= !piece.calls.is_empty();
+            if let Some((record, is_first)) = &record {
+                let cached = is_first.then_some(finished.timings.reused_tokens);
+                record.finished(&finished.finish, has_calls, cached);
+            }
             if piece != AnswerPiece::default() {
                 send(Ok(OutputEvent::Piece(piece)))?;
             }

@@ -1,10 +1,13 @@
 //! `akunu serve`: models over HTTP.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use akunu::Pooling;
-use akunu_server::{Cors, Keys, Limits, ModelSpec, ModelsOptions, Options, PARALLEL, Server, TlsFiles};
+use akunu_server::{
+    Cors, Keys, Limits, LogFormat, ModelSpec, ModelsOptions, Options, PARALLEL, RequestLog, Server, TlsFiles,
+};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
@@ -78,7 +81,7 @@ pub struct ServeArgs {
     /// Texts of each window of audio that Whisper models follow; 1: greedy. Each takes memory
     #[arg(long, value_name = "N", default_value = "1", value_parser = args::count)]
     beam: usize,
-    /// File with API keys, one per line: KEY, or KEY PRIORITY; $AKUNU_API_KEY adds more [default: no key is required]
+    /// File with API keys, one per line: KEY [PRIORITY] [name=NAME]; $AKUNU_API_KEY adds more [default: no key is required]
     #[arg(long, value_name = "FILE", help_heading = "Guards")]
     api_keys: Option<PathBuf>,
     /// Allows pages of this origin to read responses (CORS); * allows all; may be repeated
@@ -127,11 +130,58 @@ pub struct ServeArgs {
     /// Seconds that running requests may continue after the server is told to stop
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = args::count_or_zero)]
     drain: usize,
+    /// The request log: a line for each request when it ends, without any text of it. requests: for people, on stderr;
+    /// json: an object on each line, on stdout; off [default: $AKUNU_LOG, or else requests, with --quiet off]
+    #[arg(long, value_name = "FORMAT", value_parser = log_format())]
+    log: Option<LogChoice>,
+    /// Logs sampling settings, the names of client programs, and health checks too
+    #[arg(short, long)]
+    verbose: bool,
     /// No notes on stderr
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
     engine: GeneratingArgs,
+}
+
+/// Of the request log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LogChoice {
+    Requests,
+    Json,
+    Off,
+}
+
+const LOG_CHOICES: [(&str, LogChoice); 3] =
+    [("requests", LogChoice::Requests), ("json", LogChoice::Json), ("off", LogChoice::Off)];
+
+fn log_choice(name: &str) -> Option<LogChoice> {
+    LOG_CHOICES.iter().find(|(known, _)| *known == name).map(|(_, choice)| *choice)
+}
+
+fn log_format() -> impl TypedValueParser<Value = LogChoice> {
+    PossibleValuesParser::new(LOG_CHOICES.map(|(name, _)| name))
+        .try_map(|name| log_choice(&name).ok_or("it must be requests, json or off"))
+}
+
+/// The log goes where no other output of the server is in its way: stdout has nothing but JSON.
+fn log(args: &ServeArgs) -> Result<Option<RequestLog>, Failure> {
+    let variable = || -> Result<Option<LogChoice>, Failure> {
+        let Some(name) = crate::environment::log() else { return Ok(None) };
+        let failed = || Failure::usage(format!("$AKUNU_LOG is {name:?}: it must be requests, json or off"));
+        log_choice(&name).ok_or_else(failed).map(Some)
+    };
+    let choice = match args.log {
+        Some(choice) => Some(choice),
+        None => variable()?,
+    };
+    let default = if args.quiet { LogChoice::Off } else { LogChoice::Requests };
+    let (format, to): (_, Box<dyn Write + Send>) = match choice.unwrap_or(default) {
+        LogChoice::Off => return Ok(None),
+        LogChoice::Requests => (LogFormat::Text, Box::new(std::io::stderr())),
+        LogChoice::Json => (LogFormat::Json, Box::new(std::io::stdout())),
+    };
+    Ok(Some(RequestLog::new(format, args.verbose, to, output::note)?))
 }
 
 /// One vector per text: no API has a format for one vector per token.
@@ -142,8 +192,8 @@ fn pooling() -> impl TypedValueParser<Value = Pooling> {
 
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let options = options(args)?;
-    let names: Vec<String> = options.models.models.iter().map(|spec| spec.name.clone()).collect();
     let is_open = options.keys.is_empty();
+    let names: Vec<String> = options.models.models.iter().map(|spec| spec.name.clone()).collect();
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     // A second Ctrl-C ends the process; the first one is handled by the server.
     let _listening = interrupt::listen();
@@ -211,6 +261,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         share_cache: args.share_cache,
         slots: args.slot_save_path.clone(),
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
+        log: log(args)?,
         drain: seconds(args.drain),
     })
 }

@@ -83,6 +83,62 @@ fn ctrl_c_twice_ends_at_once() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 
+/// The lines of a pipe that have a text, until there are `count`.
+fn lines_with(pipe: impl Read, text: &str, count: usize) -> Vec<String> {
+    BufReader::new(pipe).lines().map(Result::unwrap).filter(|line| line.contains(text)).take(count).collect()
+}
+
+#[test]
+fn the_log_is_on_stderr_or_as_json_on_stdout() {
+    let tell = |address: &str| {
+        let mut answer = String::new();
+        ask(address, 3).read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("data: [DONE]"), "{answer}");
+    };
+    for (args, variable) in [(&["--log", "json"][..], "off"), (&["-v"], "json")] {
+        let mut command = akunu(&[&ARGS[..], args].concat());
+        command.env("AKUNU_LOG", variable).stdout(Stdio::piped());
+        let (mut child, address) = started(command);
+        tell(&address);
+        let line = lines_with(child.stdout.take().unwrap(), "", 1).remove(0);
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&line["output_tokens"], &line["model"]), (&3.into(), &"akunu-tales".into()), "{line}");
+        // The pipe is closed, and the server goes on.
+        for _ in 0..3 {
+            tell(&address);
+        }
+        signal(&child, "TERM");
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+    for (args, variable, count) in
+        [(&[][..], "", 1), (&["--log", "off"], "", 0), (&["--log", "requests"], "off", 1)]
+    {
+        let mut command = akunu(&[&ARGS[..], args].concat());
+        command.env("AKUNU_LOG", variable).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut banner = String::new();
+        stderr.read_line(&mut banner).unwrap();
+        let (_, address) = banner.split_once(" at http://").unwrap();
+        tell(address.trim());
+        signal(&child, "TERM");
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        let lines =
+            lines_with(stderr, " 200 POST /v1/completions from=127.0.0.1 model=akunu-tales prompt=", 9);
+        assert_eq!(lines.len(), count, "{args:?}");
+        assert_eq!(lines_with(child.stdout.take().unwrap(), "", 1), [""; 0]);
+    }
+    let mut command = akunu(&ARGS);
+    command.env("AKUNU_LOG", "all");
+    let done = crate::common::finish(command);
+    assert_eq!(done.code, 2);
+    assert!(
+        done.stderr.contains("$AKUNU_LOG is \"all\": it must be requests, json or off"),
+        "{}",
+        done.stderr
+    );
+}
+
 #[test]
 fn startup_errors_are_reported_immediately() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -15,6 +15,7 @@ use akunu::{Device, EngineOptions, Error, Model, Pooling, open_device};
 
 use tokio::task::JoinHandle;
 
+use crate::record;
 use crate::refusal::{Reason, Refusal};
 pub use kind::Kind;
 pub use loaded::{Lease, Loaded};
@@ -38,7 +39,8 @@ impl ModelSpec {
         ModelSpec { name: "akunu-tales".into(), ..ModelSpec::default() }
     }
 
-    pub(crate) fn open(&self, no_mmap: bool) -> Result<Model, Error> {
+    /// Opens its files, without reading weights unless `no_mmap`.
+    pub fn open(&self, no_mmap: bool) -> Result<Model, Error> {
         match &self.path {
             Some(path) if no_mmap => Model::read(path),
             Some(path) => Model::open(path),
@@ -260,7 +262,9 @@ impl Models {
 
     /// Leases a model, and loads it if necessary.
     pub async fn get(&self, name: Option<&str>) -> Result<Lease, Refusal> {
+        record::note(|record| record.model(name.unwrap_or_default()));
         let entry = self.entry(name)?;
+        record::note(|record| record.model(&entry.spec.name));
         if let Some(lease) = entry.lease() {
             return Ok(lease);
         }

@@ -1,7 +1,7 @@
 //! Lists and describes models.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use akunu::Model;
 use akunu::chat::{CallMarks, ChatTemplates, Tags};
@@ -16,6 +16,7 @@ use crate::body::JsonBody;
 use crate::fields::Fields;
 use crate::models::{Kind, ModelSpec, blocking};
 use crate::refusal::Refusal;
+use crate::timestamp::timestamp;
 
 pub(super) async fn tags(State(app): State<App>) -> Response {
     let mut list = Vec::new();
@@ -25,7 +26,7 @@ pub(super) async fn tags(State(app): State<App>) -> Response {
             let mut model = json!({ "name": name, "model": name, "details": { "format": format(spec) } });
             if let Some((bytes, changed)) = spec.path.as_deref().and_then(size_and_time) {
                 model["size"] = bytes.into();
-                model["modified_at"] = time(changed).into();
+                model["modified_at"] = timestamp(changed).into();
             }
             if let Some(kind) = kind {
                 model["capabilities"] = json!([kind.capability()]);
@@ -102,7 +103,7 @@ fn describe(spec: &ModelSpec, model: &Model, kind: Kind) -> Json {
         "capabilities": capabilities.iter().filter(|(_, has)| *has).map(|(name, _)| name).collect::<Vec<_>>(),
     });
     if let Some((_, changed)) = spec.path.as_deref().and_then(size_and_time) {
-        shown["modified_at"] = time(changed).into();
+        shown["modified_at"] = timestamp(changed).into();
     }
     shown
 }
@@ -151,48 +152,9 @@ fn info(model: &Model) -> Json {
     Json::Object(info)
 }
 
-/// `2026-11-22T02:40:04.123456Z`
-pub(super) fn time(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (days, second) = ((since.as_secs() / 86_400) as i64, since.as_secs() % 86_400);
-    // Years are counted from March, so that a leap day is the last day of its year. An era has 400 years.
-    let day = days + 719_468;
-    let (era, day) = (day.div_euclid(146_097), day.rem_euclid(146_097));
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let of_month = of_year - (153 * month + 2) / 5 + 1;
-    let (month, year) = if month < 10 { (month + 3, year) } else { (month - 9, year + 1) };
-    format!(
-        "{:04}-{month:02}-{of_month:02}T{:02}:{:02}:{:02}.{:06}Z",
-        era * 400 + year,
-        second / 3600,
-        second / 60 % 60,
-        second % 60,
-        since.subsec_micros()
-    )
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-
-    /// Against `date -u -d @SECONDS`.
-    #[test]
-    fn times_are_formatted_as_iso_8601() {
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00.000000Z"),
-            (951_782_399, "2000-02-28T23:59:59.000000Z"),
-            (951_782_400, "2000-02-29T00:00:00.000000Z"),
-            (1_709_251_200, "2024-03-01T00:00:00.000000Z"),
-            (1_798_761_599, "2026-12-31T23:59:59.000000Z"),
-            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
-        ] {
-            assert_eq!(time(UNIX_EPOCH + Duration::from_secs(seconds)), text);
-        }
-    }
 
     #[test]
     fn parameter_counts_are_abbreviated() {

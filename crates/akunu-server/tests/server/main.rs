@@ -11,6 +11,7 @@ mod embeddings;
 mod faults;
 mod guards;
 mod http;
+mod log;
 mod models;
 mod ollama;
 mod openai;
