@@ -1,5 +1,7 @@
 //! `akunu serve`: models over HTTP.
 
+mod banner;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -193,13 +195,12 @@ fn pooling() -> impl TypedValueParser<Value = Pooling> {
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let options = options(args)?;
     let is_open = options.keys.is_empty();
-    let names: Vec<String> = options.models.models.iter().map(|spec| spec.name.clone()).collect();
-    let scheme = if options.tls.is_some() { "https" } else { "http" };
+    let banner = banner::Banner::new(&options);
     // A second Ctrl-C ends the process; the first one is handled by the server.
     let _listening = interrupt::listen();
     let server = Server::start(options)?;
     if !args.quiet {
-        output::note(&format!("{} at {scheme}://{}", names.join(", "), server.address()));
+        output::note(&banner.lines(server.address()));
     }
     if is_open && !server.address().ip().is_loopback() && !args.quiet {
         output::note(
