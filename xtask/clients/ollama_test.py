@@ -68,7 +68,7 @@ class OllamaClient(unittest.TestCase):
         self.assertEqual("".join(entry.token for entry in answer.logprobs), answer.message.content)
 
     def test_models(self):
-        self.assertIn(MODEL, [model.model for model in self.client.list().models])
+        self.assertIn(f"{MODEL}:latest", [model.model for model in self.client.list().models])
         shown = self.client.show(MODEL)
         self.assertEqual(shown.details.family, shown.modelinfo["general.architecture"])
         self.assertIn("completion", shown.capabilities)

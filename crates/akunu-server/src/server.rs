@@ -231,7 +231,7 @@ async fn serve(
 }
 
 async fn unload_idle(app: App) {
-    if !app.models().has_idle_timeout() {
+    if !app.models().has_timeouts() {
         return;
     }
     let mut ticks = interval(Duration::from_secs(1));

@@ -29,7 +29,10 @@ pub const MAX_CHOICES: usize = 128;
 
 impl App {
     /// Starts a job.
-    pub async fn start(&self, job: Job, caller: Caller) -> Result<Running, Refusal> {
+    pub async fn start(&self, mut job: Job, caller: Caller) -> Result<Running, Refusal> {
+        if let Some(variant) = self.models().variant(job.model.as_deref()) {
+            variant.apply(&mut job);
+        }
         let priority = priority(&job, caller)?;
         self.check_lists(&job)?;
         let salt = self.salt(caller, job.cache_salt.as_deref());
@@ -73,7 +76,7 @@ impl App {
     }
 
     /// Checks the number of stop strings and biases, which cost time with each token.
-    fn check_lists(&self, job: &Job) -> Result<(), Refusal> {
+    pub(crate) fn check_lists(&self, job: &Job) -> Result<(), Refusal> {
         let limits = self.limits();
         let bytes = job.stop.iter().map(String::len).sum();
         for (param, what, count, limit, option) in [

@@ -1,15 +1,18 @@
 //! The models of a server: loaded on their first request, and unloaded when idle or when memory is needed.
 
+pub(crate) mod digest;
+mod entry;
+mod keep_alive;
 mod kind;
 mod loaded;
 mod speech;
 mod texts;
+mod variants;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use akunu::embed::default_longest;
 use akunu::schedule::SchedulerOptions;
 use akunu::{Device, EngineOptions, Error, Model, Pooling, open_device};
 
@@ -17,12 +20,18 @@ use tokio::task::JoinHandle;
 
 use crate::record;
 use crate::refusal::{Reason, Refusal};
+use entry::Entry;
+pub use entry::Facts;
+pub(crate) use entry::template;
+pub(crate) use keep_alive::KeepAlive;
 pub use kind::Kind;
 pub use loaded::{Lease, Loaded};
 use loaded::{LoadError, MemoryBudget};
 pub use speech::{SpeechCounts, SpeechQueue};
 pub(crate) use speech::{SpeechEvent, SpeechResult};
 pub use texts::{TextCounts, TextQueue};
+use variants::Variants;
+pub(crate) use variants::{MAX_BYTES, Preset, Settings, Variant};
 
 /// A model that can be requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,6 +84,8 @@ pub struct ModelsOptions {
     pub scheduler: SchedulerOptions,
     /// Unload models that have had no request for this long; `None`: never.
     pub idle_unload: Option<Duration>,
+    /// Clients may say how long a model stays loaded without requests.
+    pub keep_alive: bool,
     /// Maximum memory of all loaded models, including weights; `None`: the memory of the machine.
     pub memory: Option<u64>,
     /// Use all models without a classifier for embeddings, with this pooling.
@@ -97,6 +108,7 @@ impl Default for ModelsOptions {
             device: |engine| open_device(engine.device, engine.threads, &engine.backends),
             scheduler: SchedulerOptions::default(),
             idle_unload: None,
+            keep_alive: false,
             memory: None,
             pooling: None,
             rerank: false,
@@ -109,68 +121,34 @@ impl Default for ModelsOptions {
 
 #[derive(Debug)]
 pub struct Models {
-    entries: Vec<Entry>,
+    entries: RwLock<Vec<Arc<Entry>>>,
+    variants: Variants,
     options: ModelsOptions,
     /// Held while a model is being loaded. Only one is at a time, so that the memory in use is known.
     loading: tokio::sync::Mutex<()>,
 }
 
-/// What is known of a model without loading it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
-    pub kind: Kind,
-    /// The most tokens of a prompt and its answer, or of a text, if memory suffices; `None`: it takes no texts.
-    pub context: Option<usize>,
+/// A model in memory.
+#[derive(Clone, Debug)]
+pub(crate) struct InMemory {
+    pub(crate) spec: Arc<ModelSpec>,
+    pub(crate) bytes: u64,
+    /// The part that is memory of a GPU.
+    pub(crate) device_bytes: u64,
+    pub(crate) context: usize,
+    /// The time until it is unloaded, if it has no further request; `None`: it stays.
+    pub(crate) expires_in: Option<Duration>,
 }
 
-#[derive(Debug)]
-struct Entry {
-    spec: ModelSpec,
-    /// Read from the model's files on first use.
-    facts: OnceLock<Facts>,
-    loaded: Mutex<Option<Arc<Loaded>>>,
-}
-
-impl Facts {
-    fn of(model: &Model, options: &ModelsOptions) -> Facts {
-        let kind = Kind::of(model, options);
-        let context = match kind {
-            Kind::Generates => Some(options.engine.context.unwrap_or(model.config().context_length)),
-            Kind::Embeds(_) | Kind::Scores => {
-                Some(longest_text(model, &options.engine).unwrap_or(default_longest(model.config())))
-            }
-            Kind::Transcribes => None,
-        };
-        Facts { kind, context }
-    }
-}
-
-/// The most tokens of a text of a model that makes vectors or scores, if the server's options limit it.
-fn longest_text(model: &Model, engine: &EngineOptions) -> Option<usize> {
-    engine.context.map(|context| context.min(model.config().context_length))
-}
-
-impl Entry {
-    fn loaded(&self) -> MutexGuard<'_, Option<Arc<Loaded>>> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lease(&self) -> Option<Lease> {
-        self.loaded().as_ref().map(Lease::new)
-    }
-
-    /// Takes the model if it is idle and `predicate` is true.
-    fn take_idle(&self, predicate: impl Fn(&Loaded) -> bool) -> Option<Arc<Loaded>> {
-        self.loaded().take_if(|loaded| loaded.is_idle() && predicate(loaded))
-    }
-}
+/// Names of models in an error message.
+const MAX_NAMES: usize = 20;
 
 impl Models {
     /// Replaces the paths of models in an error message by their names, and logs the original: clients must not learn
     /// about the server's file system.
     pub(crate) fn without_paths(&self, message: String) -> String {
         let mut clean = message.clone();
-        for spec in self.entries.iter().map(|entry| &entry.spec) {
+        for spec in self.entries().iter().map(|entry| &entry.spec) {
             let Some(path) = &spec.path else { continue };
             for path in [path.canonicalize().ok(), Some(path.clone())].into_iter().flatten() {
                 // A path without a separator says nothing about folders, and may be an ordinary word.
@@ -190,57 +168,127 @@ impl Models {
     }
 
     pub fn new(options: ModelsOptions) -> Models {
-        let entry =
-            |spec: &ModelSpec| Entry { spec: spec.clone(), facts: OnceLock::new(), loaded: Mutex::new(None) };
-        let entries = options.models.iter().map(entry).collect();
-        Models { entries, options, loading: tokio::sync::Mutex::new(()) }
+        let entries = options.models.iter().map(|spec| Arc::new(Entry::new(spec.clone()))).collect();
+        let loading = tokio::sync::Mutex::new(());
+        Models { entries: RwLock::new(entries), variants: Variants::default(), options, loading }
+    }
+
+    fn entries(&self) -> Vec<Arc<Entry>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// All models, with a lease of those that are loaded, which does not count as a use.
-    pub fn list(&self) -> impl Iterator<Item = (&ModelSpec, Option<Lease>)> {
-        self.entries.iter().map(|entry| (&entry.spec, entry.loaded().as_ref().map(Lease::to_look)))
+    pub fn list(&self) -> Vec<(Arc<ModelSpec>, Option<Lease>)> {
+        let looked_at = |entry: &Arc<Entry>| {
+            let lease = entry.loaded().as_ref().map(Lease::to_look);
+            (entry.spec.clone(), lease)
+        };
+        self.entries().iter().map(looked_at).collect()
     }
 
-    fn entry(&self, name: Option<&str>) -> Result<&Entry, Refusal> {
+    fn entry(&self, name: Option<&str>) -> Result<Arc<Entry>, Refusal> {
+        let entries = self.entries();
         let found = match name {
             Some(name) => {
-                let mut entries = self.entries.iter();
-                let also = || self.entries.iter().find(|entry| entry.spec.is_also_called(name));
-                entries.find(|entry| entry.spec.is_called(name)).or_else(also)
+                let is_called = |name: &str| entries.iter().find(|entry| entry.spec.is_called(name));
+                let of_variant = || is_called(&self.variants.find(name)?.of);
+                let also = || entries.iter().find(|entry| entry.spec.is_also_called(name));
+                is_called(name).or_else(of_variant).or_else(also)
             }
-            None => self.entries.first(),
+            None => entries.first(),
         };
-        found.ok_or_else(|| {
-            let names: Vec<&str> = self.entries.iter().map(|entry| entry.spec.name.as_str()).collect();
+        found.cloned().ok_or_else(|| {
+            let mut names: Vec<&str> = entries.iter().map(|entry| entry.spec.name.as_str()).collect();
+            let more = names.len().saturating_sub(MAX_NAMES);
+            names.truncate(MAX_NAMES);
             let name = name.unwrap_or_default();
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             Refusal::new(
                 Reason::NotFound,
-                format!("unknown model \"{name}\"; available: {}", names.join(", ")),
+                format!("unknown model \"{name}\"; available: {}{more}", names.join(", ")),
             )
             .param("model")
             .code("model_not_found")
         })
     }
 
-    /// Finds a model without loading it.
-    pub fn spec(&self, name: Option<&str>) -> Result<&ModelSpec, Refusal> {
-        Ok(&self.entry(name)?.spec)
+    /// The variant of a name, unless that is a model's.
+    pub(crate) fn variant(&self, name: Option<&str>) -> Option<Arc<Variant>> {
+        self.variants.find(name?).filter(|_| !self.has(name))
     }
 
-    /// The kind of a model; `None`: its files cannot be read.
-    pub async fn kind(&self, spec: &ModelSpec) -> Option<Kind> {
-        Some(self.facts(spec).await?.kind)
+    /// Whether there is a model of this name that no client has made.
+    fn has(&self, name: Option<&str>) -> bool {
+        self.entries().iter().any(|entry| name.is_some_and(|name| entry.spec.is_called(name)))
+    }
+
+    pub(crate) fn variants(&self) -> Vec<Arc<Variant>> {
+        self.variants.all()
+    }
+
+    /// Adds a variant, or replaces that of its name.
+    pub(crate) fn put_variant(&self, variant: Variant) -> Result<(), Refusal> {
+        if self.has(Some(&variant.name)) {
+            let message = format!("\"{}\" is a model of this server, and cannot be replaced", variant.name);
+            return Err(Refusal::new(Reason::Forbidden, message).param("model"));
+        }
+        self.variants.put(variant)
+    }
+
+    /// Removes a variant; false: there is none of this name.
+    pub(crate) fn remove_variant(&self, name: &str, owner: Option<u64>) -> Result<bool, Refusal> {
+        self.variants.remove(name, owner)
+    }
+
+    /// The models that are loaded.
+    pub(crate) fn in_memory(&self) -> Vec<InMemory> {
+        let of_entry = |entry: &Arc<Entry>| {
+            let guard = entry.loaded();
+            let loaded = guard.as_ref()?;
+            Some(InMemory {
+                spec: entry.spec.clone(),
+                bytes: loaded.bytes(),
+                device_bytes: loaded.device_bytes(),
+                context: loaded.context(),
+                expires_in: self.expires_in(loaded),
+            })
+        };
+        self.entries().iter().filter_map(of_entry).collect()
+    }
+
+    /// Sets how long a model that is loaded stays so without requests, if clients may.
+    pub(crate) fn keep(&self, name: &str, keep: Option<KeepAlive>) {
+        let (Some(keep), Ok(entry)) = (keep.filter(|_| self.options.keep_alive), self.entry(Some(name)))
+        else {
+            return;
+        };
+        if let Some(loaded) = entry.loaded().as_ref() {
+            loaded.set_keep_alive(keep);
+        }
+    }
+
+    /// Finds a model without loading it.
+    pub fn spec(&self, name: Option<&str>) -> Result<Arc<ModelSpec>, Refusal> {
+        Ok(self.entry(name)?.spec.clone())
     }
 
     /// What is known of a model; `None`: its files cannot be read.
-    pub async fn facts(&self, spec: &ModelSpec) -> Option<Facts> {
+    pub async fn facts(&self, spec: &ModelSpec) -> Option<Arc<Facts>> {
         let entry = self.entry(Some(&spec.name)).ok()?;
         if let Some(facts) = entry.facts.get() {
-            return Some(*facts);
+            return Some(facts.clone());
         }
         let (spec, options) = (spec.clone(), self.options.clone());
-        let facts = blocking(move || Some(Facts::of(&spec.open(false).ok()?, &options))).await.ok()??;
-        Some(*entry.facts.get_or_init(|| facts))
+        let read = move || Some(Facts::of(&spec, &spec.open(false).ok()?, &options));
+        let facts = Arc::new(blocking(read).await.ok()??);
+        Some(entry.facts.get_or_init(|| facts).clone())
+    }
+
+    /// A digest of a model's files; zeros if they cannot be read.
+    pub(crate) async fn digest(&self, spec: &ModelSpec) -> String {
+        let Ok(entry) = self.entry(Some(&spec.name)) else { return digest::UNKNOWN.into() };
+        let read = blocking(move || entry.digest.get(&entry.spec).ok()).await;
+        read.ok().flatten().unwrap_or_else(|| digest::UNKNOWN.into())
     }
 
     /// Positions of the KV cache that all requests to a model share, if it is loaded and generates text.
@@ -255,16 +303,18 @@ impl Models {
         Some(self.entry(Some(&spec.name)).ok()?.loaded().as_ref()?.context())
     }
 
-    /// The kind of an open model.
-    pub(crate) fn kind_of(&self, model: &Model) -> Kind {
-        Kind::of(model, &self.options)
+    /// The most requests that a model answers at once.
+    pub(crate) fn slots(&self) -> usize {
+        self.options.engine.slots
     }
 
     /// Leases a model, and loads it if necessary.
     pub async fn get(&self, name: Option<&str>) -> Result<Lease, Refusal> {
         record::note(|record| record.model(name.unwrap_or_default()));
         let entry = self.entry(name)?;
-        record::note(|record| record.model(&entry.spec.name));
+        if self.variant(name).is_none() {
+            record::note(|record| record.model(&entry.spec.name));
+        }
         if let Some(lease) = entry.lease() {
             return Ok(lease);
         }
@@ -293,13 +343,14 @@ impl Models {
 
     /// Memory of all loaded models.
     fn used(&self) -> u64 {
-        self.entries.iter().filter_map(|entry| Some(entry.loaded().as_ref()?.bytes())).sum()
+        self.entries().iter().filter_map(|entry| Some(entry.loaded().as_ref()?.bytes())).sum()
     }
 
     /// Unloads the model that has been idle for the longest time. False: none is idle.
     async fn unload_oldest(&self) -> bool {
-        let idle = |entry: &&Entry| entry.loaded().as_ref().and_then(|loaded| loaded.idle_since());
-        let oldest = self.entries.iter().filter_map(|entry| Some((idle(&entry)?, entry)));
+        let idle = |entry: &Entry| entry.loaded().as_ref().and_then(|loaded| loaded.idle_since());
+        let entries = self.entries();
+        let oldest = entries.iter().filter_map(|entry| Some((idle(entry)?, entry)));
         let Some((_, entry)) = oldest.min_by_key(|(since, _)| *since) else { return false };
         // If a request has leased it in the meantime, the caller checks again.
         if let Some(loaded) = entry.take_idle(|_| true) {
@@ -308,18 +359,39 @@ impl Models {
         true
     }
 
-    /// Whether idle models are unloaded.
-    pub fn has_idle_timeout(&self) -> bool {
-        self.options.idle_unload.is_some()
+    /// Whether models are unloaded because of time: idle ones, or those whose clients ask for it.
+    pub fn has_timeouts(&self) -> bool {
+        self.options.idle_unload.is_some() || self.options.keep_alive
     }
 
-    /// Unloads models that have been idle for the configured time.
+    /// Whether clients may say how long a model stays loaded.
+    pub(crate) fn may_keep_alive(&self) -> bool {
+        self.options.keep_alive
+    }
+
+    /// How long a loaded model stays without requests; `None`: for ever.
+    fn limit(&self, loaded: &Loaded) -> Option<Duration> {
+        match loaded.keep_alive() {
+            None => self.options.idle_unload,
+            Some(KeepAlive::For(time)) => Some(time),
+            Some(KeepAlive::Forever) => None,
+        }
+    }
+
+    /// The time until a loaded model is unloaded, if it has no further request; `None`: it stays.
+    fn expires_in(&self, loaded: &Loaded) -> Option<Duration> {
+        let limit = self.limit(loaded)?;
+        Some(loaded.idle_since().map_or(limit, |since| limit.saturating_sub(since.elapsed())))
+    }
+
+    /// Unloads models that have been idle for their time.
     pub async fn unload_idle(&self) {
-        let Some(limit) = self.options.idle_unload else { return };
         let now = Instant::now();
-        for entry in &self.entries {
+        for entry in self.entries() {
             let is_old = |loaded: &Loaded| {
-                loaded.idle_since().is_some_and(|since| now.saturating_duration_since(since) >= limit)
+                let limit = self.limit(loaded);
+                let passed = loaded.idle_since().map(|since| now.saturating_duration_since(since));
+                limit.zip(passed).is_some_and(|(limit, passed)| passed >= limit)
             };
             if let Some(loaded) = entry.take_idle(is_old) {
                 let _ = blocking(move || drop(loaded)).await;
@@ -327,9 +399,21 @@ impl Models {
         }
     }
 
+    /// Unloads a model, once it has no requests.
+    pub(crate) async fn unload(&self, name: &str) -> Result<(), Refusal> {
+        let entry = self.entry(Some(name))?;
+        if let Some(loaded) = entry.take_idle(|_| true) {
+            return blocking(move || drop(loaded)).await;
+        }
+        if let Some(loaded) = entry.loaded().as_ref() {
+            loaded.set_keep_alive(KeepAlive::UNLOAD);
+        }
+        Ok(())
+    }
+
     /// Drops a model whose engine has failed. The next request loads it again.
     pub fn forget(&self, failed: &Lease) {
-        for entry in &self.entries {
+        for entry in self.entries() {
             entry.loaded().take_if(|loaded| failed.is_same_model(loaded));
         }
     }

@@ -62,8 +62,17 @@ impl Head {
 
     /// The response to a request without a prompt.
     pub(super) fn loaded(&self) -> Json {
+        self.without_answer("load")
+    }
+
+    /// The response to a request that only unloads the model.
+    pub(super) fn unloaded(&self) -> Json {
+        self.without_answer("unload")
+    }
+
+    fn without_answer(&self, reason: &str) -> Json {
         let mut object = self.object(&AnswerPiece::default());
-        object["done_reason"] = "load".into();
+        object["done_reason"] = reason.into();
         object["done"] = true.into();
         object
     }

@@ -7,7 +7,7 @@ use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value as Json;
 
-use super::model;
+use super::{keep, model};
 use crate::app::App;
 use crate::body::JsonBody;
 use crate::fields::Fields;
@@ -19,7 +19,9 @@ pub(super) async fn embed(State(app): State<App>, JsonBody(body): JsonBody) -> R
     let started = Instant::now();
     let fields = Fields::new(&body)?;
     let name = model(&fields)?.to_string();
+    let keep = keep::read(&fields)?;
     let embedded = app.embed(job(&fields, &name, "input")?).await?;
+    app.models().keep(&name, keep);
     let write = move || {
         let Embedded { vectors, tokens, load, .. } = embedded;
         let (total, load) = (started.elapsed().as_nanos(), load.as_nanos());
@@ -39,11 +41,13 @@ pub(super) async fn embeddings(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
-    let job = job(&fields, model(&fields)?, "prompt")?;
+    let (name, keep) = (model(&fields)?, keep::read(&fields)?);
+    let job = job(&fields, name, "prompt")?;
     if job.inputs.len() != 1 {
         return Err(fields.refuse("prompt", "one string, or the token ids of one text"));
     }
     let embedded = app.embed(job).await?;
+    app.models().keep(name, keep);
     let mut text = String::from("{\"embedding\":");
     write_vector(embedded.vectors.first().map_or(&[][..], Vec::as_slice), &mut text);
     text.push('}');

@@ -23,7 +23,7 @@ use serde_json::{Value as Json, json};
 use crate::app::{App, json};
 use crate::fields::Fields;
 use crate::job::{Finished, Running};
-use crate::models::{Facts, ModelSpec};
+use crate::models::ModelSpec;
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
 use crate::stream;
@@ -65,7 +65,7 @@ pub fn error(refusal: &Refusal) -> Json {
 async fn models(State(app): State<App>) -> Response {
     let mut list = Vec::new();
     for (spec, _) in app.models().list() {
-        let described = describe(&app, spec).await;
+        let described = describe(&app, &spec).await;
         let named = |name: &String| {
             let mut model = described.clone();
             model["id"] = name.as_str().into();
@@ -77,7 +77,8 @@ async fn models(State(app): State<App>) -> Response {
 }
 
 async fn model(State(app): State<App>, Path(name): Path<String>) -> Result<Response, Refusal> {
-    let mut model = describe(&app, app.models().spec(Some(&name))?).await;
+    let spec = app.models().spec(Some(&name))?;
+    let mut model = describe(&app, &spec).await;
     model["id"] = name.into();
     Ok(json(&model))
 }
@@ -88,9 +89,9 @@ async fn describe(app: &App, spec: &ModelSpec) -> Json {
     let changed = spec.path.as_ref().and_then(|path| path.metadata().ok()?.modified().ok());
     let created = changed.map_or(0, seconds);
     let mut model = json!({ "id": "", "object": "model", "created": created, "owned_by": "akunu" });
-    if let Some(Facts { kind, context }) = app.models().facts(spec).await {
-        model["capabilities"] = json!([kind.capability()]);
-        if let Some(context) = context {
+    if let Some(facts) = app.models().facts(spec).await {
+        model["capabilities"] = json!([facts.kind.capability()]);
+        if let Some(context) = facts.context {
             model["context_length"] = app.models().loaded_context(spec).unwrap_or(context).into();
         }
     }

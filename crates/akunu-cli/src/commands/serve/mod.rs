@@ -231,6 +231,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
             ..Default::default()
         },
         idle_unload: args.idle_unload.map(seconds),
+        keep_alive: args.idle_unload.is_some(),
         memory: args.max_memory.map(|mib| (mib as u64) << 20),
         pooling: args.pooling,
         rerank: args.rerank,
