@@ -19,6 +19,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value as Json;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 use crate::body::may_be_long;
 use crate::connections::client_of;
@@ -37,6 +38,9 @@ use crate::record::Record;
 use crate::refusal::{Reason, Refusal};
 use crate::request_log::RequestLog;
 use crate::server::Options;
+
+/// Downloads of models that run at once.
+const PULLS: usize = 2;
 
 /// Maximum bytes of an error message.
 const MAX_MESSAGE: usize = 4096;
@@ -58,6 +62,9 @@ pub struct Shared {
     share_cache: bool,
     slots: Option<PathBuf>,
     log: Option<RequestLog>,
+    pull: Option<akunu_hub::Settings>,
+    /// Downloads that may run at once.
+    pulls: Arc<Semaphore>,
     responses: ResponseStore,
     /// Also held by the engines' threads. A separate `Arc`, because those must not keep `Shared` alive.
     metrics: Arc<Metrics>,
@@ -107,6 +114,14 @@ impl Shared {
 
     pub(crate) fn log(&self) -> Option<&RequestLog> {
         self.log.as_ref()
+    }
+
+    pub(crate) fn pull(&self) -> Option<&akunu_hub::Settings> {
+        self.pull.as_ref()
+    }
+
+    pub(crate) fn pulls(&self) -> &Arc<Semaphore> {
+        &self.pulls
     }
 
     pub(crate) fn responses(&self) -> &ResponseStore {
@@ -175,7 +190,8 @@ impl FromRequestParts<App> for Caller {
 impl App {
     /// `is_loopback`: the server listens on the loopback interface only.
     pub(crate) fn new(options: Options, is_loopback: bool, long_requests: Handle) -> App {
-        let Options { models, limits, keys, cors, allowed_hosts, share_cache, slots, log, .. } = options;
+        let Options { models, limits, keys, cors, allowed_hosts, share_cache, slots, log, pull, .. } =
+            options;
         App(Arc::new(Shared {
             models: Models::new(models),
             rate: limits.rate.map(Rate::new),
@@ -189,6 +205,8 @@ impl App {
             share_cache,
             slots,
             log,
+            pull,
+            pulls: Arc::new(Semaphore::new(PULLS)),
             metrics: Arc::default(),
             draining: AtomicBool::new(false),
             long_requests,

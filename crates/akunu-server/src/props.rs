@@ -24,8 +24,8 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
 
 /// A value of the query, in which `%2F`, `%3A` and the like are decoded.
 fn query(uri: &Uri, name: &str) -> Option<String> {
-    let pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
-    let (_, value) = pairs.filter(|(key, value)| *key == name && !value.is_empty()).next_back()?;
+    let mut pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.rfind(|(key, value)| *key == name && !value.is_empty())?;
     let (mut bytes, mut rest) = (Vec::with_capacity(value.len()), value.as_bytes());
     while let [first, more @ ..] = rest {
         let hex = (*first == b'%').then(|| std::str::from_utf8(more.get(..2)?).ok()).flatten();

@@ -47,6 +47,8 @@ pub struct Options {
     pub share_cache: bool,
     /// A folder in which clients may save the texts of slots.
     pub slots: Option<PathBuf>,
+    /// Clients may have models downloaded, with these settings of the hub.
+    pub pull: Option<akunu_hub::Settings>,
     /// `None`: plain HTTP.
     pub tls: Option<TlsFiles>,
     /// `None`: requests are not logged.
@@ -67,6 +69,7 @@ impl Default for Options {
             allowed_hosts: Vec::new(),
             share_cache: false,
             slots: None,
+            pull: None,
             tls: None,
             log: None,
             drain: Duration::from_secs(30),

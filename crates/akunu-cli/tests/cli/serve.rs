@@ -6,7 +6,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
+use akunu_hub_testing::FakeHub;
+
 use crate::common::{akunu, path, refuses};
+use crate::hub;
 
 /// Starts a server; also returns its address.
 pub fn serve(more: &[&str]) -> (Child, String) {
@@ -215,4 +218,70 @@ fn large_requests_fit_in_little_memory() {
     assert!(peak <= 2 * 256 + 64, "{peak} MiB");
     signal(&child, "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// The names in `/v1/models` of a server.
+fn served_names(command: Command) -> Vec<String> {
+    let (mut child, address) = started(command);
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.write_all(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let list: serde_json::Value = serde_json::from_str(body).unwrap();
+    let names =
+        list["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap().to_string());
+    let names = names.collect();
+    // A model is loaded by its first request.
+    ask(&address, 2).read_to_string(&mut String::new()).unwrap();
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    names
+}
+
+const MODEL: &[u8] = include_bytes!("../../../akunu/embedded/akunu-tales.gguf");
+
+#[test]
+fn the_models_of_a_folder_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    };
+    file("b.gguf", MODEL);
+    file("publisher/model/a.gguf", MODEL);
+    file("x/same.gguf", MODEL);
+    file("y/same.gguf", MODEL);
+    file("broken.gguf", b"GGUF and nothing else");
+    file("mmproj-b.gguf", MODEL);
+    file("readme.md", b"");
+    file(".hidden/c.gguf", MODEL);
+    let models = ["--models", path(folder.path())];
+    assert_eq!(served_names(akunu(&[&ARGS[..], &models].concat())), ["b", "a", "x/same", "y/same"]);
+    // What is named itself comes first.
+    let named = ["embedded", "--alias", "tales=a"];
+    let names = served_names(akunu(&[&ARGS[..], &models, &named].concat()));
+    assert_eq!(names, ["akunu-tales", "b", "a", "tales", "x/same", "y/same"]);
+    let empty = tempfile::tempdir().unwrap();
+    refuses(&["serve", "--models", path(empty.path())], 1, &["there are no models in", "hint"]);
+    refuses(&["serve", "--models", "/nowhere"], 1, &["cannot read /nowhere"]);
+}
+
+#[test]
+fn the_models_of_the_hubs_cache_are_served() {
+    let (cache, fake) =
+        (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL), ("b-Q4_0.gguf", MODEL)]));
+    let pull = |name: &str| {
+        let done = crate::common::finish(hub::command(&fake, cache.path(), &["pull", name]));
+        assert_eq!(done.code, 0, "{}", done.stderr);
+    };
+    let serve = |args: &[&str]| hub::command(&fake, cache.path(), &[&ARGS[..], args].concat());
+    let done = crate::common::finish(hub::command(&fake, cache.path(), &["serve", "--models"]));
+    assert!(done.code == 1 && done.stderr.contains("there are no models in"), "{}", done.stderr);
+    pull(&format!("{}:Q8_0", hub::NAME));
+    assert_eq!(served_names(serve(&["--models"])), [hub::NAME]);
+    pull(&format!("{}:Q4_0", hub::NAME));
+    let other = format!("{}:a-Q8_0.gguf", hub::NAME);
+    assert_eq!(served_names(serve(&["--offline", "--models"])), [hub::NAME, other.as_str()]);
 }

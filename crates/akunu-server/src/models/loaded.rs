@@ -332,9 +332,13 @@ fn start(
     options: &ModelsOptions,
     budget: MemoryBudget,
 ) -> Result<(Worker, Ready), LoadError> {
-    let ModelsOptions { models, engine, device, scheduler, log, .. } = options;
+    let ModelsOptions { models, shares, engine, device, scheduler, log, .. } = options;
     let device = device(engine)?;
-    let engine = EngineOptions { memory: budget.limit, models: models.len(), ..engine.clone() };
+    let engine = EngineOptions {
+        memory: budget.limit,
+        models: shares.unwrap_or(models.len()).max(1),
+        ..engine.clone()
+    };
     let plan = akunu::plan(&model, device.capabilities(), &engine)?;
     let memory = memory_of(&model, &plan.memory, budget, &*device)?;
     // The memory that is free may change in between.

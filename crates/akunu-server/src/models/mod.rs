@@ -9,6 +9,7 @@ mod speech;
 mod texts;
 mod variants;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -67,6 +68,12 @@ impl ModelSpec {
     }
 }
 
+/// `hf:OWNER/NAME` for the names that Ollama has for models of the hub, `hf.co/OWNER/NAME`.
+pub(crate) fn hub_name(name: &str) -> Cow<'_, str> {
+    let of_hub = ["hf.co/", "huggingface.co/"].iter().find_map(|host| name.strip_prefix(host));
+    of_hub.map_or(name.into(), |rest| format!("{}{rest}", akunu_hub::PREFIX).into())
+}
+
 /// The name of the embedded model on the command line, and in requests besides its own.
 pub const EMBEDDED: &str = "embedded";
 
@@ -88,6 +95,8 @@ pub struct ModelsOptions {
     pub keep_alive: bool,
     /// Maximum memory of all loaded models, including weights; `None`: the memory of the machine.
     pub memory: Option<u64>,
+    /// Models that the memory for KV caches is divided between; `None`: all.
+    pub shares: Option<usize>,
     /// Use all models without a classifier for embeddings, with this pooling.
     pub pooling: Option<Pooling>,
     /// Use generative models as rerankers, by their probability of answering yes.
@@ -110,6 +119,7 @@ impl Default for ModelsOptions {
             idle_unload: None,
             keep_alive: false,
             memory: None,
+            shares: None,
             pooling: None,
             rerank: false,
             beams: 1,
@@ -188,7 +198,7 @@ impl Models {
 
     fn entry(&self, name: Option<&str>) -> Result<Arc<Entry>, Refusal> {
         let entries = self.entries();
-        let found = match name {
+        let found = match name.map(hub_name).as_deref() {
             Some(name) => {
                 let is_called = |name: &str| entries.iter().find(|entry| entry.spec.is_called(name));
                 let of_variant = || is_called(&self.variants.find(name)?.of);
@@ -202,6 +212,10 @@ impl Models {
             let more = names.len().saturating_sub(MAX_NAMES);
             names.truncate(MAX_NAMES);
             let name = name.unwrap_or_default();
+            if names.is_empty() {
+                let message = "the server has no models yet: download one (/api/pull)";
+                return Refusal::new(Reason::NotFound, message).param("model").code("model_not_found");
+            }
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             Refusal::new(
                 Reason::NotFound,
@@ -214,21 +228,54 @@ impl Models {
 
     /// The variant of a name, unless that is a model's.
     pub(crate) fn variant(&self, name: Option<&str>) -> Option<Arc<Variant>> {
-        self.variants.find(name?).filter(|_| !self.has(name))
+        let name = hub_name(name?);
+        self.variants.find(&name).filter(|_| !self.has(&name))
     }
 
     /// Whether there is a model of this name that no client has made.
-    fn has(&self, name: Option<&str>) -> bool {
-        self.entries().iter().any(|entry| name.is_some_and(|name| entry.spec.is_called(name)))
+    fn has(&self, name: &str) -> bool {
+        self.entries().iter().any(|entry| entry.spec.is_called(name))
     }
 
     pub(crate) fn variants(&self) -> Vec<Arc<Variant>> {
         self.variants.all()
     }
 
+    /// Adds a model that has been downloaded, unless it is served already.
+    pub(crate) fn add(&self, name: &str, path: PathBuf) -> Result<(), Refusal> {
+        if self.has(name) {
+            return Ok(());
+        }
+        let spec = ModelSpec { name: name.into(), path: Some(path), aliases: Vec::new() };
+        if let Err(error) = spec.open(false) {
+            (self.options.log)(&format!("error: /api/pull of {name}: {error}"));
+            let message = format!("the model \"{name}\" was downloaded, and cannot be used by this server");
+            return Err(Refusal::invalid(message).param("model"));
+        }
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let same = entries.iter().find(|entry| entry.spec.path == spec.path);
+        match same.map(|entry| entry.spec.name.clone()) {
+            None => entries.push(Arc::new(Entry::new(spec))),
+            // Another name of it, so that its weights are loaded once.
+            Some(of) => {
+                drop(entries);
+                let settings = Settings::default();
+                let (owner, created) = (None, std::time::SystemTime::now());
+                self.variants.put(Variant { name: name.into(), of, settings, owner, created })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A message for the operator.
+    pub(crate) fn tell(&self, message: &str) {
+        (self.options.log)(message);
+    }
+
     /// Adds a variant, or replaces that of its name.
-    pub(crate) fn put_variant(&self, variant: Variant) -> Result<(), Refusal> {
-        if self.has(Some(&variant.name)) {
+    pub(crate) fn put_variant(&self, mut variant: Variant) -> Result<(), Refusal> {
+        variant.name = hub_name(&variant.name).into_owned();
+        if self.has(&variant.name) {
             let message = format!("\"{}\" is a model of this server, and cannot be replaced", variant.name);
             return Err(Refusal::new(Reason::Forbidden, message).param("model"));
         }
@@ -237,7 +284,7 @@ impl Models {
 
     /// Removes a variant; false: there is none of this name.
     pub(crate) fn remove_variant(&self, name: &str, owner: Option<u64>) -> Result<bool, Refusal> {
-        self.variants.remove(name, owner)
+        self.variants.remove(&hub_name(name), owner)
     }
 
     /// The models that are loaded.

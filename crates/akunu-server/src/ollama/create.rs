@@ -97,11 +97,11 @@ fn settings(app: &App, from: &str, file: Modelfile) -> Result<(String, Settings)
 fn preset(app: &App, parameters: &Map<String, Json>) -> Result<Preset, Refusal> {
     let body = json!({ "options": parameters });
     let mut job = Job::default();
-    let named = |mut refusal: Refusal| {
-        let rename = |text: &str| text.replace("options.", "parameters.");
-        refusal.message = rename(&refusal.message);
-        refusal.param = refusal.param.as_deref().map(rename);
-        refusal
+    let rename = |text: String| text.replace("options.", "parameters.");
+    let named = |refusal: Refusal| Refusal {
+        message: rename(refusal.message),
+        param: refusal.param.map(rename),
+        ..refusal
     };
     options::read(&Fields::new(&body)?, &mut job).map_err(named)?;
     app.check_lists(&job)?;

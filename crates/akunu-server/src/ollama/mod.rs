@@ -8,6 +8,7 @@ mod keep;
 mod modelfile;
 mod models;
 mod options;
+mod pull;
 mod show;
 
 use std::time::{Duration, Instant};
@@ -44,6 +45,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/create", post(create::create)),
         ("/api/copy", post(create::copy)),
         ("/api/delete", delete(create::delete)),
+        ("/api/pull", post(pull::pull)),
         ("/api/push", post(push)),
         ("/api/blobs/{digest}", post(blobs)),
         ("/api/version", get(version)),

@@ -20,6 +20,7 @@ mod page;
 mod parameters;
 mod priority;
 mod props;
+mod pulls;
 mod rerank;
 mod response_format;
 mod responses;

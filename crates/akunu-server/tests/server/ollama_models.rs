@@ -193,6 +193,10 @@ fn a_modelfile_and_copies_inherit() {
     assert_eq!(delete(&server, &json!({ "model": "seven" })).status, 200);
     let gone = server.post("/api/chat", &chat("seven", json!({})));
     assert_eq!(gone.status, 404);
+    // Also under a name of the hub, with each of its prefixes.
+    server.ok("/api/create", &json!({ "model": "hf.co/a/b", "from": "five", "stream": false }));
+    assert_eq!(count("hf:a/b"), five);
+    assert_eq!(delete(&server, &json!({ "model": "hf.co/a/b" })).status, 200);
     // A copy stays.
     assert_eq!(count("eight"), seven);
     assert_eq!(delete(&server, &json!({ "model": "seven" })).status, 404);

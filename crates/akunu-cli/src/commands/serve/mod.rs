@@ -1,6 +1,7 @@
 //! `akunu serve`: models over HTTP.
 
 mod banner;
+mod found;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ Examples:
   akunu serve model.gguf --alias gpt-4o-mini --port 8000
   akunu serve all-MiniLM-L6-v2                            vectors: /v1/embeddings
   akunu serve whisper-small                               transcripts: /v1/audio/transcriptions
+  akunu serve --models /srv/models                        what is there, on demand
   akunu serve small.gguf large.gguf --alias fast=small --idle-unload 600
 
   curl http://127.0.0.1:8080/v1/chat/completions --json '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'";
@@ -44,6 +46,12 @@ pub struct ServeArgs {
     /// A model, as an option; may be repeated
     #[arg(short, long, value_name = "MODEL")]
     model: Vec<PathBuf>,
+    /// Also serves the models below a folder, or without one those in the cache of the hub, loading them on demand
+    #[arg(long = "models", value_name = "DIR", num_args = 0..=1)]
+    found: Option<Option<PathBuf>>,
+    /// Lets clients download models from the hub (/api/pull), with this server's disk and token
+    #[arg(long, help_heading = "Guards")]
+    allow_pull: bool,
     /// An alias of a model: NAME for the first, or NAME=MODEL; may be repeated
     #[arg(long, value_name = "NAME[=MODEL]")]
     alias: Vec<String>,
@@ -186,6 +194,9 @@ fn log(args: &ServeArgs) -> Result<Option<RequestLog>, Failure> {
     Ok(Some(RequestLog::new(format, args.verbose, to, output::note)?))
 }
 
+/// With `--models`, how many models are expected to be in memory at once.
+const SHARES: usize = 4;
+
 /// One vector per text: no API has a format for one vector per token.
 fn pooling() -> impl TypedValueParser<Value = Pooling> {
     PossibleValuesParser::new(["mean", "cls", "last"])
@@ -195,6 +206,7 @@ fn pooling() -> impl TypedValueParser<Value = Pooling> {
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let options = options(args)?;
     let is_open = options.keys.is_empty();
+    let pulls = options.pull.is_some();
     let banner = banner::Banner::new(&options);
     // A second Ctrl-C ends the process; the first one is handled by the server.
     let _listening = interrupt::listen();
@@ -205,6 +217,11 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     if is_open && !server.address().ip().is_loopback() && !args.quiet {
         output::note(
             "note: anyone who can reach this address can use the server: use --api-keys to require a key",
+        );
+    }
+    if is_open && pulls && !args.quiet {
+        output::note(
+            "note: anyone who can use the server can fill its disk with models: use --api-keys to require a key",
         );
     }
     server.wait_for_signal()?;
@@ -218,8 +235,10 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
 fn options(args: &ServeArgs) -> Result<Options, Failure> {
     let defaults = Options::default();
     let seconds = |seconds: usize| Duration::from_secs(seconds as u64);
+    let specs = specs(args)?;
+    let count = specs.len();
     let models = ModelsOptions {
-        models: specs(args)?,
+        models: specs,
         engine: akunu::EngineOptions {
             kv_memory: args.kv_memory.map(|mib| (mib as u64) << 20),
             ..args.engine.options().batching(args.parallel)
@@ -231,7 +250,8 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
             ..Default::default()
         },
         idle_unload: args.idle_unload.map(seconds),
-        keep_alive: args.idle_unload.is_some(),
+        keep_alive: args.idle_unload.is_some() || args.found.is_some(),
+        shares: args.found.as_ref().map(|_| count.clamp(1, SHARES)),
         memory: args.max_memory.map(|mib| (mib as u64) << 20),
         pooling: args.pooling,
         rerank: args.rerank,
@@ -262,6 +282,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         allowed_hosts: args.allow_host.clone(),
         share_cache: args.share_cache,
         slots: args.slot_save_path.clone(),
+        pull: if args.allow_pull { Some(hub::settings()?) } else { None },
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
         log: log(args)?,
         drain: seconds(args.drain),
@@ -302,7 +323,22 @@ fn specs(args: &ServeArgs) -> Result<Vec<ModelSpec>, Failure> {
         let name = if hub::is_reference(model) { model.display().to_string() } else { stem(&path) };
         specs.push(ModelSpec { name, path: Some(path), aliases: Vec::new() });
     }
-    if specs.is_empty() {
+    if let Some(folder) = &args.found {
+        let found = match folder {
+            Some(folder) => found::in_folder(folder)?,
+            None => found::in_cache()?,
+        };
+        // A model may be named itself, too.
+        let is_new = |spec: &ModelSpec| specs.iter().all(|known: &ModelSpec| known.path != spec.path);
+        let found: Vec<ModelSpec> = found.into_iter().filter(is_new).collect();
+        specs.extend(found);
+        if specs.is_empty() && !args.allow_pull {
+            let place =
+                folder.as_ref().map_or("the cache of the hub".into(), |path| path.display().to_string());
+            return Err(Failure::new(format!("there are no models in {place}"))
+                .hint("akunu pull downloads one, and --allow-pull lets clients do so"));
+        }
+    } else if specs.is_empty() {
         specs.push(ModelSpec::embedded());
     }
     let names: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
