@@ -79,6 +79,13 @@ impl RequestLog {
         }
     }
 
+    /// Writes a message among the lines, without waiting, for a server whose messages go where the log goes.
+    pub fn note(&self, message: String) {
+        if self.lines.try_send(Message::Line(message)).is_err() {
+            self.shared.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Waits for the lines so far to be written, for at most a time.
     pub(crate) fn flush(&self, within: Duration) {
         let until = Instant::now() + within;
@@ -218,7 +225,7 @@ fn lost_line(format: LogFormat, lost: u64) -> String {
     let time = timestamp(SystemTime::now());
     match format {
         LogFormat::Json => json!({ "time": time, "lost": lost }).to_string(),
-        LogFormat::Text => format!("{time} {lost} requests are missing: the log was not read fast enough"),
+        LogFormat::Text => format!("{time} {lost} lines are missing: the log was not read fast enough"),
     }
 }
 

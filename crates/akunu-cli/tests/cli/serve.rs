@@ -143,6 +143,28 @@ fn the_log_is_on_stderr_or_as_json_on_stdout() {
 }
 
 #[test]
+fn a_log_that_nobody_reads_holds_nothing_up() {
+    let mut child = akunu(&ARGS).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = BufReader::with_capacity(1, child.stderr.take().unwrap());
+    let mut banner = String::new();
+    stderr.read_line(&mut banner).unwrap();
+    let (_, address) = banner.trim().split_once(" at http://").unwrap();
+    // More lines than a pipe holds.
+    let path = "x".repeat(180);
+    for _ in 0..1000 {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(&request(&format!("/{path}"), b"{}")).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    }
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let lines = stderr.lines().map(Result::unwrap).filter(|line| line.contains(" 404 POST /xxx")).count();
+    assert!((100..1000).contains(&lines), "{lines}");
+}
+
+#[test]
 fn startup_errors_are_reported_immediately() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();

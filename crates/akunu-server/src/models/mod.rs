@@ -253,9 +253,11 @@ impl Models {
             return Err(Refusal::invalid(message).param("model"));
         }
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        let same = entries.iter().find(|entry| entry.spec.path == spec.path);
+        let is_same = |entry: &&Arc<Entry>| entry.spec.path == spec.path || entry.spec.is_called(name);
+        let same = entries.iter().find(is_same);
         match same.map(|entry| entry.spec.name.clone()) {
             None => entries.push(Arc::new(Entry::new(spec))),
+            Some(of) if of == name => {}
             // Another name of it, so that its weights are loaded once.
             Some(of) => {
                 drop(entries);

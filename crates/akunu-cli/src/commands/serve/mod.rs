@@ -5,6 +5,7 @@ mod found;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use akunu::Pooling;
@@ -174,6 +175,18 @@ fn log_format() -> impl TypedValueParser<Value = LogChoice> {
         .try_map(|name| log_choice(&name).ok_or("it must be requests, json or off"))
 }
 
+/// The log that is written to stderr.
+static NOTES: OnceLock<RequestLog> = OnceLock::new();
+
+/// A message of a server that runs. If nobody reads stderr, it fills with lines of the log; no thread of the server waits
+/// for that, since the log's own thread writes both.
+fn note(text: &str) {
+    match NOTES.get() {
+        Some(log) => log.note(output::printable_lines(text)),
+        None => output::note(text),
+    }
+}
+
 /// The log goes where no other output of the server is in its way: stdout has nothing but JSON.
 fn log(args: &ServeArgs) -> Result<Option<RequestLog>, Failure> {
     let variable = || -> Result<Option<LogChoice>, Failure> {
@@ -191,7 +204,11 @@ fn log(args: &ServeArgs) -> Result<Option<RequestLog>, Failure> {
         LogChoice::Requests => (LogFormat::Text, Box::new(std::io::stderr())),
         LogChoice::Json => (LogFormat::Json, Box::new(std::io::stdout())),
     };
-    Ok(Some(RequestLog::new(format, args.verbose, to, output::note)?))
+    let log = RequestLog::new(format, args.verbose, to, note)?;
+    if format == LogFormat::Text {
+        let _ = NOTES.set(log.clone());
+    }
+    Ok(Some(log))
 }
 
 /// With `--models`, how many models are expected to be in memory at once.
@@ -226,7 +243,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
     server.wait_for_signal()?;
     if !args.quiet {
-        output::note("stopping: running requests are completed; press Ctrl-C again to end immediately");
+        note("stopping: running requests are completed; press Ctrl-C again to end immediately");
     }
     server.stop();
     Ok(())
@@ -257,7 +274,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         rerank: args.rerank,
         beams: args.beam,
         no_mmap: args.engine.engine.device.no_mmap,
-        log: crate::output::note,
+        log: note,
         ..defaults.models
     };
     let limits = Limits {
