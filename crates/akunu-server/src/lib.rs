@@ -84,8 +84,8 @@ pub use keys::Keys;
 pub use limits::{Limits, Rate};
 pub use metrics::Metrics;
 pub use models::{
-    EMBEDDED, Kind, Lease, Loaded, ModelSpec, Models, ModelsOptions, OpenDevice, PARALLEL, SpeechCounts,
-    SpeechQueue, TextCounts, TextQueue,
+    EMBEDDED, Finder, Kind, Lease, Loaded, ModelSpec, Models, ModelsOptions, OpenDevice, PARALLEL,
+    SpeechCounts, SpeechQueue, TextCounts, TextQueue,
 };
 pub use protocol::{PROTOCOLS, Protocol};
 pub use refusal::{Reason, Refusal};

@@ -23,6 +23,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
 }
 
 async fn models(State(app): State<App>) -> Response {
+    app.models().refresh().await;
     let mut list = Vec::new();
     for (spec, lease) in app.models().list() {
         let facts = app.models().facts(&spec).await;
@@ -33,7 +34,7 @@ async fn models(State(app): State<App>) -> Response {
 }
 
 async fn model(State(app): State<App>, Path(name): Path<String>) -> Result<Response, Refusal> {
-    let spec = app.models().spec(Some(&name))?;
+    let spec = app.models().spec(Some(&name)).await?;
     let lease = app.models().list().into_iter().find(|(other, _)| other.name == spec.name);
     let lease = lease.and_then(|(_, lease)| lease);
     let facts = app.models().facts(&spec).await;

@@ -46,7 +46,7 @@ fn query(uri: &Uri, name: &str) -> Option<String> {
 /// Properties of a model, `?model=NAME` or the first, which is not loaded for it.
 async fn props(State(app): State<App>, uri: Uri) -> Result<Response, Refusal> {
     let name = query(&uri, "model");
-    let spec = app.models().spec(name.as_deref())?;
+    let spec = app.models().spec(name.as_deref()).await?;
     let facts = app.models().facts(&spec).await;
     let unreadable = || {
         Refusal::new(Reason::Unavailable, format!("the files of the model \"{}\" cannot be read", spec.name))
@@ -113,7 +113,7 @@ fn params(sampling: &Sampling) -> Json {
 /// The slots of a model, `?model=NAME` or the first. With `?fail_on_no_slot=1`, 503 if none is free.
 async fn slots(State(app): State<App>, uri: Uri) -> Result<Response, Refusal> {
     let name = query(&uri, "model");
-    let spec = app.models().spec(name.as_deref())?;
+    let spec = app.models().spec(name.as_deref()).await?;
     let lease = app.models().list().into_iter().find(|(other, _)| other.name == spec.name);
     let lease = lease.and_then(|(_, lease)| lease);
     let (busy, slots, context) = occupied(&app, &spec, lease.as_ref()).await;

@@ -1,16 +1,18 @@
 //! The models of a server: loaded on their first request, and unloaded when idle or when memory is needed.
 
+mod changes;
 pub(crate) mod digest;
 mod entry;
 mod keep_alive;
 mod kind;
 mod loaded;
+mod residence;
 mod speech;
 mod texts;
 mod variants;
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -80,11 +82,21 @@ pub const EMBEDDED: &str = "embedded";
 /// Default number of concurrent requests of a model. Each has a slot with a whole context.
 pub const PARALLEL: usize = 4;
 
+/// Finds models besides those that are named, for a server that serves what is in a folder.
+#[derive(Clone, Debug)]
+pub struct Finder {
+    /// Opens no model, so that it is fast.
+    pub find: fn(Option<&Path>) -> Vec<ModelSpec>,
+    pub folder: Option<PathBuf>,
+}
+
 pub type OpenDevice = fn(&EngineOptions) -> Result<Box<dyn Device>, Error>;
 
 #[derive(Clone, Debug)]
 pub struct ModelsOptions {
     pub models: Vec<ModelSpec>,
+    /// Finds more of them while the server runs.
+    pub finder: Option<Finder>,
     pub engine: EngineOptions,
     /// Opens an engine's device, on the engine's thread.
     pub device: OpenDevice,
@@ -113,6 +125,7 @@ impl Default for ModelsOptions {
     fn default() -> ModelsOptions {
         ModelsOptions {
             models: vec![ModelSpec::embedded()],
+            finder: None,
             engine: EngineOptions::default().batching(PARALLEL),
             device: |engine| open_device(engine.device, engine.threads, &engine.backends),
             scheduler: SchedulerOptions::default(),
@@ -133,21 +146,11 @@ impl Default for ModelsOptions {
 pub struct Models {
     entries: RwLock<Vec<Arc<Entry>>>,
     variants: Variants,
+    /// When models were searched for.
+    searched: tokio::sync::Mutex<Option<Instant>>,
     options: ModelsOptions,
     /// Held while a model is being loaded. Only one is at a time, so that the memory in use is known.
     loading: tokio::sync::Mutex<()>,
-}
-
-/// A model in memory.
-#[derive(Clone, Debug)]
-pub(crate) struct InMemory {
-    pub(crate) spec: Arc<ModelSpec>,
-    pub(crate) bytes: u64,
-    /// The part that is memory of a GPU.
-    pub(crate) device_bytes: u64,
-    pub(crate) context: usize,
-    /// The time until it is unloaded, if it has no further request; `None`: it stays.
-    pub(crate) expires_in: Option<Duration>,
 }
 
 /// Names of models in an error message.
@@ -180,7 +183,8 @@ impl Models {
     pub fn new(options: ModelsOptions) -> Models {
         let entries = options.models.iter().map(|spec| Arc::new(Entry::new(spec.clone()))).collect();
         let loading = tokio::sync::Mutex::new(());
-        Models { entries: RwLock::new(entries), variants: Variants::default(), options, loading }
+        let searched = tokio::sync::Mutex::new(Some(Instant::now()));
+        Models { entries: RwLock::new(entries), variants: Variants::default(), searched, options, loading }
     }
 
     fn entries(&self) -> Vec<Arc<Entry>> {
@@ -226,99 +230,9 @@ impl Models {
         })
     }
 
-    /// The variant of a name, unless that is a model's.
-    pub(crate) fn variant(&self, name: Option<&str>) -> Option<Arc<Variant>> {
-        let name = hub_name(name?);
-        self.variants.find(&name).filter(|_| !self.has(&name))
-    }
-
-    /// Whether there is a model of this name that no client has made.
-    fn has(&self, name: &str) -> bool {
-        self.entries().iter().any(|entry| entry.spec.is_called(name))
-    }
-
-    pub(crate) fn variants(&self) -> Vec<Arc<Variant>> {
-        self.variants.all()
-    }
-
-    /// Adds a model that has been downloaded, unless it is served already.
-    pub(crate) fn add(&self, name: &str, path: PathBuf) -> Result<(), Refusal> {
-        if self.has(name) {
-            return Ok(());
-        }
-        let spec = ModelSpec { name: name.into(), path: Some(path), aliases: Vec::new() };
-        if let Err(error) = spec.open(false) {
-            (self.options.log)(&format!("error: /api/pull of {name}: {error}"));
-            let message = format!("the model \"{name}\" was downloaded, and cannot be used by this server");
-            return Err(Refusal::invalid(message).param("model"));
-        }
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        let is_same = |entry: &&Arc<Entry>| entry.spec.path == spec.path || entry.spec.is_called(name);
-        let same = entries.iter().find(is_same);
-        match same.map(|entry| entry.spec.name.clone()) {
-            None => entries.push(Arc::new(Entry::new(spec))),
-            Some(of) if of == name => {}
-            // Another name of it, so that its weights are loaded once.
-            Some(of) => {
-                drop(entries);
-                let settings = Settings::default();
-                let (owner, created) = (None, std::time::SystemTime::now());
-                self.variants.put(Variant { name: name.into(), of, settings, owner, created })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A message for the operator.
-    pub(crate) fn tell(&self, message: &str) {
-        (self.options.log)(message);
-    }
-
-    /// Adds a variant, or replaces that of its name.
-    pub(crate) fn put_variant(&self, mut variant: Variant) -> Result<(), Refusal> {
-        variant.name = hub_name(&variant.name).into_owned();
-        if self.has(&variant.name) {
-            let message = format!("\"{}\" is a model of this server, and cannot be replaced", variant.name);
-            return Err(Refusal::new(Reason::Forbidden, message).param("model"));
-        }
-        self.variants.put(variant)
-    }
-
-    /// Removes a variant; false: there is none of this name.
-    pub(crate) fn remove_variant(&self, name: &str, owner: Option<u64>) -> Result<bool, Refusal> {
-        self.variants.remove(&hub_name(name), owner)
-    }
-
-    /// The models that are loaded.
-    pub(crate) fn in_memory(&self) -> Vec<InMemory> {
-        let of_entry = |entry: &Arc<Entry>| {
-            let guard = entry.loaded();
-            let loaded = guard.as_ref()?;
-            Some(InMemory {
-                spec: entry.spec.clone(),
-                bytes: loaded.bytes(),
-                device_bytes: loaded.device_bytes(),
-                context: loaded.context(),
-                expires_in: self.expires_in(loaded),
-            })
-        };
-        self.entries().iter().filter_map(of_entry).collect()
-    }
-
-    /// Sets how long a model that is loaded stays so without requests, if clients may.
-    pub(crate) fn keep(&self, name: &str, keep: Option<KeepAlive>) {
-        let (Some(keep), Ok(entry)) = (keep.filter(|_| self.options.keep_alive), self.entry(Some(name)))
-        else {
-            return;
-        };
-        if let Some(loaded) = entry.loaded().as_ref() {
-            loaded.set_keep_alive(keep);
-        }
-    }
-
     /// Finds a model without loading it.
-    pub fn spec(&self, name: Option<&str>) -> Result<Arc<ModelSpec>, Refusal> {
-        Ok(self.entry(name)?.spec.clone())
+    pub async fn spec(&self, name: Option<&str>) -> Result<Arc<ModelSpec>, Refusal> {
+        Ok(self.find(name).await?.spec.clone())
     }
 
     /// What is known of a model; `None`: its files cannot be read.
@@ -360,7 +274,7 @@ impl Models {
     /// Leases a model, and loads it if necessary.
     pub async fn get(&self, name: Option<&str>) -> Result<Lease, Refusal> {
         record::note(|record| record.model(name.unwrap_or_default()));
-        let entry = self.entry(name)?;
+        let entry = self.find(name).await?;
         if self.variant(name).is_none() {
             record::note(|record| record.model(&entry.spec.name));
         }
@@ -388,76 +302,6 @@ impl Models {
                 Err(error) => return Err(error.into()),
             }
         }
-    }
-
-    /// Memory of all loaded models.
-    fn used(&self) -> u64 {
-        self.entries().iter().filter_map(|entry| Some(entry.loaded().as_ref()?.bytes())).sum()
-    }
-
-    /// Unloads the model that has been idle for the longest time. False: none is idle.
-    async fn unload_oldest(&self) -> bool {
-        let idle = |entry: &Entry| entry.loaded().as_ref().and_then(|loaded| loaded.idle_since());
-        let entries = self.entries();
-        let oldest = entries.iter().filter_map(|entry| Some((idle(entry)?, entry)));
-        let Some((_, entry)) = oldest.min_by_key(|(since, _)| *since) else { return false };
-        // If a request has leased it in the meantime, the caller checks again.
-        if let Some(loaded) = entry.take_idle(|_| true) {
-            let _ = blocking(move || drop(loaded)).await;
-        }
-        true
-    }
-
-    /// Whether models are unloaded because of time: idle ones, or those whose clients ask for it.
-    pub fn has_timeouts(&self) -> bool {
-        self.options.idle_unload.is_some() || self.options.keep_alive
-    }
-
-    /// Whether clients may say how long a model stays loaded.
-    pub(crate) fn may_keep_alive(&self) -> bool {
-        self.options.keep_alive
-    }
-
-    /// How long a loaded model stays without requests; `None`: for ever.
-    fn limit(&self, loaded: &Loaded) -> Option<Duration> {
-        match loaded.keep_alive() {
-            None => self.options.idle_unload,
-            Some(KeepAlive::For(time)) => Some(time),
-            Some(KeepAlive::Forever) => None,
-        }
-    }
-
-    /// The time until a loaded model is unloaded, if it has no further request; `None`: it stays.
-    fn expires_in(&self, loaded: &Loaded) -> Option<Duration> {
-        let limit = self.limit(loaded)?;
-        Some(loaded.idle_since().map_or(limit, |since| limit.saturating_sub(since.elapsed())))
-    }
-
-    /// Unloads models that have been idle for their time.
-    pub async fn unload_idle(&self) {
-        let now = Instant::now();
-        for entry in self.entries() {
-            let is_old = |loaded: &Loaded| {
-                let limit = self.limit(loaded);
-                let passed = loaded.idle_since().map(|since| now.saturating_duration_since(since));
-                limit.zip(passed).is_some_and(|(limit, passed)| passed >= limit)
-            };
-            if let Some(loaded) = entry.take_idle(is_old) {
-                let _ = blocking(move || drop(loaded)).await;
-            }
-        }
-    }
-
-    /// Unloads a model, once it has no requests.
-    pub(crate) async fn unload(&self, name: &str) -> Result<(), Refusal> {
-        let entry = self.entry(Some(name))?;
-        if let Some(loaded) = entry.take_idle(|_| true) {
-            return blocking(move || drop(loaded)).await;
-        }
-        if let Some(loaded) = entry.loaded().as_ref() {
-            loaded.set_keep_alive(KeepAlive::UNLOAD);
-        }
-        Ok(())
     }
 
     /// Drops a model whose engine has failed. The next request loads it again.

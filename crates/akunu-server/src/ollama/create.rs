@@ -53,7 +53,7 @@ pub(super) async fn create(
     };
     let from = file.from.take().ok_or_else(missing)?;
     let from = from.trim_end_matches(":latest");
-    let (of, settings) = settings(&app, from, file)?;
+    let (of, settings) = settings(&app, from, file).await?;
     put(&app, caller, name, of, settings)?;
     Ok(status(fields.flag("stream")?.unwrap_or(true), &["reading model metadata", "writing manifest"]))
 }
@@ -69,8 +69,8 @@ fn status(is_streamed: bool, steps: &[&str]) -> Response {
 }
 
 /// The settings of a model that is made from another, and that whose weights they share.
-fn settings(app: &App, from: &str, file: Modelfile) -> Result<(String, Settings), Refusal> {
-    let of = app.models().spec(Some(from)).map_err(|refusal| refusal.param("from"))?.name.clone();
+async fn settings(app: &App, from: &str, file: Modelfile) -> Result<(String, Settings), Refusal> {
+    let of = app.models().spec(Some(from)).await.map_err(|refusal| refusal.param("from"))?.name.clone();
     let mut settings =
         app.models().variant(Some(from)).map(|variant| variant.settings.clone()).unwrap_or_default();
     let Modelfile { system, parameters, messages, license, .. } = file;
@@ -147,7 +147,7 @@ pub(super) async fn copy(
         Ok::<&str, Refusal>(name.ok_or_else(missing)?.trim_end_matches(":latest"))
     };
     let (source, name) = (read("source")?, new_name(read("destination")?, "destination")?);
-    let (of, settings) = settings(&app, source, Modelfile::default())?;
+    let (of, settings) = settings(&app, source, Modelfile::default()).await?;
     put(&app, caller, name, of, settings)?;
     Ok(StatusCode::OK.into_response())
 }
@@ -162,7 +162,7 @@ pub(super) async fn delete(
     if app.models().remove_variant(name, owner(&app, caller))? {
         return Ok(StatusCode::OK.into_response());
     }
-    app.models().spec(Some(name))?;
+    app.models().spec(Some(name)).await?;
     let message = format!(
         "\"{name}\" is a model of this server, whose files clients cannot delete: only what was made by '/api/create' and \
          '/api/copy' can be deleted"

@@ -21,7 +21,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<KeepAlive>, Refusal> {
 
 /// Unloads a model, if clients may.
 pub(super) async fn unload(app: &App, name: &str) -> Result<(), Refusal> {
-    app.models().spec(Some(name))?;
+    app.models().spec(Some(name)).await?;
     if !app.models().may_keep_alive() {
         let message = "this server keeps its models loaded: to let clients unload them, start it with --idle-unload or \
                        --models";

@@ -14,6 +14,7 @@ use crate::models::{Facts, ModelSpec, Variant, blocking};
 use crate::timestamp::timestamp;
 
 pub(super) async fn tags(State(app): State<App>) -> Response {
+    app.models().refresh().await;
     let mut list = Vec::new();
     for (spec, _) in app.models().list() {
         let described = listed(&app, &spec).await;

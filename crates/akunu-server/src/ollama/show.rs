@@ -19,7 +19,7 @@ use crate::timestamp::timestamp;
 pub(super) async fn show(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
     let name = super::model(&fields)?;
-    let spec = app.models().spec(Some(name))?;
+    let spec = app.models().spec(Some(name)).await?;
     let variant = app.models().variant(Some(name));
     let facts = app.models().facts(&spec).await;
     let shown = blocking(move || {

@@ -63,6 +63,8 @@ pub fn error(refusal: &Refusal) -> Json {
 }
 
 async fn models(State(app): State<App>) -> Response {
+    app.models().refresh().await;
+    let variants = app.models().variants();
     let mut list = Vec::new();
     for (spec, _) in app.models().list() {
         let described = describe(&app, &spec).await;
@@ -71,13 +73,15 @@ async fn models(State(app): State<App>) -> Response {
             model["id"] = name.as_str().into();
             model
         };
-        list.extend([&spec.name].into_iter().chain(&spec.aliases).map(named));
+        let of_clients =
+            variants.iter().filter(|variant| variant.of == spec.name).map(|variant| &variant.name);
+        list.extend([&spec.name].into_iter().chain(&spec.aliases).chain(of_clients).map(named));
     }
     json(&json!({ "object": "list", "data": list }))
 }
 
 async fn model(State(app): State<App>, Path(name): Path<String>) -> Result<Response, Refusal> {
-    let spec = app.models().spec(Some(&name))?;
+    let spec = app.models().spec(Some(&name)).await?;
     let mut model = describe(&app, &spec).await;
     model["id"] = name.into();
     Ok(json(&model))

@@ -164,6 +164,7 @@ fn a_created_model_has_its_settings_in_all_protocols() {
     let listed =
         tags["models"].as_array().unwrap().iter().find(|model| model["name"] == "mario:latest").unwrap();
     assert_ne!(listed["digest"], tags["models"][0]["digest"]);
+    assert!(server.get("/v1/models").text().contains("\"id\":\"mario\""));
     // Its weights are those of the other.
     assert_eq!(server.metric("akunu_model_loaded"), 1.0);
 }

@@ -56,7 +56,9 @@ fn a_model_is_downloaded_with_progress_and_served() {
     );
     server.ok("/api/pull", &json!({ "model": format!("{NAME}:Q8_0"), "stream": false }));
     server.ok("/api/generate", &json!({ "model": format!("{NAME}:Q8_0"), "prompt": "Once", "stream": false, "options": { "num_predict": 1 } }));
-    assert_eq!(server.get("/v1/models").json()["data"].as_array().unwrap().len(), 3);
+    // Its weights are loaded once.
+    assert_eq!(server.metric("akunu_model_loaded"), 1.0);
+    assert_eq!(server.get("/v1/models").json()["data"].as_array().unwrap().len(), 4);
 }
 
 #[test]

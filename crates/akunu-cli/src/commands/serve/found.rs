@@ -13,8 +13,21 @@ use crate::{hub, output};
 /// How deep folders are searched: `PUBLISHER/MODEL/FILE`, as other programs keep them.
 const DEPTH: usize = 3;
 
-/// The models below a folder: GGUF files, and folders with SafeTensors.
-pub(super) fn in_folder(folder: &Path) -> Result<Vec<ModelSpec>, Failure> {
+/// What may be a model below a folder, or in the cache of the hub.
+pub(super) fn find(folder: Option<&Path>) -> Result<Vec<ModelSpec>, Failure> {
+    match folder {
+        Some(folder) => in_folder(folder),
+        None => in_cache(),
+    }
+}
+
+/// The same while the server runs. A folder that cannot be read then has nothing new.
+pub(super) fn find_again(folder: Option<&Path>) -> Vec<ModelSpec> {
+    find(folder).unwrap_or_default()
+}
+
+/// GGUF files, and folders with SafeTensors.
+fn in_folder(folder: &Path) -> Result<Vec<ModelSpec>, Failure> {
     let mut paths = Vec::new();
     if let Err(error) = walk(folder, DEPTH, &mut paths) {
         return Err(
@@ -34,11 +47,11 @@ pub(super) fn in_folder(folder: &Path) -> Result<Vec<ModelSpec>, Failure> {
         let name = if counts.get(&own) == Some(&1) { own } else { long.unwrap_or(own) };
         ModelSpec { name, path: Some(path), aliases: Vec::new() }
     };
-    Ok(usable(paths.into_iter().map(spec)))
+    Ok(paths.into_iter().map(spec).collect())
 }
 
 /// The models in the hub's cache; those that have short names are called by them too.
-pub(super) fn in_cache() -> Result<Vec<ModelSpec>, Failure> {
+fn in_cache() -> Result<Vec<ModelSpec>, Failure> {
     let settings = hub::settings()?;
     let models = Cache::new(settings.cache.clone()).models()?;
     let spec = |model: akunu_hub::CachedModel| ModelSpec {
@@ -46,7 +59,7 @@ pub(super) fn in_cache() -> Result<Vec<ModelSpec>, Failure> {
         path: Some(model.path),
         aliases: Vec::new(),
     };
-    let mut specs = usable(models.into_iter().map(spec));
+    let mut specs: Vec<ModelSpec> = models.into_iter().map(spec).collect();
     let hub = Hub::new(settings);
     for known in KNOWN {
         let Some(pulled) = Reference::named(known.name).ok().and_then(|name| hub.cached(&name).ok()) else {
@@ -60,7 +73,7 @@ pub(super) fn in_cache() -> Result<Vec<ModelSpec>, Failure> {
 }
 
 /// Those that can be opened. The others are named, since their requests would fail.
-fn usable(specs: impl Iterator<Item = ModelSpec>) -> Vec<ModelSpec> {
+pub(super) fn usable(specs: Vec<ModelSpec>) -> Vec<ModelSpec> {
     let mut usable = Vec::new();
     for spec in specs {
         match spec.open(false) {

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use akunu::Pooling;
 use akunu_server::{
-    Cors, Keys, Limits, LogFormat, ModelSpec, ModelsOptions, Options, PARALLEL, RequestLog, Server, TlsFiles,
+    Cors, Finder, Keys, Limits, LogFormat, ModelSpec, ModelsOptions, Options, PARALLEL, RequestLog, Server,
+    TlsFiles,
 };
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -256,6 +257,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
     let count = specs.len();
     let models = ModelsOptions {
         models: specs,
+        finder: args.found.clone().map(|folder| Finder { find: found::find_again, folder }),
         engine: akunu::EngineOptions {
             kv_memory: args.kv_memory.map(|mib| (mib as u64) << 20),
             ..args.engine.options().batching(args.parallel)
@@ -341,10 +343,7 @@ fn specs(args: &ServeArgs) -> Result<Vec<ModelSpec>, Failure> {
         specs.push(ModelSpec { name, path: Some(path), aliases: Vec::new() });
     }
     if let Some(folder) = &args.found {
-        let found = match folder {
-            Some(folder) => found::in_folder(folder)?,
-            None => found::in_cache()?,
-        };
+        let found = found::usable(found::find(folder.as_deref())?);
         // A model may be named itself, too.
         let is_new = |spec: &ModelSpec| specs.iter().all(|known: &ModelSpec| known.path != spec.path);
         let found: Vec<ModelSpec> = found.into_iter().filter(is_new).collect();
