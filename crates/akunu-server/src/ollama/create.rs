@@ -37,7 +37,7 @@ pub(super) async fn create(
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
     let name = new_name(super::model(&fields)?, "model")?;
-    options::refuse_given(&fields, UNSUPPORTED)?;
+    refuse_unsupported(&fields)?;
     let mut file = match fields.text("modelfile")? {
         Some(text) => modelfile::parse(text)?,
         None => Modelfile::default(),
@@ -56,6 +56,18 @@ pub(super) async fn create(
     let (of, settings) = settings(&app, from, file).await?;
     put(&app, caller, name, of, settings)?;
     Ok(status(fields.flag("stream")?.unwrap_or(true), &["reading model metadata", "writing manifest"]))
+}
+
+fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), Refusal> {
+    let is_given = |value: &Json| match value {
+        Json::String(text) => !text.is_empty(),
+        Json::Object(object) => !object.is_empty(),
+        _ => true,
+    };
+    let given = UNSUPPORTED.iter().find(|(name, _)| fields.get(name).is_some_and(is_given));
+    given.map_or(Ok(()), |(name, advice)| {
+        Err(Refusal::invalid(format!("'{name}' is not supported; {advice}")).param(*name))
+    })
 }
 
 /// The lines of a request that has succeeded, or its last one.
