@@ -13,7 +13,7 @@ use libfuzzer_sys::fuzz_target;
 use serde_json::Value as Json;
 
 /// Selected by `a`, `b`, … .
-const PATHS: [&str; 19] = [
+const PATHS: [&str; 20] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",
@@ -33,6 +33,7 @@ const PATHS: [&str; 19] = [
     "/detokenize",
     "/apply-template",
     AUDIO,
+    "/api/create",
 ];
 
 /// Takes a form instead of JSON.

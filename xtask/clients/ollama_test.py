@@ -68,11 +68,24 @@ class OllamaClient(unittest.TestCase):
         self.assertEqual("".join(entry.token for entry in answer.logprobs), answer.message.content)
 
     def test_models(self):
-        self.assertIn(MODEL, [model.model for model in self.client.list().models])
+        self.assertIn(f"{MODEL}:latest", [model.model for model in self.client.list().models])
         shown = self.client.show(MODEL)
         self.assertEqual(shown.details.family, shown.modelinfo["general.architecture"])
         self.assertIn("completion", shown.capabilities)
         self.assertIn("messages", shown.template)
+
+    def test_a_model_of_its_own(self):
+        steps = self.client.create(model="short", from_=MODEL, parameters={"num_predict": 3}, stream=True)
+        self.assertEqual([step.status for step in steps][-1], "success")
+        self.client.copy("short", "shorter")
+        answer = self.client.chat("shorter", STORY, options={"temperature": 0}, keep_alive="5m")
+        self.assertEqual(answer.eval_count, 3)
+        self.assertIn("num_predict", self.client.show("short").parameters)
+        running = self.client.ps().models
+        self.assertEqual([model.model for model in running], [f"{MODEL}:latest"])
+        self.assertTrue(running[0].size > 0 and running[0].expires_at)
+        for name in ["short", "shorter"]:
+            self.assertEqual(self.client.delete(name).status, "success")
 
     def test_nothing_to_say_loads_the_model(self):
         answer = self.client.generate(f"{MODEL}:latest", "")
@@ -82,6 +95,9 @@ class OllamaClient(unittest.TestCase):
         for status, call in [
             (404, lambda: self.client.chat("none", STORY)),
             (404, lambda: self.client.show("none")),
+            (403, lambda: self.client.delete(MODEL)),
+            (403, lambda: self.client.pull("qwen3:0.6b")),
+            (400, lambda: self.client.push(MODEL)),
             (400, lambda: self.client.chat(MODEL, STORY, options={"temperature": -1})),
             (400, lambda: self.client.chat(MODEL, STORY, format={"not": {}})),
             (401, lambda: ollama.Client(host=LOCKED_URL).chat(MODEL, STORY)),

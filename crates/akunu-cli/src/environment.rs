@@ -27,6 +27,11 @@ pub fn api_key() -> Option<String> {
     env::var("AKUNU_API_KEY").ok()
 }
 
+/// `AKUNU_LOG`: the format of a server's request log.
+pub fn log() -> Option<String> {
+    variable("AKUNU_LOG")?.into_string().ok()
+}
+
 /// `COLUMNS`: the width of tables.
 pub fn columns() -> Option<usize> {
     env::var("COLUMNS").ok()?.parse().ok().filter(|&columns| columns > 0)

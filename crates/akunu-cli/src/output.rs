@@ -1,6 +1,6 @@
 //! All output to stdout and stderr.
 
-use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::failure::Failure;
 /// Stdout. Writes are buffered until [`Output::flush`]; if the reader has closed the pipe, the command ends silently.
 #[derive(Debug)]
 pub struct Output {
-    out: BufWriter<StdoutLock<'static>>,
+    out: BufWriter<io::Stdout>,
     is_terminal: bool,
     cleaner: Cleaner,
 }
@@ -17,7 +17,7 @@ pub struct Output {
 impl Output {
     pub fn new() -> Output {
         let is_terminal = io::stdout().is_terminal();
-        Output { out: BufWriter::new(io::stdout().lock()), is_terminal, cleaner: Cleaner::default() }
+        Output { out: BufWriter::new(io::stdout()), is_terminal, cleaner: Cleaner::default() }
     }
 
     /// Text as it is: what this program itself contains.

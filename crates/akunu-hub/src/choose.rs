@@ -100,6 +100,21 @@ pub(crate) fn choose(repo: &Repo, files: &[RepoFile], selector: Option<&str>) ->
     }
 }
 
+/// The complete models among files, each with its selector; none for the one that is chosen without.
+pub(crate) fn complete(repo: &Repo, files: &[RepoFile]) -> Vec<(Option<String>, Open)> {
+    let default = choose(repo, files, None).ok().map(|choice| choice.open);
+    let ggufs = ggufs(files);
+    let others = ggufs.iter().filter_map(|model| model.choice(repo).ok()).map(|choice| choice.open);
+    let others: Vec<Open> = others.filter(|open| Some(open) != default.as_ref()).collect();
+    let selector = |open: &Open| match open {
+        Open::File(file) => Some(file.clone()),
+        Open::Folder => None,
+    };
+    let mut models: Vec<(Option<String>, Open)> = default.into_iter().map(|open| (None, open)).collect();
+    models.extend(others.into_iter().map(|open| (selector(&open), open)));
+    models
+}
+
 /// A GGUF model: one file, or all parts of a split one.
 #[derive(Debug)]
 struct Gguf {

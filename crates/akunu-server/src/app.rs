@@ -19,6 +19,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value as Json;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 use crate::body::may_be_long;
 use crate::connections::client_of;
@@ -26,14 +27,20 @@ use crate::guard::{self, Cors};
 use crate::guesses::Guesses;
 use crate::keys::Keys;
 use crate::limits::{Limits, Rate};
+use crate::logged;
 use crate::memory::{Charge, RequestMemory};
 use crate::metrics::Metrics;
 use crate::models::{Attached, Models};
 use crate::openai::responses::store::ResponseStore;
 use crate::origin::Hosts;
 use crate::protocol;
+use crate::record::Record;
 use crate::refusal::{Reason, Refusal};
+use crate::request_log::RequestLog;
 use crate::server::Options;
+
+/// Downloads of models that run at once.
+const PULLS: usize = 2;
 
 /// Maximum bytes of an error message.
 const MAX_MESSAGE: usize = 4096;
@@ -55,6 +62,10 @@ pub struct Shared {
     share_cache: bool,
     stable_prompts: bool,
     slots: Option<PathBuf>,
+    log: Option<RequestLog>,
+    pull: Option<akunu_hub::Settings>,
+    /// Downloads that may run at once.
+    pulls: Arc<Semaphore>,
     responses: ResponseStore,
     /// Also held by the engines' threads. A separate `Arc`, because those must not keep `Shared` alive.
     metrics: Arc<Metrics>,
@@ -105,6 +116,18 @@ impl Shared {
     /// The folder for saved texts of slots.
     pub(crate) fn slots(&self) -> Option<&Path> {
         self.slots.as_deref()
+    }
+
+    pub(crate) fn log(&self) -> Option<&RequestLog> {
+        self.log.as_ref()
+    }
+
+    pub(crate) fn pull(&self) -> Option<&akunu_hub::Settings> {
+        self.pull.as_ref()
+    }
+
+    pub(crate) fn pulls(&self) -> &Arc<Semaphore> {
+        &self.pulls
     }
 
     pub(crate) fn responses(&self) -> &ResponseStore {
@@ -173,8 +196,19 @@ impl FromRequestParts<App> for Caller {
 impl App {
     /// `is_loopback`: the server listens on the loopback interface only.
     pub(crate) fn new(options: Options, is_loopback: bool, long_requests: Handle) -> App {
-        let Options { models, limits, keys, cors, allowed_hosts, share_cache, stable_prompts, slots, .. } =
-            options;
+        let Options {
+            models,
+            limits,
+            keys,
+            cors,
+            allowed_hosts,
+            share_cache,
+            stable_prompts,
+            slots,
+            log,
+            pull,
+            ..
+        } = options;
         App(Arc::new(Shared {
             models: Models::new(models),
             rate: limits.rate.map(Rate::new),
@@ -188,6 +222,9 @@ impl App {
             share_cache,
             stable_prompts,
             slots,
+            log,
+            pull,
+            pulls: Arc::new(Semaphore::new(PULLS)),
             metrics: Arc::default(),
             draining: AtomicBool::new(false),
             long_requests,
@@ -200,12 +237,14 @@ impl App {
             .fallback(unknown)
             .method_not_allowed_fallback(wrong_method)
             .layer(from_fn(guard_panics))
+            .layer(from_fn(logged::scope))
             .layer(from_fn_with_state(self.clone(), set_apart))
             .layer(from_fn_with_state(self.clone(), charge))
             .layer(from_fn_with_state(self.clone(), guard::admit))
             .layer(from_fn_with_state(self.clone(), write_refusals))
             .layer(from_fn_with_state(self.clone(), guard::apply_cors))
             .layer(from_fn_with_state(self.clone(), count))
+            .layer(from_fn_with_state(self.clone(), logged::log))
             .with_state(self.clone())
     }
 }
@@ -248,8 +287,12 @@ async fn charge(State(app): State<App>, mut request: Request, next: Next) -> Res
 
 /// Writes refusals in the error format of the path's protocol. Paths of models are kept out of the messages.
 async fn write_refusals(State(app): State<App>, uri: Uri, request: Request, next: Next) -> Response {
+    let record = request.extensions().get::<Arc<Record>>().cloned();
     let mut response = next.run(request).await;
     let Some(mut refusal) = response.extensions_mut().remove::<Refusal>() else { return response };
+    if let Some(record) = record {
+        record.refused(&refusal);
+    }
     // A message may quote a field of the request.
     refusal.message.truncate(refusal.message.floor_char_boundary(MAX_MESSAGE));
     if refusal.may_name_files {

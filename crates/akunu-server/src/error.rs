@@ -15,7 +15,9 @@ pub enum ServeError {
     File { path: String, error: io::Error },
     #[error("{path} has no API keys; write one per line")]
     NoKeys { path: String },
-    #[error("line {line} of {path} is not an API key; write KEY, or KEY PRIORITY with an integer")]
+    #[error(
+        "line {line} of {path} is not an API key; write KEY, KEY PRIORITY with an integer, or either with name=NAME"
+    )]
     Key { path: String, line: usize },
     #[error("{path} cannot be used for TLS: {reason}")]
     Tls { path: String, reason: String },

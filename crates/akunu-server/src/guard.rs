@@ -1,5 +1,6 @@
 //! Middleware before the handlers: API keys, rate limits, and CORS.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{Request, State};
@@ -14,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use crate::app::{App, Caller};
 use crate::connections::OnSpare;
 use crate::origin;
+use crate::record::Record;
 use crate::refusal::{Reason, Refusal};
 
 /// Paths whose GET needs no API key: health checks, and the chat page, which asks the user for a key.
@@ -47,7 +49,11 @@ fn admitted(app: &App, request: &mut Request) -> Result<(), Refusal> {
             Refusal::new(Reason::Unauthorized, "an API key is required: Authorization: Bearer KEY")
                 .code("invalid_api_key")
         };
-        request.extensions_mut().insert(caller.ok_or_else(missing)?);
+        let caller = caller.ok_or_else(missing)?;
+        if let Some(record) = request.extensions().get::<Arc<Record>>() {
+            record.key(app.keys().name(caller));
+        }
+        request.extensions_mut().insert(caller);
     }
     if app.is_draining() && is_work {
         return Err(Refusal::new(Reason::Unavailable, "the server is shutting down").retry_after(5));

@@ -208,6 +208,8 @@ pub struct Running {
     pub(crate) prompt_tokens: Vec<usize>,
     /// The prompts' first tokens.
     pub(crate) first_tokens: Vec<u32>,
+    /// There are tools, and the format of the model's calls is unknown.
+    pub(crate) tools_are_text: bool,
     /// Memory for log probabilities of prompts, until they are written.
     pub(crate) _held: Charge,
     pub(crate) lease: Lease,
@@ -248,6 +250,10 @@ impl Running {
     /// The model that answers.
     pub fn model(&self) -> &crate::models::Loaded {
         &self.lease
+    }
+
+    pub(crate) fn tools_are_text(&self) -> bool {
+        self.tools_are_text
     }
 
     /// The first token of each choice's prompt.

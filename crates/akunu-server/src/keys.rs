@@ -19,17 +19,23 @@ pub struct Keys(Vec<Key>);
 struct Key {
     digest: [u8; 32],
     priority: i32,
+    /// For the log.
+    name: Option<String>,
 }
+
+/// Maximum bytes of a key's name.
+const MAX_NAME: usize = 64;
 
 impl Keys {
     /// Keys that are separated by white space or commas.
     pub fn new(text: &str) -> Keys {
         let is_separator = |c: char| c.is_whitespace() || c == ',';
-        let key = |text| Key { digest: digest(text), priority: 0 };
+        let key = |text| Key { digest: digest(text), priority: 0, name: None };
         Keys(text.split(is_separator).filter(|key| !key.is_empty()).map(key).collect())
     }
 
-    /// Reads a file with one key per line, optionally followed by a priority. Lines that begin with `#` are comments.
+    /// Reads a file with one key per line, optionally followed by a priority and `name=NAME`. Lines that begin with `#`
+    /// are comments.
     pub fn from_file(path: &Path) -> Result<Keys, ServeError> {
         let shown = || path.display().to_string();
         let failed = |error| ServeError::File { path: shown(), error };
@@ -52,9 +58,20 @@ impl Keys {
         self.0.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// What identifies a caller's key in later processes, too.
     pub(crate) fn digest(&self, caller: Caller) -> Option<[u8; 32]> {
         self.0.get(usize::try_from(caller.owner).ok()?).map(|key| key.digest)
+    }
+
+    /// The name of a caller's key in the log. Keys without a name are numbered.
+    pub(crate) fn name(&self, caller: Caller) -> String {
+        let key = usize::try_from(caller.owner).ok().and_then(|index| self.0.get(index));
+        let name = key.and_then(|key| key.name.clone());
+        name.unwrap_or_else(|| format!("key-{}", caller.owner.saturating_add(1)))
     }
 
     /// The caller whose key a request has. Always compares all keys.
@@ -71,12 +88,22 @@ impl Keys {
     }
 }
 
-/// `KEY`, or `KEY PRIORITY`.
+/// `KEY [PRIORITY] [name=NAME]`
 fn key(line: &str) -> Option<Key> {
     let mut words = line.split_whitespace();
-    let digest = digest(words.next()?);
-    let priority = words.next().map_or(Ok(0), str::parse).ok()?;
-    words.next().is_none().then_some(Key { digest, priority })
+    let mut key = Key { digest: digest(words.next()?), priority: 0, name: None };
+    let mut words = words.peekable();
+    if let Some(priority) = words.next_if(|word| !word.starts_with("name=")) {
+        key.priority = priority.parse().ok()?;
+    }
+    if let Some(name) = words.next() {
+        let name = name.strip_prefix("name=")?;
+        let is_plain = |c: char| c.is_alphanumeric() || "-_.@+".contains(c);
+        let is_name = (1..=MAX_NAME).contains(&name.len()) && name.chars().all(is_plain);
+        key.name = Some(name.to_string()).filter(|_| is_name);
+        key.name.as_ref()?;
+    }
+    words.next().is_none().then_some(key)
 }
 
 /// `Authorization: Bearer KEY`, or `x-api-key: KEY`.
@@ -129,7 +156,24 @@ mod tests {
         let caller = |owner, priority| Some(Caller { owner, priority: Some(priority) });
         assert_eq!(keys.find(&headers("x-api-key", "one")), caller(0, 0));
         assert_eq!(keys.find(&headers("x-api-key", "two")), caller(1, -3));
-        for line in ["two three", "two 3 4", "two 1e9", "two 9999999999"] {
+        std::fs::write(&path, "one\ntwo -3 name=batch.jobs\nthree name=alice@home\n").unwrap();
+        let mut keys = Keys::new("zero");
+        keys.extend(Keys::from_file(&path).unwrap());
+        let found = |key| keys.find(&headers("x-api-key", key)).unwrap();
+        let names = ["zero", "one", "two", "three"].map(|key| keys.name(found(key)));
+        assert_eq!(names, ["key-1", "key-2", "batch.jobs", "alice@home"]);
+        assert_eq!((found("two").priority, found("three").priority), (Some(-3), Some(0)));
+        for line in [
+            "two three",
+            "two 3 4",
+            "two 1e9",
+            "two 9999999999",
+            "two name=",
+            "two name=a 3",
+            "two name=a name=b",
+            "two name=a/b",
+            "two 3 alice",
+        ] {
             std::fs::write(&path, format!("one\n{line}\n")).unwrap();
             assert!(Keys::from_file(&path).unwrap_err().to_string().starts_with("line 2 of"), "{line}");
         }

@@ -42,6 +42,8 @@ mod health;
 mod job;
 mod keys;
 mod limits;
+mod lm_studio;
+mod logged;
 mod memory;
 mod metrics;
 mod models;
@@ -51,8 +53,11 @@ mod openai;
 mod origin;
 mod page;
 mod prefill;
+mod props;
 mod protocol;
+mod record;
 mod refusal;
+mod request_log;
 mod rerank;
 mod response_format;
 mod samplers;
@@ -63,6 +68,7 @@ mod start;
 pub mod stream;
 mod tei;
 mod texts;
+mod timestamp;
 mod tls;
 mod tools;
 mod write_timeout;
@@ -80,11 +86,12 @@ pub use keys::Keys;
 pub use limits::{Limits, Rate};
 pub use metrics::Metrics;
 pub use models::{
-    EMBEDDED, Kind, Lease, Loaded, ModelSpec, Models, ModelsOptions, OpenDevice, PARALLEL, SpeechCounts,
-    SpeechQueue, TextCounts, TextQueue,
+    EMBEDDED, Finder, Kind, Lease, Loaded, ModelSpec, Models, ModelsOptions, OpenDevice, PARALLEL,
+    SpeechCounts, SpeechQueue, TextCounts, TextQueue,
 };
 pub use protocol::{PROTOCOLS, Protocol};
 pub use refusal::{Reason, Refusal};
+pub use request_log::{LogFormat, RequestLog};
 pub use response_format::RequestedFormat;
 pub use server::{Options, Server};
 pub use texts::{EmbedJob, Embedded, RankJob, Ranked, Score, TextInput};

@@ -74,16 +74,18 @@ impl Metrics {
         page.about("akunu_request_memory_limit_bytes", "gauge", "Its limit for all requests together.");
         page.line("akunu_request_memory_limit_bytes", &[], memory.limit());
         page.about("akunu_model_loaded", "gauge", "Whether a model is in memory.");
-        for (spec, lease) in models.list() {
+        let all = models.list();
+        for (spec, lease) in &all {
             page.line("akunu_model_loaded", &[("model", &spec.name)], u8::from(lease.is_some()));
         }
         page.about("akunu_model_bytes", "gauge", "Memory of a loaded model, including weights.");
-        for (spec, lease) in models.list() {
-            page.line("akunu_model_bytes", &[("model", &spec.name)], lease.map_or(0, |lease| lease.bytes()));
+        for (spec, lease) in &all {
+            let bytes = lease.as_ref().map_or(0, |lease| lease.bytes());
+            page.line("akunu_model_bytes", &[("model", &spec.name)], bytes);
         }
-        let loaded: Vec<(&str, Stats)> = models
-            .list()
-            .filter_map(|(spec, lease)| Some((spec.name.as_str(), lease?.handle()?.stats())))
+        let loaded: Vec<(&str, Stats)> = all
+            .iter()
+            .filter_map(|(spec, lease)| Some((spec.name.as_str(), lease.as_ref()?.handle()?.stats())))
             .collect();
         for (name, kind, help, value) in ENGINE_METRICS {
             page.about(name, kind, help);
@@ -91,9 +93,9 @@ impl Metrics {
                 page.line(name, &[("model", model)], value(stats));
             }
         }
-        let embedders: Vec<(&str, Lease)> = models
-            .list()
-            .filter_map(|(spec, lease)| Some((spec.name.as_str(), lease?)))
+        let embedders: Vec<(&str, &Lease)> = all
+            .iter()
+            .filter_map(|(spec, lease)| Some((spec.name.as_str(), lease.as_ref()?)))
             .filter(|(_, lease)| lease.texts().is_some())
             .collect();
         for (name, kind, help, value) in EMBEDDER_METRICS {
@@ -104,9 +106,9 @@ impl Metrics {
                 }
             }
         }
-        let transcribers: Vec<(&str, Lease)> = models
-            .list()
-            .filter_map(|(spec, lease)| Some((spec.name.as_str(), lease?)))
+        let transcribers: Vec<(&str, &Lease)> = all
+            .iter()
+            .filter_map(|(spec, lease)| Some((spec.name.as_str(), lease.as_ref()?)))
             .filter(|(_, lease)| lease.speech().is_some())
             .collect();
         for (name, kind, help, value) in TRANSCRIBER_METRICS {

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use crate::app::App;
 use crate::refusal::Refusal;
-use crate::{anthropic, health, ollama, openai, page, rerank, slots, tei, tools};
+use crate::{anthropic, health, lm_studio, ollama, openai, page, props, rerank, slots, tei, tools};
 
 /// A protocol: its paths, and the format of its errors.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,9 @@ pub struct Protocol {
 pub const PROTOCOLS: &[Protocol] = &[
     health::PROTOCOL,
     tools::PROTOCOL,
+    props::PROTOCOL,
     slots::PROTOCOL,
+    lm_studio::PROTOCOL,
     ollama::PROTOCOL,
     anthropic::PROTOCOL,
     rerank::PROTOCOL,

@@ -43,6 +43,26 @@ impl Reason {
     }
 }
 
+impl Reason {
+    /// The code of errors that have no code of their own, for the log.
+    pub(crate) fn code(self) -> &'static str {
+        match self {
+            Reason::Invalid => "invalid",
+            Reason::Unauthorized => "unauthorized",
+            Reason::Forbidden => "forbidden",
+            Reason::NotFound => "not_found",
+            Reason::Method => "method",
+            Reason::TooLarge => "too_large",
+            Reason::MediaType => "media_type",
+            Reason::TooSlow => "too_slow",
+            Reason::TooMany => "too_many",
+            Reason::Internal => "internal",
+            Reason::Unavailable => "unavailable",
+            Reason::Overdue => "overdue",
+        }
+    }
+}
+
 /// An error response. Handlers return it, and a middleware writes it in the error format of the path's protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {

@@ -59,6 +59,30 @@ impl Samplers {
         })
     }
 
+    /// Takes what is not set from others.
+    pub(crate) fn fill(&mut self, others: &Samplers) {
+        fn fill<T: Clone>(own: &mut Option<T>, other: &Option<T>) {
+            if own.is_none() {
+                own.clone_from(other);
+            }
+        }
+        fill(&mut self.top_n_sigma, &others.top_n_sigma);
+        fill(&mut self.typical_p, &others.typical_p);
+        fill(&mut self.xtc_probability, &others.xtc_probability);
+        fill(&mut self.xtc_threshold, &others.xtc_threshold);
+        fill(&mut self.dynatemp_range, &others.dynatemp_range);
+        fill(&mut self.dynatemp_exponent, &others.dynatemp_exponent);
+        fill(&mut self.dry_multiplier, &others.dry_multiplier);
+        fill(&mut self.dry_base, &others.dry_base);
+        fill(&mut self.dry_allowed_length, &others.dry_allowed_length);
+        fill(&mut self.dry_last_n, &others.dry_last_n);
+        fill(&mut self.dry_breakers, &others.dry_breakers);
+        fill(&mut self.mirostat_eta, &others.mirostat_eta);
+        if self.mirostat_tau == 0.0 {
+            self.mirostat_tau = others.mirostat_tau;
+        }
+    }
+
     /// The settings on top of others.
     pub(crate) fn over(&self, sampling: Sampling, model: &Model) -> Sampling {
         let breakers = self.dry_breakers.as_ref().filter(|_| self.dry_multiplier.is_some_and(|by| by > 0.0));

@@ -26,6 +26,8 @@ use crate::guard::Cors;
 use crate::keys::Keys;
 use crate::limits::Limits;
 use crate::models::ModelsOptions;
+use crate::record::Peer;
+use crate::request_log::RequestLog;
 use crate::tls::{self, TlsFiles};
 use crate::write_timeout::WriteTimeout;
 
@@ -48,8 +50,12 @@ pub struct Options {
     pub stable_prompts: bool,
     /// A folder in which clients may save the texts of slots.
     pub slots: Option<PathBuf>,
+    /// Clients may have models downloaded, with these settings of the hub.
+    pub pull: Option<akunu_hub::Settings>,
     /// `None`: plain HTTP.
     pub tls: Option<TlsFiles>,
+    /// `None`: requests are not logged.
+    pub log: Option<RequestLog>,
     /// How long running requests may take to finish at shutdown.
     pub drain: Duration,
 }
@@ -67,7 +73,9 @@ impl Default for Options {
             share_cache: false,
             stable_prompts: true,
             slots: None,
+            pull: None,
             tls: None,
+            log: None,
             drain: Duration::from_secs(30),
         }
     }
@@ -141,6 +149,7 @@ impl Server {
         self.runtime.shutdown_timeout(LAST_WAIT);
         let (sender, ended) = std::sync::mpsc::channel::<()>();
         let app = self.app;
+        let log = app.log().cloned();
         let engines = std::thread::Builder::new().name("akunu-shutdown".into());
         let waiting = engines.spawn(move || {
             drop(app);
@@ -148,6 +157,9 @@ impl Server {
         });
         if waiting.is_ok() {
             let _ = ended.recv_timeout(LAST_WAIT);
+        }
+        if let Some(log) = log {
+            log.flush(LAST_WAIT);
         }
     }
 
@@ -190,7 +202,7 @@ async fn serve(
                 let _ = stream.set_nodelay(true);
                 let stream = WriteTimeout::new(stream, app.limits().write);
                 let caller = Caller::of_address(peer.ip());
-                let mut router = router.clone().layer(Extension(caller));
+                let mut router = router.clone().layer(Extension(caller)).layer(Extension(Peer(peer.ip())));
                 let (tls, mut limits, stopped) = (tls.clone(), app.limits().clone(), stopped.clone());
                 let seat = open.seat(caller.owner, &limits);
                 let is_spare = seat.is_none();
@@ -226,7 +238,7 @@ async fn serve(
 }
 
 async fn unload_idle(app: App) {
-    if !app.models().has_idle_timeout() {
+    if !app.models().has_timeouts() {
         return;
     }
     let mut ticks = interval(Duration::from_secs(1));

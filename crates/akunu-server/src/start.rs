@@ -22,6 +22,7 @@ use crate::memory::{Charge, RequestMemory};
 use crate::metrics::Metrics;
 use crate::models::{Kind, Lease, Loaded, blocking};
 use crate::prefill;
+use crate::record::{self, Record};
 use crate::refusal::{Reason, Refusal};
 use crate::response_format::RequestedFormat;
 
@@ -30,7 +31,10 @@ pub const MAX_CHOICES: usize = 128;
 
 impl App {
     /// Starts a job.
-    pub async fn start(&self, job: Job, caller: Caller) -> Result<Running, Refusal> {
+    pub async fn start(&self, mut job: Job, caller: Caller) -> Result<Running, Refusal> {
+        if let Some(variant) = self.models().variant(job.model.as_deref()) {
+            variant.apply(&mut job);
+        }
         let priority = priority(&job, caller)?;
         self.check_lists(&job)?;
         let salt = self.salt(caller, job.cache_salt.as_deref());
@@ -58,7 +62,7 @@ impl App {
                 (request.owner, request.priority, request.salt) = (caller.owner, priority, salt);
             }
             let held = self.charge_scores(&job, &prepared)?;
-            match self.submit(prepared, lease.clone(), (deadline, held), cancel) {
+            match self.submit(prepared, &job, lease.clone(), (deadline, held), cancel) {
                 Err(Refused::Closed) => self.models().forget(&lease),
                 Err(Refused::TooMany { requests, limit }) => {
                     let message = format!(
@@ -75,7 +79,7 @@ impl App {
     }
 
     /// Checks the number of stop strings and biases, which cost time with each token.
-    fn check_lists(&self, job: &Job) -> Result<(), Refusal> {
+    pub(crate) fn check_lists(&self, job: &Job) -> Result<(), Refusal> {
         let limits = self.limits();
         let bytes = job.stop.iter().map(String::len).sum();
         for (param, what, count, limit, option) in [
@@ -107,6 +111,7 @@ impl App {
     fn submit(
         &self,
         prepared: Vec<Prepared>,
+        job: &Job,
         lease: Lease,
         (deadline, held): (Option<Instant>, Charge),
         cancel: Arc<AtomicBool>,
@@ -116,17 +121,39 @@ impl App {
         let prompt_tokens = prepared.iter().map(|prepared| prepared.request.prompt.len()).collect();
         let first = |prepared: &Prepared| prepared.request.prompt.first().copied().unwrap_or_default();
         let first_tokens = prepared.iter().map(first).collect();
+        record::note(|record| note(record, &prepared, job.choices));
         let (left, deadline) = (prepared.len(), deadline.map(|deadline| Box::pin(sleep_until(deadline))));
-        let running =
-            Running { outputs, left, cancel, prompt_tokens, first_tokens, _held: held, lease, deadline };
+        let has_tools =
+            job.prompts.iter().any(|prompt| matches!(prompt, Prompt::Chat(of) if of.tools.is_some()));
+        let tools_are_text = has_tools && lease.chat_format().is_ok_and(|format| !format.knows_calls());
+        let running = Running {
+            outputs,
+            left,
+            cancel,
+            prompt_tokens,
+            first_tokens,
+            tools_are_text,
+            _held: held,
+            lease,
+            deadline,
+        };
         let handle = running.lease.handle().ok_or(Refused::Closed)?;
         let requests = prepared.into_iter().enumerate().map(|(choice, Prepared { request, reader })| {
             let (metrics, priority) = (self.metrics().clone(), request.priority);
             let timer = TokenTimer { metrics, priority, started, last: None };
-            (request, event_handler(choice, reader, timer, sender.clone()))
+            let record = record::current().map(|record| (record, choice % job.choices == 0));
+            (request, event_handler(choice, reader, timer, record, sender.clone()))
         });
         handle.submit_all(requests.collect())?;
         Ok(running)
+    }
+}
+
+fn note(record: &Record, prepared: &[Prepared], choices: usize) {
+    let of_prompts = prepared.iter().step_by(choices.max(1));
+    record.prompt_tokens(of_prompts.map(|prepared| prepared.request.prompt.len()).sum());
+    if let Some(first) = prepared.first() {
+        record.generates(&first.request.options, prepared.len());
     }
 }
 
@@ -360,13 +387,16 @@ fn sampling(overrides: &SamplingOverrides, loaded: &Loaded) -> Sampling {
     overrides.samplers.over(sampling, loaded.model())
 }
 
-/// Handles the events of one choice on the engine's thread, and sends the outputs to the request's task.
+/// Handles the events of one choice on the engine's thread, and sends the outputs to the request's task. `record`: that of
+/// the request, and whether this is the first choice of its prompt.
 fn event_handler(
     choice: usize,
     mut reader: AnswerReader,
     mut timer: TokenTimer,
+    record: Option<(Arc<Record>, bool)>,
     sender: UnboundedSender<OutputResult>,
 ) -> OnEvent {
+    let mut has_calls = false;
     let send = move |event: Result<OutputEvent, Refusal>| match sender
         .send(event.map(|event| Output { choice, event }))
     {
@@ -377,9 +407,13 @@ fn event_handler(
         Event::Started { .. } => ControlFlow::Continue(()),
         Event::Piece { text, ids, logprobs } => {
             timer.tokens(ids.len());
+            if let Some((record, _)) = &record {
+                record.tokens(ids.len());
+            }
             let (delta, _) = reader.push(text, ids.len(), &mut |_| ControlFlow::Continue(()));
             let mut piece = AnswerPiece::from(delta);
             piece.tokens.extend_from_slice(logprobs);
+            has_calls |= !piece.calls.is_empty();
             if piece != AnswerPiece::default() {
                 send(Ok(OutputEvent::Piece(piece)))?;
             }
@@ -387,6 +421,11 @@ fn event_handler(
         }
         Event::Finished(finished) => {
             let piece = AnswerPiece::from(reader.finish(&mut |_| ControlFlow::Continue(())));
+            has_calls |= !piece.calls.is_empty();
+            if let Some((record, is_first)) = &record {
+                let cached = is_first.then_some(finished.timings.reused_tokens);
+                record.finished(&finished.finish, has_calls, cached);
+            }
             if piece != AnswerPiece::default() {
                 send(Ok(OutputEvent::Piece(piece)))?;
             }

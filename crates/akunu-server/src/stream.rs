@@ -10,6 +10,7 @@ use axum::response::Response;
 use http_body::Frame;
 
 use crate::job::{Output, Running};
+use crate::record;
 use crate::refusal::Refusal;
 
 /// The outputs of a running job. Dropping it cancels the job.
@@ -95,6 +96,7 @@ impl<R: Outputs, W: Writer<R::Output>> Streamed<R, W> {
                 Poll::Pending => return,
                 Poll::Ready(Some(Ok(output))) => self.writer.output(output, text),
                 Poll::Ready(Some(Err(refusal))) => {
+                    record::note(|record| record.refused(&refusal));
                     self.writer.failed(&refusal, text);
                     self.state = State::Done;
                 }

@@ -14,6 +14,7 @@ use crate::app::App;
 use crate::fields::Fields;
 use crate::memory::RequestMemory;
 use crate::models::{Kind, Lease, blocking};
+use crate::record;
 use crate::refusal::{Reason, Refusal};
 use crate::start::{charge_text, check_text, queue_full};
 
@@ -212,6 +213,7 @@ impl App {
         let (read_lease, memory) = (lease.clone(), self.memory().clone());
         let texts = blocking(move || read(&read_lease, &memory)).await??;
         let tokens = texts.iter().map(|text| text.ids.len()).sum();
+        record::note(|record| record.prompt_tokens(tokens));
         let failed = || Refusal::internal("the engine failed; it is restarted by the next request");
         // The second attempt is for a model whose embedder had failed.
         for _ in 0..2 {

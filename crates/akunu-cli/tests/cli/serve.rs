@@ -6,7 +6,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
+use akunu_hub_testing::FakeHub;
+
 use crate::common::{akunu, path, refuses};
+use crate::hub;
 
 /// Starts a server; also returns its address.
 pub fn serve(more: &[&str]) -> (Child, String) {
@@ -81,6 +84,84 @@ fn ctrl_c_twice_ends_at_once() {
     while TcpStream::connect(&address).is_ok() {}
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+/// The lines of a pipe that have a text, until there are `count`.
+fn lines_with(pipe: impl Read, text: &str, count: usize) -> Vec<String> {
+    BufReader::new(pipe).lines().map(Result::unwrap).filter(|line| line.contains(text)).take(count).collect()
+}
+
+#[test]
+fn the_log_is_on_stderr_or_as_json_on_stdout() {
+    let tell = |address: &str| {
+        let mut answer = String::new();
+        ask(address, 3).read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("data: [DONE]"), "{answer}");
+    };
+    for (args, variable) in [(&["--log", "json"][..], "off"), (&["-v"], "json")] {
+        let mut command = akunu(&[&ARGS[..], args].concat());
+        command.env("AKUNU_LOG", variable).stdout(Stdio::piped());
+        let (mut child, address) = started(command);
+        tell(&address);
+        let line = lines_with(child.stdout.take().unwrap(), "", 1).remove(0);
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&line["output_tokens"], &line["model"]), (&3.into(), &"akunu-tales".into()), "{line}");
+        // The pipe is closed, and the server goes on.
+        for _ in 0..3 {
+            tell(&address);
+        }
+        signal(&child, "TERM");
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+    for (args, variable, count) in
+        [(&[][..], "", 1), (&["--log", "off"], "", 0), (&["--log", "requests"], "off", 1)]
+    {
+        let mut command = akunu(&[&ARGS[..], args].concat());
+        command.env("AKUNU_LOG", variable).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut banner = String::new();
+        stderr.read_line(&mut banner).unwrap();
+        let (_, address) = banner.split_once(" at http://").unwrap();
+        tell(address.trim());
+        signal(&child, "TERM");
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        let lines =
+            lines_with(stderr, " 200 POST /v1/completions from=127.0.0.1 model=akunu-tales prompt=", 9);
+        assert_eq!(lines.len(), count, "{args:?}");
+        assert_eq!(lines_with(child.stdout.take().unwrap(), "", 1), [""; 0]);
+    }
+    let mut command = akunu(&ARGS);
+    command.env("AKUNU_LOG", "all");
+    let done = crate::common::finish(command);
+    assert_eq!(done.code, 2);
+    assert!(
+        done.stderr.contains("$AKUNU_LOG is \"all\": it must be requests, json or off"),
+        "{}",
+        done.stderr
+    );
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_nothing_up() {
+    let mut child = akunu(&ARGS).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = BufReader::with_capacity(1, child.stderr.take().unwrap());
+    let mut banner = String::new();
+    stderr.read_line(&mut banner).unwrap();
+    let (_, address) = banner.trim().split_once(" at http://").unwrap();
+    // More lines than a pipe holds.
+    let path = "x".repeat(180);
+    for _ in 0..1000 {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(&request(&format!("/{path}"), b"{}")).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    }
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let lines = stderr.lines().map(Result::unwrap).filter(|line| line.contains(" 404 POST /xxx")).count();
+    assert!((100..1000).contains(&lines), "{lines}");
 }
 
 #[test]
@@ -159,4 +240,70 @@ fn large_requests_fit_in_little_memory() {
     assert!(peak <= 2 * 256 + 64, "{peak} MiB");
     signal(&child, "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// The names in `/v1/models` of a server.
+fn served_names(command: Command) -> Vec<String> {
+    let (mut child, address) = started(command);
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.write_all(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let list: serde_json::Value = serde_json::from_str(body).unwrap();
+    let names =
+        list["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap().to_string());
+    let names = names.collect();
+    // A model is loaded by its first request.
+    ask(&address, 2).read_to_string(&mut String::new()).unwrap();
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    names
+}
+
+const MODEL: &[u8] = include_bytes!("../../../akunu/embedded/akunu-tales.gguf");
+
+#[test]
+fn the_models_of_a_folder_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    };
+    file("b.gguf", MODEL);
+    file("publisher/model/a.gguf", MODEL);
+    file("x/same.gguf", MODEL);
+    file("y/same.gguf", MODEL);
+    file("broken.gguf", b"GGUF and nothing else");
+    file("mmproj-b.gguf", MODEL);
+    file("readme.md", b"");
+    file(".hidden/c.gguf", MODEL);
+    let models = ["--models", path(folder.path())];
+    assert_eq!(served_names(akunu(&[&ARGS[..], &models].concat())), ["b", "a", "x/same", "y/same"]);
+    // What is named itself comes first.
+    let named = ["embedded", "--alias", "tales=a"];
+    let names = served_names(akunu(&[&ARGS[..], &models, &named].concat()));
+    assert_eq!(names, ["akunu-tales", "b", "a", "tales", "x/same", "y/same"]);
+    let empty = tempfile::tempdir().unwrap();
+    refuses(&["serve", "--models", path(empty.path())], 1, &["there are no models in", "hint"]);
+    refuses(&["serve", "--models", "/nowhere"], 1, &["cannot read /nowhere"]);
+}
+
+#[test]
+fn the_models_of_the_hubs_cache_are_served() {
+    let (cache, fake) =
+        (tempfile::tempdir().unwrap(), FakeHub::new(&[("a-Q8_0.gguf", MODEL), ("b-Q4_0.gguf", MODEL)]));
+    let pull = |name: &str| {
+        let done = crate::common::finish(hub::command(&fake, cache.path(), &["pull", name]));
+        assert_eq!(done.code, 0, "{}", done.stderr);
+    };
+    let serve = |args: &[&str]| hub::command(&fake, cache.path(), &[&ARGS[..], args].concat());
+    let done = crate::common::finish(hub::command(&fake, cache.path(), &["serve", "--models"]));
+    assert!(done.code == 1 && done.stderr.contains("there are no models in"), "{}", done.stderr);
+    pull(&format!("{}:Q8_0", hub::NAME));
+    assert_eq!(served_names(serve(&["--models"])), [hub::NAME]);
+    pull(&format!("{}:Q4_0", hub::NAME));
+    let other = format!("{}:a-Q8_0.gguf", hub::NAME);
+    assert_eq!(served_names(serve(&["--offline", "--models"])), [hub::NAME, other.as_str()]);
 }

@@ -288,3 +288,49 @@ fn an_unreachable_hub_falls_back_to_the_cache() {
     let error = away.pull(&reference("hf:tiny/other"), &mut Silent).unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }
+
+#[test]
+fn complete_models_of_the_cache_are_found_by_name() {
+    let cache = tempfile::tempdir().unwrap();
+    let names = || -> Vec<(String, PathBuf)> {
+        let models = Cache::new(cache.path()).models().unwrap();
+        models.into_iter().map(|model| (model.name, model.path)).collect()
+    };
+    assert_eq!(names(), []);
+    let part = |number: usize| format!("b-Q4_0-0000{number}-of-00002.gguf");
+    let (first, second) = (part(1), part(2));
+    let files: Vec<(&str, &[u8])> = vec![
+        ("a-Q8_0.gguf", b"a"),
+        (&first, b"1"),
+        (&second, b"2"),
+        ("mmproj-a.gguf", b"m"),
+        ("c-F16-00001-of-00002.gguf", b"c"),
+    ];
+    let fake = FakeHub::new(&files);
+    let pull = |selector: &str| {
+        let name = format!("hf:{REPO}:{selector}");
+        hub(&fake.url, cache.path()).pull(&reference(&name), &mut Silent).unwrap().path
+    };
+    let a = pull("a-Q8_0.gguf");
+    let plain = format!("hf:{REPO}");
+    assert_eq!(names(), [(plain.clone(), a.clone())]);
+    // Where there are several, the plain name is that of the preferred one, and parts are one model.
+    let b = pull(&first);
+    pull("mmproj-a.gguf");
+    assert_eq!(names(), [(plain.clone(), b.clone()), (format!("{plain}:a-Q8_0.gguf"), a)]);
+    let cached = hub(&fake.url, cache.path()).cached(&reference(&plain)).unwrap();
+    assert_eq!(cached.path, b);
+    // Without a part, the model is not complete.
+    fs::remove_file(b.with_file_name(second)).unwrap();
+    assert_eq!(names().len(), 1);
+}
+
+#[test]
+fn a_folder_with_weights_is_a_model_of_the_cache() {
+    let cache = tempfile::tempdir().unwrap();
+    let fake = FakeHub::new(&[("config.json", b"{}"), ("model.safetensors", b"w")]);
+    let pulled = hub(&fake.url, cache.path()).pull(&reference("hf:tiny/model-GGUF"), &mut Silent).unwrap();
+    let models = Cache::new(cache.path()).models().unwrap();
+    assert_eq!((models.len(), &models[0].name), (1, &format!("hf:{REPO}")));
+    assert_eq!(models[0].path, pulled.path);
+}

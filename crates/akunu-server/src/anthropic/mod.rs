@@ -52,6 +52,7 @@ async fn create(
     let warnings = field_table::MESSAGES.check(&fields)?;
     let job = job(&fields, app.stable_prompts())?;
     let running = app.start(job, caller).await?;
+    let warnings = warnings.of(&running);
     let model = model(&fields)?.to_string();
     let head = answer::Head { id: new_id("msg"), model };
     let input_tokens = running.prompt_tokens().iter().sum();

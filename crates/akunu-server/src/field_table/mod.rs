@@ -14,6 +14,7 @@ use axum::response::Response;
 use serde_json::Value as Json;
 
 use crate::fields::Fields;
+use crate::job::Running;
 use crate::refusal::Refusal;
 pub(crate) use anthropic::{COUNT_TOKENS, MESSAGES};
 pub(crate) use ollama::{
@@ -150,20 +151,32 @@ pub struct Route {
 /// of a transcript that were left out.
 pub const WARNINGS: &str = "x-akunu-warnings";
 
-/// Fields of a request that have no effect although its sender may expect one.
+/// What a request's sender may not expect.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Warnings(Vec<&'static str>);
+pub(crate) struct Warnings {
+    /// Fields without effect.
+    ignored: Vec<&'static str>,
+    /// Of what is done in another way.
+    note: Option<&'static str>,
+}
 
 impl Warnings {
     /// Adds the header to a response.
     pub(crate) fn on(&self, mut response: Response) -> Response {
-        if !self.0.is_empty() {
-            let text = format!("ignored: {}", self.0.join(", "));
-            if let Ok(value) = HeaderValue::from_str(&text) {
-                response.headers_mut().insert(WARNINGS, value);
-            }
+        let ignored = (!self.ignored.is_empty()).then(|| format!("ignored: {}", self.ignored.join(", ")));
+        let all: Vec<String> = ignored.into_iter().chain(self.note.map(String::from)).collect();
+        if let (false, Ok(value)) = (all.is_empty(), HeaderValue::from_str(&all.join("; "))) {
+            response.headers_mut().insert(WARNINGS, value);
         }
         response
+    }
+
+    /// Adds what the answer to a request does in another way.
+    pub(crate) fn of(mut self, running: &Running) -> Warnings {
+        self.note = running.tools_are_text().then_some(
+            "tools are described in the system message, because the model's template has no known format of calls",
+        );
+        self
     }
 }
 
@@ -179,7 +192,7 @@ impl Route {
             match field.status {
                 Status::Done | Status::Ignored => {}
                 Status::Warned if fields.at(field.name).is_some_and(|value| !field.is_off(value)) => {
-                    warnings.0.push(field.name);
+                    warnings.ignored.push(field.name);
                 }
                 Status::Refused if fields.at(field.name).is_some_and(|value| !field.is_off(value)) => {
                     return Err(field.refusal());
@@ -239,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_value_that_asks_for_nothing_is_accepted() {
-        let check = |body: Json| CHAT.check(&Fields::new(&body)?).map(|warnings| warnings.0);
+        let check = |body: Json| CHAT.check(&Fields::new(&body)?).map(|warnings| warnings.ignored);
         for body in [
             serde_json::json!({ "functions": [], "audio": null, "min_tokens": 0, "modalities": ["text"] }),
             serde_json::json!({ "length_penalty": 1.0, "skip_special_tokens": true, "unknown": 1 }),

@@ -14,7 +14,11 @@ pub(crate) const EMBEDDINGS: Route =
     Route { paths: &["/api/embeddings"], groups: &[&EMBEDDINGS_FIELDS], closed: &[] };
 
 const AT_START: &str = "set when the server starts";
-const KEEP_ALIVE: Field = ignored("keep_alive", r#""5m""#, "`--idle-unload` says when models are unloaded");
+const KEEP_ALIVE: Field = done(
+    "keep_alive",
+    r#""5m""#,
+    "how long the model stays loaded, with `--idle-unload` or `--models`; else it stays",
+);
 
 const GENERATE_FIELDS: Group = Group {
     title: "Ollama's generate",

@@ -11,13 +11,14 @@ use akunu::chat::{ChatError, ChatFormat, ChatTemplates};
 use akunu::embed::plan_texts;
 use akunu::schedule::{Handle, Scheduler};
 use akunu::{
-    Constraints, EmbedOptions, EmbedTask, Embedder, Engine, EngineOptions, Error, MemoryPlan, Model,
+    Constraints, Device, EmbedOptions, EmbedTask, Embedder, Engine, EngineOptions, Error, MemoryPlan, Model,
     Transcriber, TranscriberOptions, human,
 };
 
+use super::entry::longest_text;
 use super::speech::{SpeechQueue, SpeechWorker};
 use super::texts::{TextQueue, TextWorker};
-use super::{Kind, ModelSpec, ModelsOptions, longest_text};
+use super::{KeepAlive, Kind, ModelSpec, ModelsOptions};
 use crate::refusal::{Reason, Refusal};
 
 /// The memory limit for all models, and what the others use of it.
@@ -74,7 +75,10 @@ pub struct Loaded {
     context: usize,
     most_text_bytes: usize,
     bytes: u64,
+    device_bytes: u64,
     kind: Kind,
+    /// As the last request that said so wants it; `None`: the server's default.
+    keep_alive: Mutex<Option<KeepAlive>>,
     /// `None` only during drop.
     work: Option<RequestQueue>,
     thread: Option<JoinHandle<()>>,
@@ -100,7 +104,8 @@ impl Loaded {
             .spawn(move || run(on_thread, &options, kind, budget, &sender))
             .map_err(|error| LoadError::Thread(format!("cannot start a thread for the engine: {error}")))?;
         let failed = || LoadError::Thread("the engine failed while it was being loaded".into());
-        let Ready { work, context, bytes } = receiver.recv().map_err(|_| failed())??;
+        let Ready { work, context, memory: (bytes, device_bytes) } =
+            receiver.recv().map_err(|_| failed())??;
         let most_text_bytes = context.saturating_mul(longest_token(&model));
         Ok(Loaded {
             name: spec.name.clone(),
@@ -110,7 +115,9 @@ impl Loaded {
             context,
             most_text_bytes,
             bytes,
+            device_bytes,
             kind,
+            keep_alive: Mutex::new(None),
             work: Some(work),
             thread: Some(thread),
             users: AtomicUsize::new(0),
@@ -197,6 +204,20 @@ impl Loaded {
         self.bytes
     }
 
+    /// The part of [`Loaded::bytes`] that is memory of a GPU.
+    pub(crate) fn device_bytes(&self) -> u64 {
+        self.device_bytes
+    }
+
+    pub(super) fn keep_alive(&self) -> Option<KeepAlive> {
+        *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets how long the model stays loaded without requests.
+    pub(crate) fn set_keep_alive(&self, keep: KeepAlive) {
+        *self.keep_alive.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep);
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.users.load(Ordering::Acquire) == 0
     }
@@ -239,8 +260,11 @@ fn chat_format(spec: &ModelSpec, model: &Model) -> Result<ChatFormat, String> {
 struct Ready {
     work: RequestQueue,
     context: usize,
-    bytes: u64,
+    memory: Memory,
 }
+
+/// Bytes of memory, and the part that is a GPU's.
+type Memory = (u64, u64);
 
 /// The loop of an engine's thread.
 #[derive(Debug)]
@@ -281,11 +305,19 @@ fn run(
 }
 
 /// The memory that a model needs by its plan, if the budget allows it.
-fn bytes_of(model: &Model, memory: &MemoryPlan, budget: MemoryBudget) -> Result<u64, LoadError> {
+fn memory_of(
+    model: &Model,
+    memory: &MemoryPlan,
+    budget: MemoryBudget,
+    device: &dyn Device,
+) -> Result<Memory, LoadError> {
     // Weights in place are among what was read.
     let bytes = memory.allocated() + memory.host_cache + memory.weights_in_place.max(model.read_bytes());
     match budget.limit.filter(|limit| budget.used + bytes > *limit) {
-        None => Ok(bytes),
+        None => {
+            let is_host = matches!(device.capabilities().name, "cpu" | "reference");
+            Ok((bytes, if is_host { 0 } else { memory.allocated() }))
+        }
         Some(limit) => Err(LoadError::OutOfMemory(format!(
             "the model needs {}, and of the limit of {} for all models (--max-memory) {} are in use",
             human(bytes),
@@ -300,18 +332,25 @@ fn start(
     options: &ModelsOptions,
     budget: MemoryBudget,
 ) -> Result<(Worker, Ready), LoadError> {
-    let ModelsOptions { models, engine, device, scheduler, log, .. } = options;
+    let ModelsOptions { models, shares, engine, device, scheduler, log, .. } = options;
     let device = device(engine)?;
-    let engine = EngineOptions { memory: budget.limit, models: models.len(), ..engine.clone() };
+    let engine = EngineOptions {
+        memory: budget.limit,
+        models: shares.unwrap_or(models.len()).max(1),
+        ..engine.clone()
+    };
     let plan = akunu::plan(&model, device.capabilities(), &engine)?;
-    let bytes = bytes_of(&model, &plan.memory, budget)?;
+    let memory = memory_of(&model, &plan.memory, budget, &*device)?;
     // The memory that is free may change in between.
     let (context, kv_memory) = (Some(plan.options.context), Some(plan.memory.kv));
     let mut engine = Engine::on_device(model, device, &EngineOptions { context, kv_memory, ..engine })?;
     engine.set_log(*log);
     let context = engine.context();
     let (scheduler, handle) = Scheduler::new(engine, scheduler)?;
-    Ok((Worker::Scheduler(Box::new(scheduler)), Ready { work: RequestQueue::Engine(handle), context, bytes }))
+    Ok((
+        Worker::Scheduler(Box::new(scheduler)),
+        Ready { work: RequestQueue::Engine(handle), context, memory },
+    ))
 }
 
 fn start_texts(
@@ -332,11 +371,12 @@ fn start_texts(
         fuse: engine.fuse,
         ..EmbedOptions::default()
     };
-    let bytes = bytes_of(&model, &plan_texts(&model, device.capabilities(), &options)?.0.memory, budget)?;
+    let plan = plan_texts(&model, device.capabilities(), &options)?.0;
+    let memory = memory_of(&model, &plan.memory, budget, &*device)?;
     let embedder = Embedder::on_device(model, device, &options)?;
     let (queue, worker) = TextQueue::new(embedder, task, scheduler.queue);
     let context = queue.longest();
-    Ok((Worker::Texts(Box::new(worker)), Ready { work: RequestQueue::Texts(queue), context, bytes }))
+    Ok((Worker::Texts(Box::new(worker)), Ready { work: RequestQueue::Texts(queue), context, memory }))
 }
 
 fn start_speech(
@@ -349,11 +389,11 @@ fn start_speech(
     let (windows, beams) = (engine.slots, *beams);
     let options = TranscriberOptions { engine: engine.clone(), windows, beams, word_times: true };
     let plan = akunu::plan(&model, device.capabilities(), &options.engine())?;
-    let bytes = bytes_of(&model, &plan.memory, budget)?;
+    let memory = memory_of(&model, &plan.memory, budget, &*device)?;
     let transcriber = Transcriber::load(model, device, &options, &mut |_, _| ControlFlow::Continue(()))?;
     let context = transcriber.engine().context();
     let (queue, worker) = SpeechQueue::new(transcriber, (windows, beams), scheduler.queue);
-    Ok((Worker::Speech(Box::new(worker)), Ready { work: RequestQueue::Speech(queue), context, bytes }))
+    Ok((Worker::Speech(Box::new(worker)), Ready { work: RequestQueue::Speech(queue), context, memory }))
 }
 
 /// A use of a loaded model, which prevents it from being unloaded.

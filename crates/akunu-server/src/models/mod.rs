@@ -1,27 +1,40 @@
 //! The models of a server: loaded on their first request, and unloaded when idle or when memory is needed.
 
+mod changes;
+pub(crate) mod digest;
+mod entry;
+mod keep_alive;
 mod kind;
 mod loaded;
+mod residence;
 mod speech;
 mod texts;
+mod variants;
 
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use akunu::embed::default_longest;
 use akunu::schedule::SchedulerOptions;
 use akunu::{Device, EngineOptions, Error, Model, Pooling, open_device};
 
 use tokio::task::JoinHandle;
 
+use crate::record;
 use crate::refusal::{Reason, Refusal};
+use entry::Entry;
+pub use entry::Facts;
+pub(crate) use entry::template;
+pub(crate) use keep_alive::KeepAlive;
 pub use kind::Kind;
 pub use loaded::{Lease, Loaded};
 use loaded::{LoadError, MemoryBudget};
 pub use speech::{SpeechCounts, SpeechQueue};
 pub(crate) use speech::{SpeechEvent, SpeechResult};
 pub use texts::{TextCounts, TextQueue};
+use variants::Variants;
+pub(crate) use variants::{MAX_BYTES, Preset, Settings, Variant};
 
 /// A model that can be requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +51,8 @@ impl ModelSpec {
         ModelSpec { name: "akunu-tales".into(), ..ModelSpec::default() }
     }
 
-    pub(crate) fn open(&self, no_mmap: bool) -> Result<Model, Error> {
+    /// Opens its files, without reading weights unless `no_mmap`.
+    pub fn open(&self, no_mmap: bool) -> Result<Model, Error> {
         match &self.path {
             Some(path) if no_mmap => Model::read(path),
             Some(path) => Model::open(path),
@@ -56,25 +70,45 @@ impl ModelSpec {
     }
 }
 
+/// `hf:OWNER/NAME` for the names that Ollama has for models of the hub, `hf.co/OWNER/NAME`.
+pub(crate) fn hub_name(name: &str) -> Cow<'_, str> {
+    let of_hub = ["hf.co/", "huggingface.co/"].iter().find_map(|host| name.strip_prefix(host));
+    of_hub.map_or(name.into(), |rest| format!("{}{rest}", akunu_hub::PREFIX).into())
+}
+
 /// The name of the embedded model on the command line, and in requests besides its own.
 pub const EMBEDDED: &str = "embedded";
 
 /// Default number of concurrent requests of a model. Each has a slot with a whole context.
 pub const PARALLEL: usize = 4;
 
+/// Finds models besides those that are named, for a server that serves what is in a folder.
+#[derive(Clone, Debug)]
+pub struct Finder {
+    /// Opens no model, so that it is fast.
+    pub find: fn(Option<&Path>) -> Vec<ModelSpec>,
+    pub folder: Option<PathBuf>,
+}
+
 pub type OpenDevice = fn(&EngineOptions) -> Result<Box<dyn Device>, Error>;
 
 #[derive(Clone, Debug)]
 pub struct ModelsOptions {
     pub models: Vec<ModelSpec>,
+    /// Finds more of them while the server runs.
+    pub finder: Option<Finder>,
     pub engine: EngineOptions,
     /// Opens an engine's device, on the engine's thread.
     pub device: OpenDevice,
     pub scheduler: SchedulerOptions,
     /// Unload models that have had no request for this long; `None`: never.
     pub idle_unload: Option<Duration>,
+    /// Clients may say how long a model stays loaded without requests.
+    pub keep_alive: bool,
     /// Maximum memory of all loaded models, including weights; `None`: the memory of the machine.
     pub memory: Option<u64>,
+    /// Models that the memory for KV caches is divided between; `None`: all.
+    pub shares: Option<usize>,
     /// Use all models without a classifier for embeddings, with this pooling.
     pub pooling: Option<Pooling>,
     /// Use generative models as rerankers, by their probability of answering yes.
@@ -91,11 +125,14 @@ impl Default for ModelsOptions {
     fn default() -> ModelsOptions {
         ModelsOptions {
             models: vec![ModelSpec::embedded()],
+            finder: None,
             engine: EngineOptions::default().batching(PARALLEL),
             device: |engine| open_device(engine.device, engine.threads, &engine.backends),
             scheduler: SchedulerOptions::default(),
             idle_unload: None,
+            keep_alive: false,
             memory: None,
+            shares: None,
             pooling: None,
             rerank: false,
             beams: 1,
@@ -107,68 +144,24 @@ impl Default for ModelsOptions {
 
 #[derive(Debug)]
 pub struct Models {
-    entries: Vec<Entry>,
+    entries: RwLock<Vec<Arc<Entry>>>,
+    variants: Variants,
+    /// When models were searched for.
+    searched: tokio::sync::Mutex<Option<Instant>>,
     options: ModelsOptions,
     /// Held while a model is being loaded. Only one is at a time, so that the memory in use is known.
     loading: tokio::sync::Mutex<()>,
 }
 
-/// What is known of a model without loading it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
-    pub kind: Kind,
-    /// The most tokens of a prompt and its answer, or of a text, if memory suffices; `None`: it takes no texts.
-    pub context: Option<usize>,
-}
-
-#[derive(Debug)]
-struct Entry {
-    spec: ModelSpec,
-    /// Read from the model's files on first use.
-    facts: OnceLock<Facts>,
-    loaded: Mutex<Option<Arc<Loaded>>>,
-}
-
-impl Facts {
-    fn of(model: &Model, options: &ModelsOptions) -> Facts {
-        let kind = Kind::of(model, options);
-        let context = match kind {
-            Kind::Generates => Some(options.engine.context.unwrap_or(model.config().context_length)),
-            Kind::Embeds(_) | Kind::Scores => {
-                Some(longest_text(model, &options.engine).unwrap_or(default_longest(model.config())))
-            }
-            Kind::Transcribes => None,
-        };
-        Facts { kind, context }
-    }
-}
-
-/// The most tokens of a text of a model that makes vectors or scores, if the server's options limit it.
-fn longest_text(model: &Model, engine: &EngineOptions) -> Option<usize> {
-    engine.context.map(|context| context.min(model.config().context_length))
-}
-
-impl Entry {
-    fn loaded(&self) -> MutexGuard<'_, Option<Arc<Loaded>>> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lease(&self) -> Option<Lease> {
-        self.loaded().as_ref().map(Lease::new)
-    }
-
-    /// Takes the model if it is idle and `predicate` is true.
-    fn take_idle(&self, predicate: impl Fn(&Loaded) -> bool) -> Option<Arc<Loaded>> {
-        self.loaded().take_if(|loaded| loaded.is_idle() && predicate(loaded))
-    }
-}
+/// Names of models in an error message.
+const MAX_NAMES: usize = 20;
 
 impl Models {
     /// Replaces the paths of models in an error message by their names, and logs the original: clients must not learn
     /// about the server's file system.
     pub(crate) fn without_paths(&self, message: String) -> String {
         let mut clean = message.clone();
-        for spec in self.entries.iter().map(|entry| &entry.spec) {
+        for spec in self.entries().iter().map(|entry| &entry.spec) {
             let Some(path) = &spec.path else { continue };
             for path in [path.canonicalize().ok(), Some(path.clone())].into_iter().flatten() {
                 // A path without a separator says nothing about folders, and may be an ordinary word.
@@ -188,32 +181,49 @@ impl Models {
     }
 
     pub fn new(options: ModelsOptions) -> Models {
-        let entry =
-            |spec: &ModelSpec| Entry { spec: spec.clone(), facts: OnceLock::new(), loaded: Mutex::new(None) };
-        let entries = options.models.iter().map(entry).collect();
-        Models { entries, options, loading: tokio::sync::Mutex::new(()) }
+        let entries = options.models.iter().map(|spec| Arc::new(Entry::new(spec.clone()))).collect();
+        let loading = tokio::sync::Mutex::new(());
+        let searched = tokio::sync::Mutex::new(Some(Instant::now()));
+        Models { entries: RwLock::new(entries), variants: Variants::default(), searched, options, loading }
+    }
+
+    fn entries(&self) -> Vec<Arc<Entry>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// All models, with a lease of those that are loaded, which does not count as a use.
-    pub fn list(&self) -> impl Iterator<Item = (&ModelSpec, Option<Lease>)> {
-        self.entries.iter().map(|entry| (&entry.spec, entry.loaded().as_ref().map(Lease::to_look)))
+    pub fn list(&self) -> Vec<(Arc<ModelSpec>, Option<Lease>)> {
+        let looked_at = |entry: &Arc<Entry>| {
+            let lease = entry.loaded().as_ref().map(Lease::to_look);
+            (entry.spec.clone(), lease)
+        };
+        self.entries().iter().map(looked_at).collect()
     }
 
-    fn entry(&self, name: Option<&str>) -> Result<&Entry, Refusal> {
-        let found = match name {
+    fn entry(&self, name: Option<&str>) -> Result<Arc<Entry>, Refusal> {
+        let entries = self.entries();
+        let found = match name.map(hub_name).as_deref() {
             Some(name) => {
-                let mut entries = self.entries.iter();
-                let also = || self.entries.iter().find(|entry| entry.spec.is_also_called(name));
-                entries.find(|entry| entry.spec.is_called(name)).or_else(also)
+                let is_called = |name: &str| entries.iter().find(|entry| entry.spec.is_called(name));
+                let of_variant = || is_called(&self.variants.find(name)?.of);
+                let also = || entries.iter().find(|entry| entry.spec.is_also_called(name));
+                is_called(name).or_else(of_variant).or_else(also)
             }
-            None => self.entries.first(),
+            None => entries.first(),
         };
-        found.ok_or_else(|| {
-            let names: Vec<&str> = self.entries.iter().map(|entry| entry.spec.name.as_str()).collect();
+        found.cloned().ok_or_else(|| {
+            let mut names: Vec<&str> = entries.iter().map(|entry| entry.spec.name.as_str()).collect();
+            let more = names.len().saturating_sub(MAX_NAMES);
+            names.truncate(MAX_NAMES);
             let name = name.unwrap_or_default();
+            if names.is_empty() {
+                let message = "the server has no models yet: download one (/api/pull)";
+                return Refusal::new(Reason::NotFound, message).param("model").code("model_not_found");
+            }
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             Refusal::new(
                 Reason::NotFound,
-                format!("unknown model \"{name}\"; available: {}", names.join(", ")),
+                format!("unknown model \"{name}\"; available: {}{more}", names.join(", ")),
             )
             .param("model")
             .code("model_not_found")
@@ -221,24 +231,27 @@ impl Models {
     }
 
     /// Finds a model without loading it.
-    pub fn spec(&self, name: Option<&str>) -> Result<&ModelSpec, Refusal> {
-        Ok(&self.entry(name)?.spec)
-    }
-
-    /// The kind of a model; `None`: its files cannot be read.
-    pub async fn kind(&self, spec: &ModelSpec) -> Option<Kind> {
-        Some(self.facts(spec).await?.kind)
+    pub async fn spec(&self, name: Option<&str>) -> Result<Arc<ModelSpec>, Refusal> {
+        Ok(self.find(name).await?.spec.clone())
     }
 
     /// What is known of a model; `None`: its files cannot be read.
-    pub async fn facts(&self, spec: &ModelSpec) -> Option<Facts> {
+    pub async fn facts(&self, spec: &ModelSpec) -> Option<Arc<Facts>> {
         let entry = self.entry(Some(&spec.name)).ok()?;
         if let Some(facts) = entry.facts.get() {
-            return Some(*facts);
+            return Some(facts.clone());
         }
         let (spec, options) = (spec.clone(), self.options.clone());
-        let facts = blocking(move || Some(Facts::of(&spec.open(false).ok()?, &options))).await.ok()??;
-        Some(*entry.facts.get_or_init(|| facts))
+        let read = move || Some(Facts::of(&spec, &spec.open(false).ok()?, &options));
+        let facts = Arc::new(blocking(read).await.ok()??);
+        Some(entry.facts.get_or_init(|| facts).clone())
+    }
+
+    /// A digest of a model's files; zeros if they cannot be read.
+    pub(crate) async fn digest(&self, spec: &ModelSpec) -> String {
+        let Ok(entry) = self.entry(Some(&spec.name)) else { return digest::UNKNOWN.into() };
+        let read = blocking(move || entry.digest.get(&entry.spec).ok()).await;
+        read.ok().flatten().unwrap_or_else(|| digest::UNKNOWN.into())
     }
 
     /// Positions of the KV cache that all requests to a model share, if it is loaded and generates text.
@@ -253,14 +266,18 @@ impl Models {
         Some(self.entry(Some(&spec.name)).ok()?.loaded().as_ref()?.context())
     }
 
-    /// The kind of an open model.
-    pub(crate) fn kind_of(&self, model: &Model) -> Kind {
-        Kind::of(model, &self.options)
+    /// The most requests that a model answers at once.
+    pub(crate) fn slots(&self) -> usize {
+        self.options.engine.slots
     }
 
     /// Leases a model, and loads it if necessary.
     pub async fn get(&self, name: Option<&str>) -> Result<Lease, Refusal> {
-        let entry = self.entry(name)?;
+        record::note(|record| record.model(name.unwrap_or_default()));
+        let entry = self.find(name).await?;
+        if self.variant(name).is_none() {
+            record::note(|record| record.model(&entry.spec.name));
+        }
         if let Some(lease) = entry.lease() {
             return Ok(lease);
         }
@@ -287,45 +304,9 @@ impl Models {
         }
     }
 
-    /// Memory of all loaded models.
-    fn used(&self) -> u64 {
-        self.entries.iter().filter_map(|entry| Some(entry.loaded().as_ref()?.bytes())).sum()
-    }
-
-    /// Unloads the model that has been idle for the longest time. False: none is idle.
-    async fn unload_oldest(&self) -> bool {
-        let idle = |entry: &&Entry| entry.loaded().as_ref().and_then(|loaded| loaded.idle_since());
-        let oldest = self.entries.iter().filter_map(|entry| Some((idle(&entry)?, entry)));
-        let Some((_, entry)) = oldest.min_by_key(|(since, _)| *since) else { return false };
-        // If a request has leased it in the meantime, the caller checks again.
-        if let Some(loaded) = entry.take_idle(|_| true) {
-            let _ = blocking(move || drop(loaded)).await;
-        }
-        true
-    }
-
-    /// Whether idle models are unloaded.
-    pub fn has_idle_timeout(&self) -> bool {
-        self.options.idle_unload.is_some()
-    }
-
-    /// Unloads models that have been idle for the configured time.
-    pub async fn unload_idle(&self) {
-        let Some(limit) = self.options.idle_unload else { return };
-        let now = Instant::now();
-        for entry in &self.entries {
-            let is_old = |loaded: &Loaded| {
-                loaded.idle_since().is_some_and(|since| now.saturating_duration_since(since) >= limit)
-            };
-            if let Some(loaded) = entry.take_idle(is_old) {
-                let _ = blocking(move || drop(loaded)).await;
-            }
-        }
-    }
-
     /// Drops a model whose engine has failed. The next request loads it again.
     pub fn forget(&self, failed: &Lease) {
-        for entry in &self.entries {
+        for entry in self.entries() {
             entry.loaded().take_if(|loaded| failed.is_same_model(loaded));
         }
     }

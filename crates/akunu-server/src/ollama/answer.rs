@@ -7,12 +7,12 @@ use akunu_tokenizer::Tokenizer;
 use axum::response::Response;
 use serde_json::{Value as Json, json};
 
-use super::models::time;
 use crate::app::json;
 use crate::job::{AnswerPiece, Finished, Output, OutputEvent, Running, ToolCall};
 use crate::openai::{finish_reason, logprobs};
 use crate::refusal::Refusal;
 use crate::stream::Writer;
+use crate::timestamp::timestamp;
 
 /// The endpoint, which determines the field of the answer's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) struct Head {
 
 impl Head {
     fn object(&self, piece: &AnswerPiece) -> Json {
-        let mut object = json!({ "model": self.model, "created_at": time(SystemTime::now()) });
+        let mut object = json!({ "model": self.model, "created_at": timestamp(SystemTime::now()) });
         let thinking = Some(piece.reasoning.as_str()).filter(|text| !text.is_empty());
         let at = match self.endpoint {
             Endpoint::Chat => {
@@ -63,8 +63,17 @@ impl Head {
 
     /// The response to a request without a prompt.
     pub(super) fn loaded(&self) -> Json {
+        self.without_answer("load")
+    }
+
+    /// The response to a request that only unloads the model.
+    pub(super) fn unloaded(&self) -> Json {
+        self.without_answer("unload")
+    }
+
+    fn without_answer(&self, reason: &str) -> Json {
         let mut object = self.object(&AnswerPiece::default());
-        object["done_reason"] = "load".into();
+        object["done_reason"] = reason.into();
         object["done"] = true.into();
         object
     }

@@ -7,7 +7,7 @@ use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value as Json;
 
-use super::model;
+use super::{keep, model};
 use crate::app::App;
 use crate::body::JsonBody;
 use crate::field_table;
@@ -21,7 +21,9 @@ pub(super) async fn embed(State(app): State<App>, JsonBody(body): JsonBody) -> R
     let fields = Fields::new(&body)?;
     field_table::OLLAMA_EMBED.check(&fields)?;
     let name = model(&fields)?.to_string();
+    let keep = keep::read(&fields)?;
     let embedded = app.embed(job(&fields, &name, "input")?).await?;
+    app.models().keep(&name, keep);
     let write = move || {
         let Embedded { vectors, tokens, load, .. } = embedded;
         let (total, load) = (started.elapsed().as_nanos(), load.as_nanos());
@@ -42,11 +44,13 @@ pub(super) async fn embeddings(
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
     field_table::OLLAMA_EMBEDDINGS.check(&fields)?;
-    let job = job(&fields, model(&fields)?, "prompt")?;
+    let (name, keep) = (model(&fields)?, keep::read(&fields)?);
+    let job = job(&fields, name, "prompt")?;
     if job.inputs.len() != 1 {
         return Err(fields.refuse("prompt", "one string, or the token ids of one text"));
     }
     let embedded = app.embed(job).await?;
+    app.models().keep(name, keep);
     let mut text = String::from("{\"embedding\":");
     write_vector(embedded.vectors.first().map_or(&[][..], Vec::as_slice), &mut text);
     text.push('}');

@@ -1,24 +1,30 @@
-//! Ollama's API: `/api/chat`, `/api/generate`, `/api/embed`, `/api/embeddings`, `/api/tags`, `/api/show`,
-//! `/api/version`.
+//! Ollama's API: chats, texts and embeddings, and the models: which there are, which are loaded, and how long, and
+//! others made of them.
 
 mod answer;
+mod create;
 mod embed;
+mod keep;
+mod modelfile;
 mod models;
 mod options;
+mod pull;
+mod show;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::response::Response;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use serde_json::{Value as Json, json};
 
 use self::answer::{Endpoint, Head};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
-use crate::field_table;
+use crate::field_table::{self, Warnings};
 use crate::fields::Fields;
 use crate::job::{Conversation, Job, Prompt};
+use crate::models::KeepAlive;
 use crate::openai;
 use crate::prefill;
 use crate::protocol::Protocol;
@@ -35,7 +41,14 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/api/embed", post(embed::embed)),
         ("/api/embeddings", post(embed::embeddings)),
         ("/api/tags", get(models::tags)),
-        ("/api/show", post(models::show)),
+        ("/api/ps", get(models::ps)),
+        ("/api/show", post(show::show)),
+        ("/api/create", post(create::create)),
+        ("/api/copy", post(create::copy)),
+        ("/api/delete", delete(create::delete)),
+        ("/api/pull", post(pull::pull)),
+        ("/api/push", post(push)),
+        ("/api/blobs/{digest}", post(blobs)),
         ("/api/version", get(version)),
     ]
 }
@@ -45,8 +58,21 @@ fn error(refusal: &Refusal) -> Json {
     json!({ "error": refusal.message })
 }
 
+/// The version of Ollama whose API this is. Clients compare it with the first one that has what they need.
+const VERSION: &str = "0.13.0";
+
 async fn version() -> Response {
-    json(&json!({ "version": env!("CARGO_PKG_VERSION") }))
+    json(&json!({ "version": VERSION, "akunu": env!("CARGO_PKG_VERSION") }))
+}
+
+async fn blobs() -> Refusal {
+    Refusal::invalid(
+        "'/api/blobs' is not supported: make models from those of the server, by the name as 'from'",
+    )
+}
+
+async fn push() -> Refusal {
+    Refusal::invalid("'/api/push' is not supported: this server sends its models nowhere")
 }
 
 async fn chat(State(app): State<App>, caller: Caller, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
@@ -100,8 +126,15 @@ async fn answer(
 ) -> Result<Response, Refusal> {
     let started = Instant::now();
     let name = model(fields)?;
+    let keep = keep::read(fields)?;
     let job = prompt.map(|prompt| job(fields, name, prompt)).transpose()?;
+    if job.is_none() && keep == Some(KeepAlive::UNLOAD) {
+        keep::unload(app, name).await?;
+        let head = Head { endpoint, model: name.to_string(), started, load: Duration::ZERO, tokenizer: None };
+        return Ok(json(&head.unloaded()));
+    }
     let lease = app.models().get(Some(name)).await?;
+    app.models().keep(name, keep);
     let mut head =
         Head { endpoint, model: name.to_string(), started, load: started.elapsed(), tokenizer: None };
     let Some(job) = job else { return Ok(json(&head.loaded())) };
@@ -109,15 +142,19 @@ async fn answer(
         head.tokenizer = Some(lease.model().tokenizer()?.clone());
     }
     let running = app.start(job, caller).await?;
-    match fields.flag("stream")?.unwrap_or(true) {
-        true => Ok(stream::respond(running, answer::Lines { head })),
-        false => answer::collect(running, head).await,
-    }
+    let warnings = Warnings::default().of(&running);
+    let response = match fields.flag("stream")?.unwrap_or(true) {
+        true => stream::respond(running, answer::Lines { head }),
+        false => answer::collect(running, head).await?,
+    };
+    Ok(warnings.on(response))
 }
 
 /// The model's name, without the tag that Ollama's clients add.
 fn model<'a>(fields: &Fields<'a>) -> Result<&'a str, Refusal> {
-    let name = fields.text("model")?.filter(|name| !name.is_empty());
+    let given = |field| Ok::<_, Refusal>(fields.text(field)?.filter(|name| !name.is_empty()));
+    // The older name of the field.
+    let name = given("model")?.or(given("name")?);
     let name = name.ok_or_else(|| Refusal::invalid("'model' is missing: name a model").param("model"))?;
     Ok(name.strip_suffix(":latest").unwrap_or(name))
 }

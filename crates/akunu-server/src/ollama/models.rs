@@ -1,52 +1,122 @@
-//! Lists and describes models.
+//! Lists models: all, and those in memory.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use akunu::Model;
-use akunu::chat::{CallMarks, ChatTemplates, Tags};
-use akunu_arch::Source;
-use akunu_format::{TensorInfo, Value};
 use axum::extract::State;
 use axum::response::Response;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
+use sha2::{Digest, Sha256};
 
 use crate::app::{App, json};
-use crate::body::JsonBody;
-use crate::fields::Fields;
-use crate::models::{Kind, ModelSpec, blocking};
-use crate::refusal::Refusal;
+use crate::models::digest::hex;
+use crate::models::{Facts, ModelSpec, Variant, blocking};
+use crate::timestamp::timestamp;
 
 pub(super) async fn tags(State(app): State<App>) -> Response {
+    app.models().refresh().await;
     let mut list = Vec::new();
     for (spec, _) in app.models().list() {
-        let kind = app.models().kind(spec).await;
-        for name in std::iter::once(&spec.name).chain(&spec.aliases) {
-            let mut model = json!({ "name": name, "model": name, "details": { "format": format(spec) } });
-            if let Some((bytes, changed)) = spec.path.as_deref().and_then(size_and_time) {
-                model["size"] = bytes.into();
-                model["modified_at"] = time(changed).into();
-            }
-            if let Some(kind) = kind {
-                model["capabilities"] = json!([kind.capability()]);
-            }
+        let described = listed(&app, &spec).await;
+        let names = std::iter::once(&spec.name).chain(&spec.aliases);
+        list.extend(names.map(|name| named(&described, name)));
+        for variant in app.models().variants().iter().filter(|variant| spec.name == variant.of) {
+            let mut model = named(&described, &variant.name);
+            model["digest"] = digest(model["digest"].as_str().unwrap_or_default(), variant).into();
+            model["modified_at"] = timestamp(variant.created).into();
+            model["details"]["parent_model"] = tagged(&variant.of).into();
             list.push(model);
         }
     }
     json(&json!({ "models": list }))
 }
 
-fn format(spec: &ModelSpec) -> &'static str {
-    match spec.path.as_deref() {
-        Some(path) if path.is_dir() || path.extension().is_some_and(|end| end == "safetensors") => {
-            "safetensors"
+/// Years from now, by which clients are told that a model stays.
+const FAR: Duration = Duration::from_secs(10_413_792_000);
+
+pub(super) async fn ps(State(app): State<App>) -> Response {
+    let mut list = Vec::new();
+    for loaded in app.models().in_memory() {
+        let mut model = named(&listed(&app, &loaded.spec).await, &loaded.spec.name);
+        let expires_at = match loaded.expires_in {
+            Some(time) => SystemTime::now() + time,
+            None => UNIX_EPOCH + FAR,
+        };
+        for (name, value) in [
+            ("size", Json::from(loaded.bytes)),
+            ("size_vram", loaded.device_bytes.into()),
+            ("context_length", loaded.context.into()),
+            ("expires_at", timestamp(expires_at).into()),
+        ] {
+            model[name] = value;
         }
-        _ => "gguf",
+        if let Some(fields) = model.as_object_mut() {
+            fields.shift_remove("modified_at");
+        }
+        list.push(model);
     }
+    json(&json!({ "models": list }))
+}
+
+/// A model without its name. Clients rely on all fields, also where the files cannot be read.
+async fn listed(app: &App, spec: &ModelSpec) -> Json {
+    let facts = app.models().facts(spec).await;
+    let path = spec.path.clone();
+    let about = blocking(move || path.as_deref().and_then(size_and_time)).await.ok().flatten();
+    let bytes = || facts.as_ref().map_or(0, |facts| facts.bytes);
+    let (size, changed) = about.unwrap_or_else(|| (bytes(), UNIX_EPOCH));
+    let mut model = json!({
+        "name": "", "model": "", "modified_at": timestamp(changed), "size": size,
+        "digest": app.models().digest(spec).await,
+        "details": facts.as_ref().map_or_else(|| unknown_details(spec), |facts| details(facts)),
+    });
+    if let Some(facts) = facts {
+        model["capabilities"] = facts.capabilities().into();
+    }
+    model
+}
+
+fn named(model: &Json, name: &str) -> Json {
+    let mut model = model.clone();
+    model["name"] = tagged(name).into();
+    model["model"] = model["name"].clone();
+    model
+}
+
+/// A name with a tag. Clients add `:latest` to names without one, and look for the result in the list.
+pub(super) fn tagged(name: &str) -> String {
+    if name.contains(':') { name.to_string() } else { format!("{name}:latest") }
+}
+
+pub(super) fn details(facts: &Facts) -> Json {
+    json!({
+        "parent_model": "",
+        "format": facts.format,
+        "family": facts.family,
+        "families": [facts.family],
+        "parameter_size": short(facts.parameters),
+        "quantization_level": facts.quantisation,
+    })
+}
+
+fn unknown_details(spec: &ModelSpec) -> Json {
+    let is_folder = spec.path.as_deref().is_some_and(Path::is_dir);
+    let format = if is_folder { "safetensors" } else { "gguf" };
+    json!({
+        "parent_model": "", "format": format, "family": "", "families": [], "parameter_size": "",
+        "quantization_level": "",
+    })
+}
+
+/// That of a variant, which changes with its settings.
+fn digest(of_model: &str, variant: &Variant) -> String {
+    let settings = &variant.settings;
+    let own = json!([of_model, settings.system, settings.messages, settings.parameters, settings.license]);
+    hex(Sha256::digest(own.to_string()))
 }
 
 /// The size and modification time of a file, or of the weights in a folder.
-fn size_and_time(path: &Path) -> Option<(u64, SystemTime)> {
+pub(super) fn size_and_time(path: &Path) -> Option<(u64, SystemTime)> {
     let about = path.metadata().ok()?;
     let bytes = match about.is_dir() {
         false => about.len(),
@@ -59,60 +129,6 @@ fn size_and_time(path: &Path) -> Option<(u64, SystemTime)> {
     Some((bytes, about.modified().ok()?))
 }
 
-/// Describes a model from its files, without loading weights.
-pub(super) async fn show(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
-    let fields = Fields::new(&body)?;
-    let spec = app.models().spec(Some(super::model(&fields)?))?.clone();
-    let shown = blocking(move || {
-        let model = spec.open(false)?;
-        Ok::<Json, Refusal>(describe(&spec, &model, app.models().kind_of(&model)))
-    });
-    Ok(json(&shown.await??))
-}
-
-fn describe(spec: &ModelSpec, model: &Model, kind: Kind) -> Json {
-    let (config, tensors) = (model.config(), model.weights().tensors());
-    let elements = |tensor: &TensorInfo| tensor.shape.iter().map(|&n| n as u64).product::<u64>();
-    let largest = tensors.iter().max_by_key(|tensor| elements(tensor));
-    let template = template(spec, model).unwrap_or_default();
-    let has_reasoning = template.contains(Tags::of_template(&template).close);
-    let generates = kind == Kind::Generates;
-    let capabilities = [
-        (kind.capability(), true),
-        ("tools", generates && CallMarks::of_template(&template).is_some()),
-        ("thinking", generates && has_reasoning),
-    ];
-    let mut shown = json!({
-        "modelfile": format!("FROM {}\n", spec.name),
-        "parameters": "",
-        "template": template,
-        "details": {
-            "parent_model": "",
-            "format": match config.source {
-                Source::Gguf => "gguf",
-                Source::Ggml => "ggml",
-                Source::HuggingFace => "safetensors",
-            },
-            "family": config.architecture,
-            "families": [config.architecture],
-            "parameter_size": short(tensors.iter().map(elements).sum()),
-            "quantization_level": largest.map_or("", |tensor| tensor.dtype.name()),
-        },
-        "model_info": info(model),
-        "capabilities": capabilities.iter().filter(|(_, has)| *has).map(|(name, _)| name).collect::<Vec<_>>(),
-    });
-    if let Some((_, changed)) = spec.path.as_deref().and_then(size_and_time) {
-        shown["modified_at"] = time(changed).into();
-    }
-    shown
-}
-
-fn template(spec: &ModelSpec, model: &Model) -> Option<String> {
-    let templates = ChatTemplates::find(model.metadata(), spec.path.as_deref()).ok()?;
-    let template = templates.template(None, &**model.tokenizer().ok()?).ok()?;
-    Some(template.source().to_string())
-}
-
 /// `1.2B`
 fn short(parameters: u64) -> String {
     let (size, unit) = match parameters {
@@ -123,79 +139,17 @@ fn short(parameters: u64) -> String {
     format!("{:.1}{unit}", parameters as f64 / size)
 }
 
-/// The metadata of the file; arrays are null, as in Ollama.
-fn info(model: &Model) -> Json {
-    let value = |value: &Value| match value {
-        Value::F32(v) => json!(v),
-        Value::F64(v) => json!(v),
-        Value::Bool(v) => json!(v),
-        Value::String(v) => json!(v),
-        Value::Array(_) => Json::Null,
-        integer => integer.to_i128().and_then(|v| i64::try_from(v).ok()).map_or(Json::Null, Json::from),
-    };
-    let config = model.config();
-    let mut info: Map<String, Json> = match model.metadata() {
-        Some(metadata) => metadata.iter().map(|(key, v)| (key.to_string(), value(v))).collect(),
-        None => Map::new(),
-    };
-    // Files other than GGUF lack these keys, which clients rely on.
-    let key = |name: &str| format!("{}.{name}", config.architecture);
-    info.entry("general.architecture").or_insert_with(|| config.architecture.as_str().into());
-    for (name, number) in [
-        ("context_length", config.context_length),
-        ("embedding_length", config.hidden_size),
-        ("block_count", config.layer_count),
-    ] {
-        info.entry(key(name)).or_insert_with(|| number.into());
-    }
-    Json::Object(info)
-}
-
-/// `2026-11-22T02:40:04.123456Z`
-pub(super) fn time(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (days, second) = ((since.as_secs() / 86_400) as i64, since.as_secs() % 86_400);
-    // Years are counted from March, so that a leap day is the last day of its year. An era has 400 years.
-    let day = days + 719_468;
-    let (era, day) = (day.div_euclid(146_097), day.rem_euclid(146_097));
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let of_month = of_year - (153 * month + 2) / 5 + 1;
-    let (month, year) = if month < 10 { (month + 3, year) } else { (month - 9, year + 1) };
-    format!(
-        "{:04}-{month:02}-{of_month:02}T{:02}:{:02}:{:02}.{:06}Z",
-        era * 400 + year,
-        second / 3600,
-        second / 60 % 60,
-        second % 60,
-        since.subsec_micros()
-    )
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-
-    /// Against `date -u -d @SECONDS`.
-    #[test]
-    fn times_are_formatted_as_iso_8601() {
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00.000000Z"),
-            (951_782_399, "2000-02-28T23:59:59.000000Z"),
-            (951_782_400, "2000-02-29T00:00:00.000000Z"),
-            (1_709_251_200, "2024-03-01T00:00:00.000000Z"),
-            (1_798_761_599, "2026-12-31T23:59:59.000000Z"),
-            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
-        ] {
-            assert_eq!(time(UNIX_EPOCH + Duration::from_secs(seconds)), text);
-        }
-    }
 
     #[test]
     fn parameter_counts_are_abbreviated() {
         assert_eq!([999, 1_240_000, 70_553_000_000].map(short), ["1.0K", "1.2M", "70.6B"]);
+    }
+
+    #[test]
+    fn a_model_that_stays_expires_in_the_year_2300() {
+        assert_eq!(timestamp(UNIX_EPOCH + FAR), "2300-01-01T00:00:00.000000Z");
     }
 }

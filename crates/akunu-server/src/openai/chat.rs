@@ -30,6 +30,7 @@ pub(super) async fn completions(
     let has_logprobs = job.logprobs.is_some();
     let choices = job.choices;
     let running = app.start(job, caller).await?;
+    let warnings = warnings.of(&running);
     let head = Head::new("chatcmpl", &fields, &running, has_logprobs)?;
     let response = match streaming.stream {
         true => {

@@ -23,7 +23,7 @@ use serde_json::{Value as Json, json};
 use crate::app::{App, json};
 use crate::fields::Fields;
 use crate::job::{Finished, Running};
-use crate::models::{Facts, ModelSpec};
+use crate::models::ModelSpec;
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
 use crate::stream;
@@ -63,21 +63,26 @@ pub fn error(refusal: &Refusal) -> Json {
 }
 
 async fn models(State(app): State<App>) -> Response {
+    app.models().refresh().await;
+    let variants = app.models().variants();
     let mut list = Vec::new();
     for (spec, _) in app.models().list() {
-        let described = describe(&app, spec).await;
+        let described = describe(&app, &spec).await;
         let named = |name: &String| {
             let mut model = described.clone();
             model["id"] = name.as_str().into();
             model
         };
-        list.extend([&spec.name].into_iter().chain(&spec.aliases).map(named));
+        let of_clients =
+            variants.iter().filter(|variant| variant.of == spec.name).map(|variant| &variant.name);
+        list.extend([&spec.name].into_iter().chain(&spec.aliases).chain(of_clients).map(named));
     }
     json(&json!({ "object": "list", "data": list }))
 }
 
 async fn model(State(app): State<App>, Path(name): Path<String>) -> Result<Response, Refusal> {
-    let mut model = describe(&app, app.models().spec(Some(&name))?).await;
+    let spec = app.models().spec(Some(&name)).await?;
+    let mut model = describe(&app, &spec).await;
     model["id"] = name.into();
     Ok(json(&model))
 }
@@ -88,9 +93,9 @@ async fn describe(app: &App, spec: &ModelSpec) -> Json {
     let changed = spec.path.as_ref().and_then(|path| path.metadata().ok()?.modified().ok());
     let created = changed.map_or(0, seconds);
     let mut model = json!({ "id": "", "object": "model", "created": created, "owned_by": "akunu" });
-    if let Some(Facts { kind, context }) = app.models().facts(spec).await {
-        model["capabilities"] = json!([kind.capability()]);
-        if let Some(context) = context {
+    if let Some(facts) = app.models().facts(spec).await {
+        model["capabilities"] = json!([facts.kind.capability()]);
+        if let Some(context) = facts.context {
             model["context_length"] = app.models().loaded_context(spec).unwrap_or(context).into();
         }
     }

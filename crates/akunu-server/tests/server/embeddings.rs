@@ -271,7 +271,7 @@ fn lists_have_the_capabilities_of_models() {
     let server = serve();
     let capabilities = |list: &Json, name: &str| {
         let list = list.as_array().unwrap();
-        let is_it = |model: &&Json| model["id"] == *name || model["name"] == *name;
+        let is_it = |model: &&Json| model["id"] == *name || model["name"] == format!("{name}:latest");
         list.iter().find(is_it).unwrap()["capabilities"].clone()
     };
     let models = server.get("/v1/models").json();

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use akunu_server::ModelSpec;
+use akunu_server::{Finder, ModelSpec};
 use serde_json::{Value as Json, json};
 
 use crate::http::{connect, request};
@@ -167,4 +167,34 @@ fn a_model_without_a_chat_template_refers_to_completions() {
     assert_eq!((answer.status, &error["code"]), (400, &json!("no_chat_template")));
     assert!(error["message"].as_str().unwrap().contains("/v1/completions"), "{error}");
     assert_eq!(ask(&server, "plain").0, 200);
+}
+
+/// The GGUF files of a folder.
+fn find(folder: Option<&Path>) -> Vec<ModelSpec> {
+    let files = folder.unwrap().read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let is_model = |path: &PathBuf| path.extension().is_some_and(|end| end == "gguf");
+    files.filter(is_model).map(|path| spec(path.file_stem().unwrap().to_str().unwrap(), &path)).collect()
+}
+
+#[test]
+fn models_that_are_added_to_a_folder_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = serve_with(|options| {
+        options.models.finder = Some(Finder { find, folder: Some(folder.path().into()) });
+    });
+    assert_eq!(ask(&server, "copy").0, 404);
+    copy(folder.path());
+    std::fs::write(folder.path().join("broken.gguf"), b"GGUF and nothing else").unwrap();
+    let began = Instant::now();
+    while ask(&server, "copy").0 != 200 {
+        assert!(began.elapsed() < Duration::from_secs(60), "it is not found");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // Once, and without what cannot be opened.
+    std::thread::sleep(Duration::from_secs(4));
+    for path in ["/v1/models", "/api/v0/models"] {
+        let list = server.get(path).json();
+        let names: Vec<&Json> = list["data"].as_array().unwrap().iter().map(|model| &model["id"]).collect();
+        assert_eq!(names, [TALES, "story-teller", "copy"], "{path}");
+    }
 }

@@ -268,7 +268,10 @@ fn a_conversation_with_tools_reaches_the_template() {
     }
     let mut body = body;
     body["max_tokens"] = 3.into();
-    assert_eq!(server.ok(CHAT, &body)["usage"]["completion_tokens"], 3);
+    let answer = server.post(CHAT, &body);
+    assert_eq!(answer.json()["usage"]["completion_tokens"], 3);
+    let warning = answer.header("x-akunu-warnings").unwrap_or_default();
+    assert!(warning.starts_with("tools are described in the system message"), "{warning}");
 }
 
 #[test]

@@ -64,6 +64,11 @@ impl ChatFormat {
         &self.template
     }
 
+    /// Whether the format of the model's tool calls is known. Otherwise tools and calls are text.
+    pub fn knows_calls(&self) -> bool {
+        self.marks.is_some()
+    }
+
     pub fn tokenizer(&self) -> &Arc<dyn Tokenizer> {
         &self.tokenizer
     }

@@ -75,6 +75,7 @@ async fn create(
     };
     let has_logprobs = job.logprobs.is_some();
     let mut running = start(&app, job, caller, may_truncate).await?;
+    let warnings = warnings.of(&running);
     let model = running.model();
     if response["model"].is_null() {
         response["model"] = model.name().into();

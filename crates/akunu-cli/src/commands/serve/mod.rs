@@ -1,10 +1,18 @@
 //! `akunu serve`: models over HTTP.
 
+mod banner;
+mod found;
+
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use akunu::Pooling;
-use akunu_server::{Cors, Keys, Limits, ModelSpec, ModelsOptions, Options, PARALLEL, Server, TlsFiles};
+use akunu_server::{
+    Cors, Finder, Keys, Limits, LogFormat, ModelSpec, ModelsOptions, Options, PARALLEL, RequestLog, Server,
+    TlsFiles,
+};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args};
 
@@ -20,6 +28,7 @@ Examples:
   akunu serve model.gguf --alias gpt-4o-mini --port 8000
   akunu serve all-MiniLM-L6-v2                            vectors: /v1/embeddings
   akunu serve whisper-small                               transcripts: /v1/audio/transcriptions
+  akunu serve --models /srv/models                        what is there, on demand
   akunu serve small.gguf large.gguf --alias fast=small --idle-unload 600
 
   curl http://127.0.0.1:8080/v1/chat/completions --json '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'";
@@ -39,6 +48,12 @@ pub struct ServeArgs {
     /// A model, as an option; may be repeated
     #[arg(short, long, value_name = "MODEL")]
     model: Vec<PathBuf>,
+    /// Also serves the models below a folder, or without one those in the cache of the hub, loading them on demand
+    #[arg(long = "models", value_name = "DIR", num_args = 0..=1)]
+    found: Option<Option<PathBuf>>,
+    /// Lets clients download models from the hub (/api/pull), with this server's disk and token
+    #[arg(long, help_heading = "Guards")]
+    allow_pull: bool,
     /// An alias of a model: NAME for the first, or NAME=MODEL; may be repeated
     #[arg(long, value_name = "NAME[=MODEL]")]
     alias: Vec<String>,
@@ -78,7 +93,7 @@ pub struct ServeArgs {
     /// Texts of each window of audio that Whisper models follow; 1: greedy. Each takes memory
     #[arg(long, value_name = "N", default_value = "1", value_parser = args::count)]
     beam: usize,
-    /// File with API keys, one per line: KEY, or KEY PRIORITY; $AKUNU_API_KEY adds more [default: no key is required]
+    /// File with API keys, one per line: KEY [PRIORITY] [name=NAME]; $AKUNU_API_KEY adds more [default: no key is required]
     #[arg(long, value_name = "FILE", help_heading = "Guards")]
     api_keys: Option<PathBuf>,
     /// Allows pages of this origin to read responses (CORS); * allows all; may be repeated
@@ -131,12 +146,78 @@ pub struct ServeArgs {
     /// Seconds that running requests may continue after the server is told to stop
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = args::count_or_zero)]
     drain: usize,
+    /// The request log: a line for each request when it ends, without any text of it. requests: for people, on stderr;
+    /// json: an object on each line, on stdout; off [default: $AKUNU_LOG, or else requests, with --quiet off]
+    #[arg(long, value_name = "FORMAT", value_parser = log_format())]
+    log: Option<LogChoice>,
+    /// Logs sampling settings, the names of client programs, and health checks too
+    #[arg(short, long)]
+    verbose: bool,
     /// No notes on stderr
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
     engine: GeneratingArgs,
 }
+
+/// Of the request log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LogChoice {
+    Requests,
+    Json,
+    Off,
+}
+
+const LOG_CHOICES: [(&str, LogChoice); 3] =
+    [("requests", LogChoice::Requests), ("json", LogChoice::Json), ("off", LogChoice::Off)];
+
+fn log_choice(name: &str) -> Option<LogChoice> {
+    LOG_CHOICES.iter().find(|(known, _)| *known == name).map(|(_, choice)| *choice)
+}
+
+fn log_format() -> impl TypedValueParser<Value = LogChoice> {
+    PossibleValuesParser::new(LOG_CHOICES.map(|(name, _)| name))
+        .try_map(|name| log_choice(&name).ok_or("it must be requests, json or off"))
+}
+
+/// The log that is written to stderr.
+static NOTES: OnceLock<RequestLog> = OnceLock::new();
+
+/// A message of a server that runs. If nobody reads stderr, it fills with lines of the log; no thread of the server waits
+/// for that, since the log's own thread writes both.
+fn note(text: &str) {
+    match NOTES.get() {
+        Some(log) => log.note(output::printable_lines(text)),
+        None => output::note(text),
+    }
+}
+
+/// The log goes where no other output of the server is in its way: stdout has nothing but JSON.
+fn log(args: &ServeArgs) -> Result<Option<RequestLog>, Failure> {
+    let variable = || -> Result<Option<LogChoice>, Failure> {
+        let Some(name) = crate::environment::log() else { return Ok(None) };
+        let failed = || Failure::usage(format!("$AKUNU_LOG is {name:?}: it must be requests, json or off"));
+        log_choice(&name).ok_or_else(failed).map(Some)
+    };
+    let choice = match args.log {
+        Some(choice) => Some(choice),
+        None => variable()?,
+    };
+    let default = if args.quiet { LogChoice::Off } else { LogChoice::Requests };
+    let (format, to): (_, Box<dyn Write + Send>) = match choice.unwrap_or(default) {
+        LogChoice::Off => return Ok(None),
+        LogChoice::Requests => (LogFormat::Text, Box::new(std::io::stderr())),
+        LogChoice::Json => (LogFormat::Json, Box::new(std::io::stdout())),
+    };
+    let log = RequestLog::new(format, args.verbose, to, note)?;
+    if format == LogFormat::Text {
+        let _ = NOTES.set(log.clone());
+    }
+    Ok(Some(log))
+}
+
+/// With `--models`, how many models are expected to be in memory at once.
+const SHARES: usize = 4;
 
 /// One vector per text: no API has a format for one vector per token.
 fn pooling() -> impl TypedValueParser<Value = Pooling> {
@@ -150,23 +231,28 @@ fn on_or_off() -> impl TypedValueParser<Value = bool> {
 
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let options = options(args)?;
-    let names: Vec<String> = options.models.models.iter().map(|spec| spec.name.clone()).collect();
     let is_open = options.keys.is_empty();
-    let scheme = if options.tls.is_some() { "https" } else { "http" };
+    let pulls = options.pull.is_some();
+    let banner = banner::Banner::new(&options);
     // A second Ctrl-C ends the process; the first one is handled by the server.
     let _listening = interrupt::listen();
     let server = Server::start(options)?;
     if !args.quiet {
-        output::note(&format!("{} at {scheme}://{}", names.join(", "), server.address()));
+        output::note(&banner.lines(server.address()));
     }
     if is_open && !server.address().ip().is_loopback() && !args.quiet {
         output::note(
             "note: anyone who can reach this address can use the server: use --api-keys to require a key",
         );
     }
+    if is_open && pulls && !args.quiet {
+        output::note(
+            "note: anyone who can use the server can fill its disk with models: use --api-keys to require a key",
+        );
+    }
     server.wait_for_signal()?;
     if !args.quiet {
-        output::note("stopping: running requests are completed; press Ctrl-C again to end immediately");
+        note("stopping: running requests are completed; press Ctrl-C again to end immediately");
     }
     server.stop();
     Ok(())
@@ -175,8 +261,11 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
 fn options(args: &ServeArgs) -> Result<Options, Failure> {
     let defaults = Options::default();
     let seconds = |seconds: usize| Duration::from_secs(seconds as u64);
+    let specs = specs(args)?;
+    let count = specs.len();
     let models = ModelsOptions {
-        models: specs(args)?,
+        models: specs,
+        finder: args.found.clone().map(|folder| Finder { find: found::find_again, folder }),
         engine: akunu::EngineOptions {
             kv_memory: args.kv_memory.map(|mib| (mib as u64) << 20),
             ..args.engine.options().batching(args.parallel)
@@ -188,12 +277,14 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
             ..Default::default()
         },
         idle_unload: args.idle_unload.map(seconds),
+        keep_alive: args.idle_unload.is_some() || args.found.is_some(),
+        shares: args.found.as_ref().map(|_| count.clamp(1, SHARES)),
         memory: args.max_memory.map(|mib| (mib as u64) << 20),
         pooling: args.pooling,
         rerank: args.rerank,
         beams: args.beam,
         no_mmap: args.engine.engine.device.no_mmap,
-        log: crate::output::note,
+        log: note,
         ..defaults.models
     };
     let limits = Limits {
@@ -219,7 +310,9 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         share_cache: args.share_cache,
         stable_prompts: args.stable_prompts,
         slots: args.slot_save_path.clone(),
+        pull: if args.allow_pull { Some(hub::settings()?) } else { None },
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
+        log: log(args)?,
         drain: seconds(args.drain),
     })
 }
@@ -258,7 +351,19 @@ fn specs(args: &ServeArgs) -> Result<Vec<ModelSpec>, Failure> {
         let name = if hub::is_reference(model) { model.display().to_string() } else { stem(&path) };
         specs.push(ModelSpec { name, path: Some(path), aliases: Vec::new() });
     }
-    if specs.is_empty() {
+    if let Some(folder) = &args.found {
+        let found = found::usable(found::find(folder.as_deref())?);
+        // A model may be named itself, too.
+        let is_new = |spec: &ModelSpec| specs.iter().all(|known: &ModelSpec| known.path != spec.path);
+        let found: Vec<ModelSpec> = found.into_iter().filter(is_new).collect();
+        specs.extend(found);
+        if specs.is_empty() && !args.allow_pull {
+            let place =
+                folder.as_ref().map_or("the cache of the hub".into(), |path| path.display().to_string());
+            return Err(Failure::new(format!("there are no models in {place}"))
+                .hint("akunu pull downloads one, and --allow-pull lets clients do so"));
+        }
+    } else if specs.is_empty() {
         specs.push(ModelSpec::embedded());
     }
     let names: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
