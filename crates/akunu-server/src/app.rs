@@ -31,6 +31,7 @@ use crate::logged;
 use crate::memory::{Charge, RequestMemory};
 use crate::metrics::Metrics;
 use crate::models::{Attached, Models};
+use crate::openai::responses::folder::ResponseFolder;
 use crate::openai::responses::store::ResponseStore;
 use crate::origin::Hosts;
 use crate::protocol;
@@ -67,6 +68,7 @@ pub struct Shared {
     /// Downloads that may run at once.
     pulls: Arc<Semaphore>,
     responses: ResponseStore,
+    response_folder: Option<Arc<ResponseFolder>>,
     /// Also held by the engines' threads. A separate `Arc`, because those must not keep `Shared` alive.
     metrics: Arc<Metrics>,
     /// Shutting down: running requests may finish, and new ones are refused.
@@ -128,6 +130,10 @@ impl Shared {
 
     pub(crate) fn pulls(&self) -> &Arc<Semaphore> {
         &self.pulls
+    }
+
+    pub(crate) fn response_folder(&self) -> Option<&Arc<ResponseFolder>> {
+        self.response_folder.as_ref()
     }
 
     pub(crate) fn responses(&self) -> &ResponseStore {
@@ -195,7 +201,12 @@ impl FromRequestParts<App> for Caller {
 
 impl App {
     /// `is_loopback`: the server listens on the loopback interface only.
-    pub(crate) fn new(options: Options, is_loopback: bool, long_requests: Handle) -> App {
+    pub(crate) fn new(
+        options: Options,
+        response_folder: Option<Arc<ResponseFolder>>,
+        is_loopback: bool,
+        long_requests: Handle,
+    ) -> App {
         let Options {
             models,
             limits,
@@ -215,6 +226,7 @@ impl App {
             guesses: Guesses::new(limits.wrong_keys),
             memory: Arc::new(RequestMemory::new(limits.memory)),
             responses: ResponseStore::new(limits.responses, limits.response_bytes),
+            response_folder,
             limits,
             keys,
             cors,
@@ -347,7 +359,7 @@ mod tests {
             panic!("a secret")
         }
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let app = App::new(Options::default(), true, runtime.handle().clone());
+        let app = App::new(Options::default(), None, true, runtime.handle().clone());
         let router: Router = Router::new()
             .route("/v1/broken", get(broken))
             .layer(from_fn(guard_panics))

@@ -20,7 +20,7 @@ pub struct InProcess {
 impl InProcess {
     pub fn new(options: Options) -> Result<InProcess, ServeError> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(ServeError::Threads)?;
-        let router = App::new(options, true, runtime.handle().clone()).router();
+        let router = App::new(options, None, true, runtime.handle().clone()).router();
         Ok(InProcess { router, runtime })
     }
 

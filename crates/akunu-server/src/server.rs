@@ -4,6 +4,7 @@ use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use crate::guard::Cors;
 use crate::keys::Keys;
 use crate::limits::Limits;
 use crate::models::ModelsOptions;
+use crate::openai::responses::folder::ResponseFolder;
 use crate::record::Peer;
 use crate::request_log::RequestLog;
 use crate::tls::{self, TlsFiles};
@@ -50,6 +52,8 @@ pub struct Options {
     pub stable_prompts: bool,
     /// A folder in which clients may save the texts of slots.
     pub slots: Option<PathBuf>,
+    /// A folder in which stored responses are kept for the next start.
+    pub response_folder: Option<PathBuf>,
     /// Clients may have models downloaded, with these settings of the hub.
     pub pull: Option<akunu_hub::Settings>,
     /// `None`: plain HTTP.
@@ -73,6 +77,7 @@ impl Default for Options {
             share_cache: false,
             stable_prompts: true,
             slots: None,
+            response_folder: None,
             pull: None,
             tls: None,
             log: None,
@@ -126,7 +131,13 @@ impl Server {
         let bound = listener.local_addr().map_err(failed)?;
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
         let drain = options.drain;
-        let app = App::new(options, bound.ip().is_loopback(), long_requests.handle().clone());
+        let folder = |path: &PathBuf| {
+            let failed = |error| ServeError::File { path: path.display().to_string(), error };
+            ResponseFolder::open(path).map(Arc::new).map_err(failed)
+        };
+        let response_folder = options.response_folder.as_ref().map(folder).transpose()?;
+        let app =
+            App::new(options, response_folder, bound.ip().is_loopback(), long_requests.handle().clone());
         let (stop, stopped) = watch::channel(false);
         let serving = serve(listener, tls, app.clone(), stopped, drain);
         let serving = Some(runtime.spawn(serving));

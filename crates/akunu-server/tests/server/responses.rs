@@ -1,5 +1,7 @@
 //! OpenAI's `/v1/responses`.
 
+use std::time::{Duration, Instant};
+
 use akunu_server::Keys;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
@@ -423,4 +425,32 @@ fn items_become_messages_of_a_template() {
     let chat = json!({ "model": TALES, "messages": [joined, fox], "max_tokens": 1 });
     let chat = server.ok("/v1/chat/completions", &chat);
     assert_eq!(chat["usage"]["prompt_tokens"], tokens(json!({ "input": [joined, fox] })));
+}
+
+#[test]
+fn a_folder_keeps_responses_for_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let serve = || serve_with(|options| options.response_folder = Some(folder.path().join("responses")));
+    let server = serve();
+    let first = server.ok(PATH, &tale(json!({})));
+    let id = first["id"].as_str().unwrap().to_string();
+    let deleted = server.ok(PATH, &tale(json!({})))["id"].as_str().unwrap().to_string();
+    let file = |id: &str| folder.path().join(format!("responses/{id}.json"));
+    // They are written after the response.
+    let until = Instant::now() + Duration::from_secs(20);
+    while !(file(&id).exists() && file(&deleted).exists()) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(send_to(&server, "DELETE", &format!("{PATH}/{deleted}"), "").status, 200);
+    assert!(!file(&deleted).exists());
+    drop(server);
+
+    let server = serve();
+    assert_eq!(send_to(&server, "GET", &format!("{PATH}/{id}"), "").json(), first);
+    assert_eq!(send_to(&server, "GET", &format!("{PATH}/{deleted}"), "").status, 404);
+    let next = server.ok(PATH, &tale(json!({ "input": "and then?", "previous_response_id": id })));
+    let tokens = |answer: &Json| answer["usage"]["input_tokens"].as_u64().unwrap();
+    assert!(tokens(&next) > tokens(&first));
+    let missing = server.post(PATH, &tale(json!({ "previous_response_id": deleted })));
+    assert_eq!(missing.json()["error"]["code"], "previous_response_not_found");
 }

@@ -113,6 +113,9 @@ pub struct ServeArgs {
     /// Lets clients save the texts of slots in this folder, and restore and erase them (/slots/{id})
     #[arg(long, value_name = "DIR", help_heading = "Guards")]
     slot_save_path: Option<PathBuf>,
+    /// Keeps stored responses (/v1/responses) in this folder too, so that they are there after a restart
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
     /// Certificate chain for HTTPS, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Guards")]
     tls_cert: Option<PathBuf>,
@@ -310,6 +313,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         share_cache: args.share_cache,
         stable_prompts: args.stable_prompts,
         slots: args.slot_save_path.clone(),
+        response_folder: args.store.clone(),
         pull: if args.allow_pull { Some(hub::settings()?) } else { None },
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
         log: log(args)?,

@@ -273,7 +273,16 @@ impl Answer {
         }
         turns.push(items.to_string().into());
         let stored = StoredResponse { response: self.response.to_string().into(), input, turns };
-        app.responses().put(self.response["id"].as_str().unwrap_or_default(), owner, stored);
+        let id = self.response["id"].as_str().unwrap_or_default().to_string();
+        if let Some(folder) = app.response_folder().cloned() {
+            let (app, id, stored) = (app.clone(), id.clone(), stored.clone());
+            tokio::task::spawn_blocking(move || {
+                if let (Err(error), Some(log)) = (folder.put(&id, owner, &stored), app.log()) {
+                    log.note(format!("a response is not kept in the folder of --store: {error}"));
+                }
+            });
+        }
+        app.responses().put(&id, owner, stored);
     }
 }
 

@@ -1,6 +1,7 @@
 //! `/v1/responses`.
 
 mod answer;
+pub(crate) mod folder;
 mod items;
 mod request;
 pub(crate) mod store;
@@ -19,6 +20,7 @@ use crate::field_table;
 use crate::fields::Fields;
 use crate::job::{Job, Prompt, Running};
 use crate::memory::{Charge, arguments_bytes, json_bytes};
+use crate::models::blocking;
 use crate::refusal::{Reason, Refusal};
 use crate::stream::{self, Writer};
 use answer::{Answer, Keep};
@@ -46,7 +48,7 @@ async fn create(
     let owner = app.keys().digest(caller);
     let turns = match request.previous {
         None => Vec::new(),
-        Some(id) => match app.responses().get(id, owner) {
+        Some(id) => match find(&app, caller, id).await? {
             Some(stored) => stored.turns,
             None => {
                 let message = format!("the previous response \"{id}\" is not stored");
@@ -157,8 +159,30 @@ fn leave_out(job: &mut Job, turns: usize) -> bool {
     }
 }
 
-fn stored(app: &App, caller: Caller, id: &str) -> Result<StoredResponse, Refusal> {
-    app.responses().get(id, app.keys().digest(caller)).ok_or_else(|| unknown(id))
+async fn stored(app: &App, caller: Caller, id: &str) -> Result<StoredResponse, Refusal> {
+    find(app, caller, id).await?.ok_or_else(|| unknown(id))
+}
+
+/// The caller's response with this id, in memory or in the folder.
+async fn find(app: &App, caller: Caller, id: &str) -> Result<Option<StoredResponse>, Refusal> {
+    let owner = app.keys().digest(caller);
+    if let Some(stored) = app.responses().get(id, owner) {
+        return Ok(Some(stored));
+    }
+    let Some(folder) = app.response_folder().cloned() else { return Ok(None) };
+    let (app, id) = (app.clone(), id.to_string());
+    let read = move || {
+        let Some(bytes) = folder.size(&id) else { return Ok(None) };
+        let charge = Charge::new(app.memory());
+        // The file, its values, and their copy.
+        charge.take(usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(3))?;
+        let found = folder.get(&id, owner);
+        if let Some(stored) = &found {
+            app.responses().put(&id, owner, stored.clone());
+        }
+        Ok(found)
+    };
+    blocking(read).await?
 }
 
 fn unknown(id: &str) -> Refusal {
@@ -179,18 +203,24 @@ async fn retrieve(
             return Err(Refusal::invalid(message).param("stream").code("unsupported_parameter"));
         }
     }
-    Ok(json_text(stored(&app, caller, &id)?.response.to_string()))
+    Ok(json_text(stored(&app, caller, &id).await?.response.to_string()))
 }
 
 async fn delete(State(app): State<App>, caller: Caller, Path(id): Path<String>) -> Result<Response, Refusal> {
-    match app.responses().delete(&id, app.keys().digest(caller)) {
+    let owner = app.keys().digest(caller);
+    let mut was_there = app.responses().delete(&id, owner);
+    if let Some(folder) = app.response_folder().cloned() {
+        let id = id.clone();
+        was_there |= blocking(move || folder.delete(&id, owner)).await?;
+    }
+    match was_there {
         true => Ok(json(&json!({ "id": id, "object": "response", "deleted": true }))),
         false => Err(unknown(&id)),
     }
 }
 
 async fn cancel(State(app): State<App>, caller: Caller, Path(id): Path<String>) -> Result<Response, Refusal> {
-    stored(&app, caller, &id)?;
+    stored(&app, caller, &id).await?;
     let message =
         "only responses in the background can be cancelled; close the connection to cancel a running one";
     Err(Refusal::invalid(message).code("not_cancellable"))
@@ -220,7 +250,7 @@ async fn input_items(
             (name, _) => return Err(refuse(name, "\"limit\", \"order\" or \"after\"")),
         }
     }
-    let input = stored(&app, caller, &id)?.input;
+    let input = stored(&app, caller, &id).await?.input;
     charge.take(json_bytes(input.as_bytes()))?;
     let mut items = list(&input)?;
     if !is_ascending {
