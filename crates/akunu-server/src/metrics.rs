@@ -93,6 +93,12 @@ impl Metrics {
                 page.line(name, &[("model", model)], value(stats));
             }
         }
+        for (name, kind, help, value) in VLLM_METRICS {
+            page.about(name, kind, help);
+            for (model, stats) in &loaded {
+                page.line(name, &[("model_name", model)], value(stats));
+            }
+        }
         let embedders: Vec<(&str, &Lease)> = all
             .iter()
             .filter_map(|(spec, lease)| Some((spec.name.as_str(), lease.as_ref()?)))
@@ -212,6 +218,32 @@ const ENGINE_METRICS: &[EngineMetric] = &[
         s.longest_stall.as_secs_f64()
     }),
 ];
+
+/// The same by vLLM's names, which routers and autoscalers of fleets read.
+const VLLM_METRICS: &[EngineMetric] = &[
+    ("vllm:num_requests_running", "gauge", "Requests in slots.", |s| (s.reading + s.running) as f64),
+    ("vllm:num_requests_waiting", "gauge", "Requests that wait for a slot.", |s| s.waiting as f64),
+    ("vllm:kv_cache_usage_perc", "gauge", "The part of the KV cache in use, from 0 to 1.", kv_usage),
+    ("vllm:gpu_cache_usage_perc", "gauge", "The same by its older name.", kv_usage),
+    ("vllm:prefix_cache_queries_total", "counter", "Tokens of prompts.", prompt_tokens),
+    ("vllm:prefix_cache_hits_total", "counter", "Of these, tokens that were found in the cache.", |s| {
+        s.reused_tokens as f64
+    }),
+    ("vllm:gpu_prefix_cache_queries_total", "counter", "The first by its older name.", prompt_tokens),
+    ("vllm:gpu_prefix_cache_hits_total", "counter", "The second by its older name.", |s| {
+        s.reused_tokens as f64
+    }),
+    ("vllm:prompt_tokens_total", "counter", "Tokens of prompts.", prompt_tokens),
+    ("vllm:generation_tokens_total", "counter", "Tokens generated.", |s| s.generated_tokens as f64),
+];
+
+fn kv_usage(stats: &Stats) -> f64 {
+    stats.kv_tokens as f64 / stats.kv_capacity.max(1) as f64
+}
+
+fn prompt_tokens(stats: &Stats) -> f64 {
+    (stats.prompt_tokens + stats.reused_tokens) as f64
+}
 
 #[derive(Debug, Default)]
 struct Histogram {

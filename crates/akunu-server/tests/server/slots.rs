@@ -50,6 +50,7 @@ fn a_saved_slot_is_restored_by_another_process() {
     let found = complete(&second);
     assert_eq!(found["choices"][0]["text"], expected["choices"][0]["text"]);
     assert!(second.metric("akunu_reused_tokens_total") > 40.0);
+    assert_eq!(second.metric("vllm:prefix_cache_hits_total"), second.metric("akunu_reused_tokens_total"));
     let erased = second.ok("/slots/0?action=erase", &json!({}));
     assert!(erased["n_erased"].as_u64().unwrap() > 40, "{erased}");
     let (status, text) = refused(&second, "/slots/0?action=erase", &json!({}));
