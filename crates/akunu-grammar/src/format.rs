@@ -45,7 +45,11 @@ impl Tool {
     pub fn from_openai(tool: &Json) -> Option<Tool> {
         let function = &tool["function"];
         let name = function["name"].as_str()?.to_string();
-        let parameters = function.get("parameters").filter(|parameters| parameters.is_object()).cloned();
+        let mut parameters = function.get("parameters").filter(|parameters| parameters.is_object()).cloned();
+        if let Some(Json::Object(schema)) = &mut parameters {
+            // Whatever the schema says: arguments are an object.
+            schema.insert("type".into(), "object".into());
+        }
         Some(Tool { name, parameters, is_strict: function["strict"] == true })
     }
 }

@@ -22,7 +22,9 @@ pub mod schema;
 mod session;
 mod vocabulary;
 
-pub use calls::{CallForm, CallLiterals, CallPart, CallTags, Calls, NAME_AND_ARGUMENTS, WithoutCalls};
+pub use calls::{
+    CallForm, CallLiterals, CallPart, CallTags, Calls, NAME_AND_ARGUMENTS, TextKind, WithoutCalls, text_kind,
+};
 pub use compiler::{Client, Grammar, Workers};
 pub use error::GrammarError;
 pub use format::{Reasoning, ResponseFormat, Tool};

@@ -410,25 +410,29 @@ fn event_handler(
             if let Some((record, _)) = &record {
                 record.tokens(ids.len());
             }
-            let (delta, _) = reader.push(text, ids.len(), &mut |_| ControlFlow::Continue(()));
-            let mut piece = AnswerPiece::from(delta);
-            piece.tokens.extend_from_slice(logprobs);
-            has_calls |= !piece.calls.is_empty();
-            if piece != AnswerPiece::default() {
+            let (deltas, _) = reader.push(text, ids.len(), &mut |_| ControlFlow::Continue(()));
+            let mut pieces: Vec<AnswerPiece> = deltas.into_iter().map(AnswerPiece::from).collect();
+            if pieces.is_empty() && !logprobs.is_empty() {
+                pieces.push(AnswerPiece::default());
+            }
+            if let Some(first) = pieces.first_mut() {
+                first.tokens.extend_from_slice(logprobs);
+            }
+            for piece in pieces {
+                has_calls |= !piece.calls.is_empty();
                 send(Ok(OutputEvent::Piece(piece)))?;
             }
             if reader.is_complete() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }
         Event::Finished(finished) => {
-            let piece = AnswerPiece::from(reader.finish(&mut |_| ControlFlow::Continue(())));
-            has_calls |= !piece.calls.is_empty();
+            let deltas = reader.finish(&mut |_| ControlFlow::Continue(()));
+            let pieces: Vec<AnswerPiece> = deltas.into_iter().map(AnswerPiece::from).collect();
+            has_calls |= pieces.iter().any(|piece| !piece.calls.is_empty());
             if let Some((record, is_first)) = &record {
                 let cached = is_first.then_some(finished.timings.reused_tokens);
                 record.finished(&finished.finish, has_calls, cached);
             }
-            if piece != AnswerPiece::default() {
-                send(Ok(OutputEvent::Piece(piece)))?;
-            }
+            pieces.into_iter().try_for_each(|piece| send(Ok(OutputEvent::Piece(piece))))?;
             let reasoning_tokens = reader.reasoning_tokens();
             let akunu::schedule::Finished { finish, timings, prompt_logprobs, .. } = finished;
             send(Ok(OutputEvent::Finished(Finished { finish, timings, reasoning_tokens, prompt_logprobs })))

@@ -57,7 +57,8 @@ impl Writer<'_, '_> {
     fn members(&mut self, form: &CallLiterals, schema: &Json, depth: usize) -> Result<String, GrammarError> {
         let Some(mut all) = members(schema) else { return self.not_held("members") };
         if form.is_sorted {
-            all.sort_by_key(|member| member.name);
+            // As templates sort them.
+            all.sort_by_key(|member| member.name.to_lowercase());
         }
         if all.is_empty() {
             let is_closed = schema["additionalProperties"] == false;
@@ -163,8 +164,8 @@ impl Writer<'_, '_> {
             false => Ok(instead.into()),
             true => Err(GrammarError::Invalid {
                 what: WHAT,
-                reason: "the model's format of calls can hold objects, lists, numbers, strings without constraints and \
-                         lists only"
+                reason: "the model's format of calls can hold objects, lists, numbers and strings without constraints \
+                         only"
                     .into(),
             }),
         }

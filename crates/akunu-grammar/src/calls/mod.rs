@@ -9,6 +9,7 @@ mod literals;
 mod properties;
 mod writer;
 
+pub use properties::{TextKind, text_kind};
 use writer::Writer;
 
 use crate::error::GrammarError;
@@ -227,15 +228,18 @@ impl Calls {
         Ok(format!("calls: {calls}{close}\ntool: {}\n{rules}", any.join(" | ")))
     }
 
-    /// The beginning of a call without a mark, up to its name, as a regular expression.
+    /// The beginning of a call without a mark, up to its name, as a regular expression. The readers take a field `type` before
+    /// the name too.
     fn bare_begin(&self, tool: &Tool) -> String {
         let call = self.form.call;
         let regexes = call[..name_end(call)].iter().map(|part| match part {
-            CallPart::Text(text) => escaped(text),
+            CallPart::Text(text) => escaped(text).replace(&escaped(":"), &format!("\\s*{}", escaped(":"))),
             CallPart::QuotedName => escaped(&json_name(tool)),
-            _ => "\\s{0,2}".into(),
+            _ => "\\s*".into(),
         });
-        format!("[;\\s]{{0,8}}{}", regexes.collect::<String>())
+        let [brace, rest @ ..] = &regexes.collect::<Vec<_>>()[..] else { return String::new() };
+        let kind = format!("({}\\s*:\\s*{}\\s*,\\s*)?", escaped("\"type\""), escaped("\"function\""));
+        format!("[;\\s]*{brace}\\s*{kind}{}", rest.concat())
     }
 }
 

@@ -71,15 +71,68 @@ pub(super) fn members(schema: &Json) -> Option<Vec<Member<'_>>> {
 /// The arguments of such a schema; `None`: they can be held as JSON only.
 pub(super) fn properties(schema: &Json) -> Option<Vec<Property<'_>>> {
     let mut all = Vec::new();
+    let parameters = schema;
     for Member { name, is_required, schema } in members(schema)? {
-        all.push(Property { name, is_required, value: value(schema)? });
+        all.push(Property { name, is_required, value: value(parameters, name, schema)? });
     }
     Some(all)
 }
 
-fn value(schema: &Json) -> Option<Value<'_>> {
+/// Whether a property of these parameters is written as text between tags: a string, or one that may be null instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextKind {
+    Always,
+    OrNull,
+}
+
+pub fn text_kind(parameters: &Json, name: &str) -> Option<TextKind> {
+    let schema = resolved(parameters, &parameters["properties"][name]);
+    let is = |schema: &Json, kind: &str| resolved(parameters, schema)["type"] == kind;
+    let all_of = |list: &[Json], is: &dyn Fn(&Json, &str) -> bool| {
+        let known = list.iter().all(|one| is(one, "string") || is(one, "null"));
+        let (has_text, has_null) =
+            (list.iter().any(|one| is(one, "string")), list.iter().any(|one| is(one, "null")));
+        (known && has_text).then_some(if has_null { TextKind::OrNull } else { TextKind::Always })
+    };
+    match (&schema["type"], &schema["anyOf"]) {
+        (Json::String(kind), _) => (kind == "string").then_some(TextKind::Always),
+        (Json::Array(kinds), _) => all_of(kinds, &|one, kind| one == kind),
+        (_, Json::Array(kinds)) => all_of(kinds, &is),
+        _ => None,
+    }
+}
+
+/// The schema that a reference to the definitions of the parameters is to, or the schema itself.
+fn resolved<'s>(parameters: &'s Json, schema: &'s Json) -> &'s Json {
+    let place = schema["$ref"].as_str().and_then(|place| place.strip_prefix('#'));
+    place.and_then(|place| parameters.pointer(place)).unwrap_or(schema)
+}
+
+/// Whether a schema of [`text_kind`] says nothing about the text.
+fn is_any_text(parameters: &Json, schema: &Json) -> bool {
+    let has_only = |schema: &Json, keys: &[&str]| {
+        let is_known = |key: &String| ANNOTATIONS.contains(&key.as_str()) || keys.contains(&key.as_str());
+        schema.as_object().is_some_and(|fields| fields.keys().all(|key| is_known(key)))
+    };
+    let schema = resolved(parameters, schema);
+    match schema["anyOf"].as_array() {
+        None => has_only(schema, &["type"]),
+        Some(all) => {
+            has_only(schema, &["anyOf"])
+                && all.iter().all(|one| has_only(resolved(parameters, one), &["type"]))
+        }
+    }
+}
+
+fn value<'s>(parameters: &'s Json, name: &str, schema: &'s Json) -> Option<Value<'s>> {
     if !refers_to_definitions(schema) {
         return None;
+    }
+    match text_kind(parameters, name) {
+        Some(_) if is_any_text(parameters, schema) => return Some(Value::Text),
+        // The readers take it as text, which cannot be held.
+        Some(_) if schema["type"] != "string" => return None,
+        _ => {}
     }
     let Some(fields) = schema.as_object().filter(|fields| fields.get("type") == Some(&json!("string")))
     else {

@@ -176,6 +176,10 @@ fn tools(fields: &Fields<'_>) -> Result<Option<Vec<Json>>, Refusal> {
             }
             Ok(json!({ "type": "function", "function": function }))
         }
+        _ if tool["type"].as_str().is_some_and(|kind| kind != "custom") => {
+            let what = format!("is {}: only tools with an 'input_schema' are supported", tool["type"]);
+            Err(refuse(format!("tools[{index}].type"), &what))
+        }
         _ => Err(refuse(format!("tools[{index}]"), "has no name, or no 'input_schema'")),
     };
     tools.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>().map(Some)

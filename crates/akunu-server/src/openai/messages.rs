@@ -52,6 +52,12 @@ pub(crate) fn tools(fields: &Fields<'_>, longest: usize) -> Result<Option<Vec<Js
         let name = function["name"].as_str().unwrap_or_default();
         check_name(name, longest)
             .map_err(|expected| refuse(place(".function.name"), &format!("must be {expected}")))?;
+        if !(function["strict"].is_null() || function["strict"].is_boolean()) {
+            return Err(refuse(place(".function.strict"), "must be true or false"));
+        }
+        if !(function["description"].is_null() || function["description"].is_string()) {
+            return Err(refuse(place(".function.description"), "must be a string"));
+        }
         if !(function["parameters"].is_null() || function["parameters"].is_object()) {
             return Err(refuse(place(".function.parameters"), "must be an object, a JSON Schema"));
         }

@@ -73,6 +73,8 @@ pub struct ChatTemplate {
     now: Option<i64>,
     /// Whether the template expects the arguments of tool calls as JSON text; found out when first needed.
     text_arguments: OnceLock<bool>,
+    /// Whether the template writes tools; found out when first needed.
+    tools: OnceLock<bool>,
 }
 
 /// A rendered conversation.
@@ -93,7 +95,15 @@ impl ChatTemplate {
         let template = Template::new(source)?;
         let source = source.to_string();
         let (bos, eos) = (bos.map(Into::into), eos.map(Into::into));
-        Ok(ChatTemplate { source, template, bos, eos, now: None, text_arguments: OnceLock::new() })
+        Ok(ChatTemplate {
+            source,
+            template,
+            bos,
+            eos,
+            now: None,
+            text_arguments: OnceLock::new(),
+            tools: OnceLock::new(),
+        })
     }
 
     /// Uses a fixed time, in seconds since 1970-01-01 local time, instead of the system clock in UTC.
@@ -128,6 +138,20 @@ impl ChatTemplate {
             messages.iter_mut().try_for_each(write_arguments)?;
         }
         self.render_as_is(messages, tools, add_generation_prompt, extra)
+    }
+
+    /// Whether tools are in the text of a conversation. A template that refuses the question is taken to write them.
+    pub fn writes_tools(&self) -> bool {
+        *self.tools.get_or_init(|| {
+            const NAME: &str = "akunu_tool";
+            let parameters =
+                json!({ "type": "object", "properties": { "a": { "type": "string", "description": "b" } } });
+            let function = json!({ "name": NAME, "description": "c", "parameters": parameters });
+            let tools = [json!({ "type": "function", "function": function })];
+            let user = json!({ "role": "user", "content": "d" });
+            let rendered = self.render_as_is(vec![user], Some(&tools), true, &Map::new());
+            rendered.map_or(true, |rendered| rendered.text.contains(NAME))
+        })
     }
 
     /// Whether a tool call with an object for arguments fails or is printed as Python prints a dictionary, and one with JSON

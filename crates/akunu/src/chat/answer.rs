@@ -196,36 +196,41 @@ impl AnswerReader {
     }
 
     /// Adds a piece of text and the number of its tokens. `on_part` gets the parts of the text as generated, including tags and
-    /// white space; its `Break` is returned.
-    pub fn push(&mut self, text: &str, tokens: usize, on_part: OnPart<'_>) -> (AnswerDelta, ControlFlow<()>) {
+    /// white space; its `Break` is returned. What follows a call is in another delta than what precedes it.
+    pub fn push(
+        &mut self,
+        text: &str,
+        tokens: usize,
+        on_part: OnPart<'_>,
+    ) -> (Vec<AnswerDelta>, ControlFlow<()>) {
         self.draft.raw.push_str(text);
-        let mut delta = AnswerDelta::default();
+        let mut deltas = Vec::new();
         let flow = match self.splitter.take() {
-            None => self.part(Part { kind: Kind::Answer, text }, &mut delta, on_part),
+            None => self.part(Part { kind: Kind::Answer, text }, &mut deltas, on_part),
             Some(mut splitter) => {
-                let flow = splitter.push(text, &mut |part| self.part(part, &mut delta, on_part));
+                let flow = splitter.push(text, &mut |part| self.part(part, &mut deltas, on_part));
                 self.splitter = Some(splitter);
                 flow
             }
         };
-        if !delta.reasoning.is_empty() {
+        if deltas.iter().any(|delta| !delta.reasoning.is_empty()) {
             self.reasoning_tokens += tokens;
         }
-        (delta, flow)
+        (deltas, flow)
     }
 
     /// Ends the answer, and returns what was held back as a possible tag or tool call.
-    pub fn finish(&mut self, on_part: OnPart<'_>) -> AnswerDelta {
-        let mut delta = AnswerDelta::default();
+    pub fn finish(&mut self, on_part: OnPart<'_>) -> Vec<AnswerDelta> {
+        let mut deltas = Vec::new();
         if let Some(mut splitter) = self.splitter.take() {
             // The result is ignored, because this is the last part.
-            let _ = splitter.finish(&mut |part| self.part(part, &mut delta, on_part));
+            let _ = splitter.finish(&mut |part| self.part(part, &mut deltas, on_part));
             self.splitter = Some(splitter);
         }
         if let Some(mut calls) = self.calls.take() {
-            calls.finish(&mut |segment| self.segment(segment, &mut delta));
+            calls.finish(&mut |segment| self.segment(segment, &mut deltas));
         }
-        delta
+        deltas
     }
 
     /// Whether the answer is complete before the model ends it.
@@ -243,13 +248,20 @@ impl AnswerReader {
         &self.draft
     }
 
-    fn part(&mut self, part: Part<'_>, delta: &mut AnswerDelta, on_part: OnPart<'_>) -> ControlFlow<()> {
+    fn part(
+        &mut self,
+        part: Part<'_>,
+        deltas: &mut Vec<AnswerDelta>,
+        on_part: OnPart<'_>,
+    ) -> ControlFlow<()> {
         match part.kind {
             Kind::Tag => self.has_tags = true,
             Kind::Reasoning => {
                 let text = if self.has_reasoned { part.text } else { part.text.trim_start() };
                 self.draft.reasoning.push_str(part.text);
-                delta.reasoning.push_str(text);
+                if !text.is_empty() {
+                    text_delta(deltas, |delta| delta.answer.is_empty()).reasoning.push_str(text);
+                }
                 self.has_reasoned |= !text.is_empty();
             }
             Kind::Answer => {
@@ -259,9 +271,9 @@ impl AnswerReader {
                 self.draft.answer.push_str(space);
                 self.has_answered |= !text.is_empty();
                 match self.calls.take() {
-                    None => self.segment(Segment::Text(text), delta),
+                    None => self.segment(Segment::Text(text), deltas),
                     Some(mut calls) => {
-                        calls.push(text, &mut |segment| self.segment(segment, delta));
+                        calls.push(text, &mut |segment| self.segment(segment, deltas));
                         self.calls = Some(calls);
                     }
                 }
@@ -270,22 +282,27 @@ impl AnswerReader {
         on_part(part)
     }
 
-    fn segment(&mut self, segment: Segment<'_>, delta: &mut AnswerDelta) {
+    fn segment(&mut self, segment: Segment<'_>, deltas: &mut Vec<AnswerDelta>) {
         match segment {
             _ if self.is_complete() => {}
+            Segment::Text("") => {}
             Segment::Text(text) => {
                 self.draft.answer.push_str(text);
-                delta.answer.push_str(text);
+                text_delta(deltas, |_| true).answer.push_str(text);
             }
             Segment::Begun(name) => {
                 self.has_begun = true;
-                delta.progress.push(CallProgress::Begun(name.into()));
+                call_delta(deltas).progress.push(CallProgress::Begun(name.into()));
             }
-            Segment::Arguments(text) => match delta.progress.last_mut() {
-                Some(CallProgress::Arguments(before)) => before.push_str(text),
-                _ => delta.progress.push(CallProgress::Arguments(text.into())),
-            },
+            Segment::Arguments(text) => {
+                let progress = &mut call_delta(deltas).progress;
+                match progress.last_mut() {
+                    Some(CallProgress::Arguments(before)) => before.push_str(text),
+                    _ => progress.push(CallProgress::Arguments(text.into())),
+                }
+            }
             Segment::Call(call) => {
+                let delta = call_delta(deltas);
                 if !std::mem::take(&mut self.has_begun) {
                     let arguments = Json::Object(call.arguments.clone()).to_string();
                     let begun = CallProgress::Begun(call.name.clone());
@@ -297,12 +314,33 @@ impl AnswerReader {
             }
             Segment::Cut(text) => {
                 self.has_begun = false;
+                let delta = call_delta(deltas);
                 delta.progress.push(CallProgress::Cut);
                 self.draft.answer.push_str(text);
                 delta.cut.push_str(text);
             }
         }
     }
+}
+
+/// The delta to which text is added: the last one if it has no calls, and `fits`.
+fn text_delta(deltas: &mut Vec<AnswerDelta>, fits: impl Fn(&AnswerDelta) -> bool) -> &mut AnswerDelta {
+    last_or_new(deltas, |last| last.progress.is_empty() && fits(last))
+}
+
+/// The delta to which calls are added: the last one if no call in it was cut off.
+fn call_delta(deltas: &mut Vec<AnswerDelta>) -> &mut AnswerDelta {
+    last_or_new(deltas, |last| last.cut.is_empty())
+}
+
+fn last_or_new(deltas: &mut Vec<AnswerDelta>, fits: impl Fn(&AnswerDelta) -> bool) -> &mut AnswerDelta {
+    match deltas.pop() {
+        Some(last) if fits(&last) => deltas.push(last),
+        Some(last) => deltas.extend([last, AnswerDelta::default()]),
+        None => deltas.push(AnswerDelta::default()),
+    }
+    let at = deltas.len() - 1;
+    &mut deltas[at]
 }
 
 #[cfg(test)]
@@ -317,15 +355,18 @@ mod tests {
             shown.push_str(part.text);
             ControlFlow::Continue(())
         };
-        let mut add = |delta: AnswerDelta| {
-            all.reasoning.push_str(&delta.reasoning);
-            all.answer.push_str(&delta.answer);
-            all.calls.extend(delta.calls);
+        let mut add = |deltas: Vec<AnswerDelta>| {
+            for delta in deltas {
+                assert_ne!(delta, AnswerDelta::default());
+                all.reasoning.push_str(&delta.reasoning);
+                all.answer.push_str(&delta.answer);
+                all.calls.extend(delta.calls);
+            }
         };
         for piece in pieces {
-            let (delta, flow) = reader.push(piece, 1, &mut on_part);
+            let (deltas, flow) = reader.push(piece, 1, &mut on_part);
             assert!(flow.is_continue());
-            add(delta);
+            add(deltas);
         }
         add(reader.finish(&mut on_part));
         (all, shown, reader)
@@ -365,6 +406,15 @@ mod tests {
             assert_eq!(reader.is_complete(), one_call);
             assert_eq!(reader.draft().message("")["tool_calls"].as_array().unwrap().len(), calls);
         }
+    }
+
+    #[test]
+    fn text_after_a_call_is_in_another_delta() {
+        let mut reader = thinker(caller(), false);
+        let text = format!("<think>a</think>So: {CALL} and {CALL}");
+        let (deltas, _) = reader.push(&text, 1, &mut |_| ControlFlow::Continue(()));
+        let shown: Vec<_> = deltas.iter().map(|delta| (delta.answer.as_str(), delta.calls.len())).collect();
+        assert_eq!(shown, [("So:", 1), ("and", 1)]);
     }
 
     #[test]

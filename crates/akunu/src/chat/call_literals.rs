@@ -27,6 +27,41 @@ pub(super) fn read(form: &CallLiterals, text: &str) -> Option<Vec<Call>> {
     reader.rest.trim().is_empty().then_some(calls)
 }
 
+/// Where calls end: at the first `end` outside of a string. `None`: more text is needed.
+pub(super) fn end_of(form: &CallLiterals, end: &str, text: &str) -> Option<usize> {
+    let mut rest = text;
+    loop {
+        let found = rest.find(end)?;
+        let quotes = match form.quote {
+            Some(quote) => rest.find(quote).map(|at| (at, quote)),
+            None => rest.find(['"', '\'']).map(|at| (at, &rest[at..=at])),
+        };
+        let Some((at, quote)) = quotes.filter(|(at, _)| *at < found) else {
+            return Some(text.len() - rest.len() + found);
+        };
+        let inside = &rest[at + quote.len()..];
+        let close = match form.quote {
+            Some(quote) => inside.find(quote)?,
+            None => unescaped(inside, quote)?,
+        };
+        rest = &inside[close + quote.len()..];
+    }
+}
+
+/// The first place of a quotation mark that is not escaped.
+fn unescaped(text: &str, quote: &str) -> Option<usize> {
+    let mut is_escaped = false;
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            _ if text[at..].starts_with(quote) => return Some(at),
+            _ => {}
+        }
+    }
+    None
+}
+
 struct Reader<'t> {
     form: &'t CallLiterals,
     rest: &'t str,
@@ -123,9 +158,18 @@ impl<'t> Reader<'t> {
                     'n' => text.push('\n'),
                     't' => text.push('\t'),
                     'r' => text.push('\r'),
+                    'b' => text.push('\u{8}'),
+                    'f' => text.push('\u{c}'),
+                    'x' => text.push(char::from_u32(hex(&mut chars, 2)?)?),
                     'u' => {
-                        let digits: String = (0..4).filter_map(|_| chars.next()).map(|(_, c)| c).collect();
-                        text.push(char::from_u32(u32::from_str_radix(&digits, 16).ok()?)?);
+                        let mut code = hex(&mut chars, 4)?;
+                        if (0xd800..0xdc00).contains(&code) {
+                            let is_pair = chars.next()?.1 == '\\' && chars.next()?.1 == 'u';
+                            let low =
+                                hex(&mut chars, 4).filter(|low| is_pair && (0xdc00..0xe000).contains(low))?;
+                            code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+                        }
+                        text.push(char::from_u32(code)?);
                     }
                     other => text.push(other),
                 },
@@ -134,6 +178,12 @@ impl<'t> Reader<'t> {
         }
         None
     }
+}
+
+/// The number that the next digits are.
+fn hex(chars: &mut std::str::CharIndices<'_>, digits: usize) -> Option<u32> {
+    let digits: String = (0..digits).filter_map(|_| chars.next()).map(|(_, c)| c).collect();
+    u32::from_str_radix(&digits, 16).ok()
 }
 
 #[cfg(test)]
@@ -160,6 +210,9 @@ mod tests {
         let expected = json!([["f", { "a": "x, {\\n", "b": [1, true], "c": { "k": "" } }]]);
         assert_eq!(read_all(&QUOTED, quoted), Some(expected));
         assert_eq!(read_all(&PYTHON, "f(a = \"\\u00e9\")"), Some(json!([["f", { "a": "é" }]])));
+        let escaped = r#"f(a="\b\f\x41\ud83d\ude00")"#;
+        assert_eq!(read_all(&PYTHON, escaped), Some(json!([["f", { "a": "\u{8}\u{c}A😀" }]])));
+        assert_eq!(read_all(&PYTHON, r#"f(a="\ud83d")"#), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Tool calls with each argument between tags.
 
-use akunu_grammar::CallTags;
+use akunu_grammar::{CallTags, TextKind, text_kind};
 use serde_json::{Map, Value as Json};
 
 use super::calls::Call;
@@ -8,25 +8,78 @@ use super::calls::Call;
 /// Parses a call without what ends it; `before` precedes the tool's name. The schemas of `tools` say which arguments are
 /// strings, if the tags do not.
 pub(super) fn read(tags: &CallTags, before: &str, text: &str, tools: &[Json]) -> Option<Call> {
-    let text = text.trim_start().strip_prefix(before)?;
-    let (name, mut rest) = text.split_at(text.find(['<', '>', '\n', '"']).unwrap_or(text.len()));
-    let name = name.trim();
+    let (name, mut rest) = name_in(before, text)?;
     let tool = tools.iter().find(|tool| name_of(tool) == Some(name));
     let mut arguments = Map::new();
     while let Some((key, kind, behind)) = next_key(tags, rest) {
-        let (value, behind) = between(behind, tags.value)?;
-        let is_text = kind.unwrap_or_else(|| {
-            tool.is_some_and(|tool| tool["function"]["parameters"]["properties"][key]["type"] == "string")
-        });
-        arguments.insert(key.to_string(), argument(value, is_text));
-        rest = behind;
+        let kind = kind.or_else(|| tool.map(|tool| kind_of(tool, key)));
+        let (_, behind) = behind.split_once(tags.value[0])?;
+        let end = value_end(behind, tags.value[1], kind)?;
+        arguments.insert(key.to_string(), argument(&behind[..end], kind));
+        rest = &behind[end + tags.value[1].len()..];
     }
     let is_name = !name.is_empty() && !name.contains(char::is_whitespace);
     is_name.then(|| Call { name: name.to_string(), arguments })
 }
 
+/// How a value is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Text,
+    /// Text, or null.
+    TextOrNull,
+    /// JSON, or a word of Python.
+    Other,
+}
+
+fn kind_of(tool: &Json, key: &str) -> Kind {
+    let parameters = &tool["function"]["parameters"];
+    match text_kind(parameters, key) {
+        Some(TextKind::Always) => Kind::Text,
+        Some(TextKind::OrNull) => Kind::TextOrNull,
+        None => Kind::Other,
+    }
+}
+
+fn name_in<'t>(before: &str, text: &'t str) -> Option<(&'t str, &'t str)> {
+    let text = text.trim_start().strip_prefix(before)?;
+    let (name, rest) = text.split_at(text.find(['<', '>', '\n', '"']).unwrap_or(text.len()));
+    Some((name.trim(), rest))
+}
+
+/// How often the mark that ends a value may be in a JSON string.
+const MOST_QUOTED: usize = 64;
+
+/// Where a value ends. JSON may have the mark in a string.
+fn value_end(text: &str, close: &str, kind: Option<Kind>) -> Option<usize> {
+    let mut ends = text.match_indices(close).map(|(at, _)| at);
+    let first = ends.next()?;
+    if kind != Some(Kind::Other) || !text.trim_start().starts_with(['{', '[', '"']) {
+        return Some(first);
+    }
+    let is_whole = |end: &usize| serde_json::from_str::<Json>(&text[..*end]).is_ok();
+    Some(std::iter::once(first).chain(ends).take(MOST_QUOTED).find(is_whole).unwrap_or(first))
+}
+
+/// Where a call ends: at the first `end` outside of a value. `None`: more text is needed.
+pub(super) fn end_of(tags: &CallTags, [before, end]: [&str; 2], text: &str, tools: &[Json]) -> Option<usize> {
+    let (name, mut rest) = name_in(before, text)?;
+    let tool = tools.iter().find(|tool| name_of(tool) == Some(name));
+    loop {
+        let found = rest.find(end)?;
+        if rest.find(tags.key[0]).is_none_or(|key| found < key) {
+            return Some(text.len() - rest.len() + found);
+        }
+        let (key, kind, behind) = next_key(tags, rest)?;
+        let kind = kind.or_else(|| tool.map(|tool| kind_of(tool, key)));
+        let (_, behind) = behind.split_once(tags.value[0])?;
+        let close = value_end(behind, tags.value[1], kind)?;
+        rest = &behind[close + tags.value[1].len()..];
+    }
+}
+
 /// The first key, whether its value is a string if the tags say so, and what follows them.
-fn next_key<'t>(tags: &CallTags, text: &'t str) -> Option<(&'t str, Option<bool>, &'t str)> {
+fn next_key<'t>(tags: &CallTags, text: &'t str) -> Option<(&'t str, Option<Kind>, &'t str)> {
     let Some([of_text, of_other]) = tags.kinds else {
         return between(text, tags.key).map(|(key, behind)| (key, None, behind));
     };
@@ -34,8 +87,8 @@ fn next_key<'t>(tags: &CallTags, text: &'t str) -> Option<(&'t str, Option<bool>
     let (key, _) = text.split_once('"')?;
     let behind = &text[key.len()..];
     match behind.strip_prefix(of_text) {
-        Some(behind) => Some((key, Some(true), behind)),
-        None => Some((key, Some(false), behind.strip_prefix(of_other)?)),
+        Some(behind) => Some((key, Some(Kind::Text), behind)),
+        None => Some((key, Some(Kind::Other), behind.strip_prefix(of_other)?)),
     }
 }
 
@@ -50,11 +103,12 @@ fn between<'t>(text: &'t str, [open, close]: [&str; 2]) -> Option<(&'t str, &'t 
 }
 
 /// Parses an argument. Templates put values on separate lines, and write values other than strings as JSON or as in Python.
-fn argument(written: &str, is_text: bool) -> Json {
+fn argument(written: &str, kind: Option<Kind>) -> Json {
     let text = written.strip_prefix('\n').unwrap_or(written);
     let text = text.strip_suffix('\n').unwrap_or(text);
     match text.trim() {
-        _ if is_text => text.into(),
+        "null" | "None" if kind == Some(Kind::TextOrNull) => Json::Null,
+        _ if matches!(kind, Some(Kind::Text | Kind::TextOrNull)) => text.into(),
         "True" => true.into(),
         "False" => false.into(),
         "None" => Json::Null,

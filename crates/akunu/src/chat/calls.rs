@@ -167,9 +167,15 @@ impl CallReader {
             }
             State::WrittenOut { mark, from } => {
                 let [_, end] = self.marks.around();
-                let Some(at) = self.held[from..].find(end).map(|at| from + at) else {
+                // Only when there is more than before of what may end it.
+                let Some(seen) = self.held[from..].rfind(end).map(|at| from + at + end.len()) else {
                     let from = self.held.len() - overlap(&self.held, end);
                     self.state = State::WrittenOut { mark, from };
+                    return false;
+                };
+                let found = self.marks.end_of(&self.held[mark..], &self.tools);
+                let Some(at) = found.map(|at| mark + at) else {
+                    self.state = State::WrittenOut { mark, from: seen };
                     return false;
                 };
                 match self.marks.read(&self.held[mark..at], &self.tools) {
@@ -199,7 +205,7 @@ impl CallReader {
                     false => self.name_in(header).map(|name| (name, start)).ok_or(Unnamed::Never),
                 };
                 match found {
-                    Ok((name, at)) if self.is_known(mark, &name) => {
+                    Ok((name, at)) if self.is_known(mark, &name) && self.may_begin(mark, start) => {
                         on_segment(Segment::Begun(&name));
                         (Scan::from(at), at)
                     }
@@ -340,13 +346,22 @@ impl CallReader {
             json => vec![call(json)?],
         };
         let are_known = calls.iter().all(|call| self.is_known(mark, &call.name));
-        (!calls.is_empty() && are_known).then_some(calls)
+        // Only such a beginning is held to the tool's schema.
+        let is_begun = self.may_begin(mark, start);
+        (!calls.is_empty() && are_known && is_begun).then_some(calls)
+    }
+
+    fn may_begin(&self, mark: usize, start: usize) -> bool {
+        self.has_mark(mark) || begins_bare(&self.held[start..])
+    }
+
+    fn has_mark(&self, mark: usize) -> bool {
+        self.held[..mark].ends_with(self.marks.open())
     }
 
     /// Whether a name is a tool's, if its call has no mark.
     fn is_known(&self, mark: usize, name: &str) -> bool {
-        let is_marked = self.held[..mark].ends_with(self.marks.open());
-        is_marked || self.tools.iter().any(|tool| name_of(tool) == Some(name))
+        self.has_mark(mark) || self.tools.iter().any(|tool| name_of(tool) == Some(name))
     }
 
     /// `NAME`, `NAME[ARGS]`, `NAME[CALL_ID]ID[ARGS]`, `NAME<|channel|>commentary json<|message|>`, `functions.NAME:0`.
@@ -356,6 +371,19 @@ impl CallReader {
         let name = header[..ends.min().unwrap_or(header.len())].trim();
         (!name.is_empty() && !name.contains(char::is_whitespace)).then(|| name.to_string())
     }
+}
+
+/// Whether a call without a mark begins with its name, or with `"type": "function"` and the name.
+fn begins_bare(text: &str) -> bool {
+    let after = |text: &'_ str, part: &str| text.trim_start().strip_prefix(part).map(str::len);
+    let skip = |text: &str, parts: &[&str]| {
+        parts.iter().try_fold(text.len(), |left, part| after(&text[text.len() - left..], part))
+    };
+    let named = |text: &str| skip(text, &["\"name\"", ":"]).is_some();
+    let Some(left) = skip(text, &["{"]) else { return false };
+    let fields = &text[text.len() - left..];
+    let typed = skip(fields, &["\"type\"", ":", "\"function\"", ","]);
+    named(fields) || typed.is_some_and(|left| named(&fields[fields.len() - left..]))
 }
 
 /// Why the name and the arguments of a call are not found in the beginning of its JSON text.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use akunu_grammar::Reasoning;
 use akunu_tokenizer::chat::{ChatTemplate, Rendered};
 use akunu_tokenizer::{EncodeOptions, Tokenizer};
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 use super::conversation::message;
 use super::families::GENERIC;
@@ -33,7 +33,7 @@ impl ChatFormat {
     pub fn new(model: &Model, template: ChatTemplate) -> Result<ChatFormat, Error> {
         let tokenizer = model.tokenizer()?.clone();
         let tags = Tags::of_template(template.source());
-        let marks = CallMarks::of_template(template.source());
+        let marks = CallMarks::of_tools(&template);
         let controls = |is_wanted: &dyn Fn(&str) -> bool| -> Vec<u32> {
             let is_one =
                 |id: &u32| tokenizer.is_control(*id) && tokenizer.token_text(*id).is_some_and(is_wanted);
@@ -153,8 +153,12 @@ pub fn render(
         }
     }
     let render = |messages: &[Json], tools| template.render(messages, tools, add_prompt, variables);
-    if CallMarks::of_template(template.source()).is_some() {
-        return Ok(render(&messages, tools)?);
+    if CallMarks::of_tools(template).is_some() {
+        return Ok(match (render(&messages, tools), tools) {
+            // Some templates need fields that may be left out.
+            (Err(error), Some(tools)) => render(&messages, Some(&complete(tools))).map_err(|_| error)?,
+            (rendered, _) => rendered?,
+        });
     }
     if let Some(written) = generic_tools::without_calls(&messages) {
         messages = written.into();
@@ -166,4 +170,18 @@ pub fn render(
         // The template refuses the system's message, or leaves it out.
         _ => Ok(render(&generic_tools::without_system(messages), None)?),
     }
+}
+
+/// The tools with a description and parameters.
+fn complete(tools: &[Json]) -> Vec<Json> {
+    let mut tools = tools.to_vec();
+    for function in tools.iter_mut().filter_map(|tool| tool["function"].as_object_mut()) {
+        function.entry("description").or_insert_with(|| "".into());
+        let none = || json!({ "type": "object", "properties": {} });
+        function.entry("parameters").or_insert_with(none);
+        if let Some(parameters) = function.get_mut("parameters").and_then(Json::as_object_mut) {
+            parameters.entry("properties").or_insert_with(|| json!({}));
+        }
+    }
+    tools
 }

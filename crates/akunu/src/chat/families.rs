@@ -5,6 +5,7 @@ use akunu_grammar::CallPart::{
 };
 use akunu_grammar::{CallForm, CallLiterals, CallPart, CallTags, NAME_AND_ARGUMENTS};
 
+use akunu_tokenizer::chat::ChatTemplate;
 use serde_json::Value as Json;
 
 use super::calls::Call;
@@ -342,6 +343,11 @@ impl CallMarks {
         FAMILIES.iter().find(|marks| marks.signs.iter().all(|sign| source.contains(sign)))
     }
 
+    /// The marks for a template that writes tools. `None`: its models get tools as text.
+    pub(super) fn of_tools(template: &ChatTemplate) -> Option<&'static CallMarks> {
+        CallMarks::of_template(template.source()).filter(|_| template.writes_tools())
+    }
+
     /// All families, and the generic form.
     pub fn all() -> impl Iterator<Item = &'static CallMarks> {
         FAMILIES.iter().chain([&GENERIC])
@@ -375,6 +381,16 @@ impl CallMarks {
                 Some(call.map(|call| vec![call]))
             }
             Literals(form) => Some(call_literals::read(form, text)),
+            _ => None,
+        })?
+    }
+
+    /// Where calls that are not JSON end. `None`: more text is needed.
+    pub(super) fn end_of(&self, text: &str, tools: &[Json]) -> Option<usize> {
+        let end = self.around()[1];
+        self.form.call.iter().find_map(|part| match part {
+            Tagged(tags) => Some(call_tags::end_of(tags, self.around(), text, tools)),
+            Literals(form) => Some(call_literals::end_of(form, end, text)),
             _ => None,
         })?
     }

@@ -93,9 +93,9 @@ impl Responder {
 
         let mut generated = engine.generate(session, &prompt.ids, &options, &mut |piece| {
             let mut on_part = |part: Part<'_>| on_event(Event::Part(part));
-            let (delta, flow) = reader.push(piece.text, piece.ids.len(), &mut on_part);
+            let (deltas, flow) = reader.push(piece.text, piece.ids.len(), &mut on_part);
             flow?;
-            send(&delta, on_event)?;
+            send(&deltas, on_event)?;
             if reader.is_complete() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         // The text of the last ids may be missing after a break, and a stop string is missing in the text.
@@ -104,9 +104,9 @@ impl Responder {
             generated.finish = FinishReason::Complete;
         }
         if generated.finish != FinishReason::Callback {
-            let delta = reader.finish(&mut |part| on_event(Event::Part(part)));
+            let deltas = reader.finish(&mut |part| on_event(Event::Part(part)));
             // Generation has ended already, so a break has nothing left to end.
-            let _ = send(&delta, on_event);
+            let _ = send(&deltas, on_event);
         }
         let timings = &mut generated.timings;
         timings.prompt_s += feed.prompt_s;
@@ -141,11 +141,8 @@ impl Responder {
     }
 }
 
-fn send(delta: &AnswerDelta, on_event: OnEvent<'_>) -> ControlFlow<()> {
-    match *delta == AnswerDelta::default() {
-        true => ControlFlow::Continue(()),
-        false => on_event(Event::Delta(delta)),
-    }
+fn send(deltas: &[AnswerDelta], on_event: OnEvent<'_>) -> ControlFlow<()> {
+    deltas.iter().try_for_each(|delta| on_event(Event::Delta(delta)))
 }
 
 /// Prefills all but the last pass of a long prompt and reports each pass. Generation then finds it in the session.

@@ -160,6 +160,9 @@ fn what_the_grammar_allows_is_parsed() {
             "inner": { "type": "object", "properties": { "x": { "type": "number" } }, "required": ["x"], "additionalProperties": false } },
             "required": ["id"], "additionalProperties": false }),
         json!({ "type": "object", "additionalProperties": false }),
+        json!({ "properties": { "zone": { "anyOf": [{ "type": "string" }, { "type": "null" }] } }, "required": ["zone"],
+            "additionalProperties": false }),
+        json!({ "type": "object" }),
     ];
     let tools: Vec<Json> = schemas
         .iter()
@@ -203,13 +206,20 @@ fn what_the_grammar_allows_is_parsed() {
 /// Checks the keywords of the schemas above, except `pattern`, which not all formats hold.
 fn check(schema: &Json, value: &Json, text: &str) {
     let shown = || format!("{value} of {schema} in {text:?}");
-    match schema["type"].as_str().unwrap_or_else(|| panic!("{}", shown())) {
+    let kind = match &schema["anyOf"] {
+        Json::Null if schema.get("properties").is_some() => "object",
+        Json::Null => schema["type"].as_str().unwrap_or_else(|| panic!("{}", shown())),
+        _ => return assert!(value.is_string() || value.is_null(), "{}", shown()),
+    };
+    match kind {
         "object" => {
             let fields = value.as_object().unwrap_or_else(|| panic!("{}", shown()));
             for name in schema["required"].as_array().into_iter().flatten() {
                 assert!(fields.contains_key(name.as_str().unwrap()), "{}", shown());
             }
-            fields.iter().for_each(|(name, value)| check(&schema["properties"][name], value, text));
+            if schema.get("properties").is_some() {
+                fields.iter().for_each(|(name, value)| check(&schema["properties"][name], value, text));
+            }
         }
         "array" => value
             .as_array()
@@ -225,5 +235,88 @@ fn check(schema: &Json, value: &Json, text: &str) {
         "boolean" => assert!(value.is_boolean(), "{}", shown()),
         "integer" | "number" => assert!(value.is_number(), "{}", shown()),
         other => panic!("{other}"),
+    }
+}
+
+fn calls_of(template: &str, schema: &Json, text: &str) -> Vec<Json> {
+    let marks = CallMarks::of_template(template).unwrap();
+    let tools = vec![json!({ "type": "function", "function": { "name": "f", "parameters": schema } })];
+    let mut reader = CallReader::new(marks, tools);
+    let mut calls = Vec::new();
+    let mut on_segment = |segment: Segment<'_>| {
+        if let Segment::Call(call) = segment {
+            calls.push(Json::Object(call.arguments));
+        }
+    };
+    text.chars().for_each(|c| reader.push(c.encode_utf8(&mut [0; 4]), &mut on_segment));
+    reader.finish(&mut on_segment);
+    calls
+}
+
+#[test]
+fn arguments_may_have_the_marks_that_end_calls() {
+    let text = json!({ "properties": { "text": { "type": "string" } } });
+    for (template, open, close, mark) in [
+        (
+            "<parameter=",
+            "<tool_call><function=f><parameter=text>",
+            "</parameter></function></tool_call>",
+            "</function>",
+        ),
+        (
+            "<arg_key>",
+            "<tool_call>f<arg_key>text</arg_key><arg_value>",
+            "</arg_value></tool_call>",
+            "</tool_call>",
+        ),
+        (
+            "<minimax:tool_call>",
+            "<minimax:tool_call><invoke name=\"f\"><parameter name=\"text\">",
+            "</parameter></invoke></minimax:tool_call>",
+            "</invoke>",
+        ),
+        ("<|tool_call>", "<|tool_call>call:f{text:<|\"|>", "<|\"|>}<tool_call|>", "<tool_call|>"),
+        ("List of tools: ", "<|tool_call_start|>[f(text=\"", "\")]<|tool_call_end|>", "<|tool_call_end|>"),
+    ] {
+        let value = format!("a {mark} b");
+        assert_eq!(
+            calls_of(template, &text, &format!("{open}{value}{close}")),
+            [json!({ "text": value })],
+            "{template}"
+        );
+    }
+    let object = json!({ "properties": { "o": { "type": "object" } } });
+    let call =
+        "<tool_call><function=f><parameter=o>{\"a\": \"x</parameter>y\"}</parameter></function></tool_call>";
+    assert_eq!(calls_of("<parameter=", &object, call), [json!({ "o": { "a": "x</parameter>y" } })]);
+    let optional = json!({ "properties": { "o": { "anyOf": [{ "type": "string" }, { "type": "null" }] } } });
+    for (written, value) in [("3", json!("3")), ("null", Json::Null), ("Paris", json!("Paris"))] {
+        let call =
+            format!("<tool_call><function=f><parameter=o>\n{written}\n</parameter></function></tool_call>");
+        assert_eq!(calls_of("<parameter=", &optional, &call), [json!({ "o": value })]);
+    }
+}
+
+#[test]
+fn calls_without_a_mark_are_held_or_text() {
+    const LLAMA: &str = "\"name\": function name, \"parameters\"";
+    let closed = json!({ "type": "object", "properties": { "x": { "enum": [1] } }, "required": ["x"], "additionalProperties": false });
+    let marks = CallMarks::of_template(LLAMA).unwrap();
+    for text in [
+        "{\n    \"name\": \"clock\",\n    \"parameters\": {\"wrong\": 7}}",
+        "{\"type\": \"function\", \"name\": \"clock\", \"parameters\": {\"wrong\": 7}}",
+        "{\"parameters\": {\"wrong\": 7}, \"name\": \"clock\"}",
+        "{\"function\": {\"name\": \"clock\", \"parameters\": {\"wrong\": 7}}}",
+        "{ \"name\" : \"clock\" , \"parameters\" : {\"wrong\": 7}}",
+    ] {
+        let parsed = calls_of(LLAMA, &closed, &text.replace("clock", "f"));
+        let tool = json!({ "type": "function", "function": { "name": "clock", "parameters": closed } });
+        let mut session = session(marks, &[tool], WithoutCalls::Text);
+        let is_held = text.bytes().any(|byte| {
+            let is_out = !session.mask().unwrap().contains(u32::from(byte));
+            session.push(u32::from(byte));
+            is_out
+        });
+        assert!(parsed.is_empty() || is_held, "{text}: {parsed:?}");
     }
 }
