@@ -37,7 +37,7 @@ static int32_t record(const akunu_delta *delta, void *user) {
 }
 
 static void tool_calls(const char *path) {
-    akunu_load_options load = {.size = sizeof load, .device = "cpu", .context = 512};
+    akunu_load_options load = {.size = sizeof load, .device = "cpu", .context = 1024};
     akunu_generate_options limits = {.size = sizeof limits, .max_tokens = 100};
     akunu_answer_options options = {.size = sizeof options};
     akunu_stats stats = {.size = sizeof stats};
