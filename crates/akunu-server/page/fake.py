@@ -1,13 +1,21 @@
 """A fake server with scripted replies, which also serves the page."""
 
 import json
+import re
 import threading
 import time
 from email.parser import BytesParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-PAGE = Path(__file__).with_name("index.html")
+FOLDER = Path(__file__).parent
+LIST = FOLDER.with_name("src") / "page.rs"
+
+
+def page():
+    """The page as the server has it: the files that it lists, one after the other."""
+    names = re.findall(r'include_str!\("\.\./page/([^"]+)"\)', LIST.read_text())
+    return b"".join((FOLDER / name).read_bytes() for name in names)
 
 
 class Refusal(Exception):
@@ -66,7 +74,7 @@ class Fake:
     def answer_get(self, handler):
         self.paths.append(handler.path)
         if handler.path == "/":
-            self.send(handler, 200, PAGE.read_bytes(), "text/html; charset=utf-8")
+            self.send(handler, 200, page(), "text/html; charset=utf-8")
         elif handler.path == "/v1/models" and not self.locked(handler):
             models = [{"id": name, "object": "model"} for name in self.models]
             models += [{"id": name, "object": "model", "capabilities": ["transcription"]} for name in self.listeners]

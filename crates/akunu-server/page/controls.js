@@ -1,0 +1,75 @@
+// ---- Controls
+
+function submitOnEnter(event, form) {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  form.requestSubmit();
+}
+
+function grow() {
+  $("prompt").style.height = "auto";
+  $("prompt").style.height = `${$("prompt").scrollHeight}px`;
+  if (!stop) busy(false);
+}
+
+function settings(field) {
+  if (!$("settings").open) $("settings").showModal();
+  $(field)?.focus();
+}
+
+$("write").addEventListener("submit", event => {
+  event.preventDefault();
+  if (stop) {
+    if (event.submitter) stop.abort();
+    return;
+  }
+  const content = $("prompt").value.trim();
+  if (!content) return;
+  $("prompt").value = "";
+  grow();
+  send(content);
+});
+$("record").addEventListener("click", record);
+$("choose").addEventListener("click", () => $("file").click());
+$("file").addEventListener("change", () => {
+  const [file] = $("file").files;
+  if (file && !stop) send(file.name, file);
+  $("file").value = "";
+});
+$("prompt").addEventListener("keydown", event => submitOnEnter(event, $("write")));
+$("prompt").addEventListener("input", grow);
+document.addEventListener("keydown", event => {
+  if (event.key === "Escape" && stop && !$("settings").open) stop.abort();
+});
+$("new").addEventListener("click", () => {
+  talk = [];
+  keep(sessionStorage, "talk", talk);
+  showAll();
+  say("New conversation");
+  $("prompt").focus();
+});
+$("open").addEventListener("click", () => settings("system"));
+$("defaults").addEventListener("click", () => FIELDS.forEach(id => $(id).value = ""));
+$("settings").addEventListener("close", () => {
+  keep(localStorage, "settings", Object.fromEntries(FIELDS.map(id => [id, $(id).value])));
+  keep(sessionStorage, "key", $("key").value);
+  models();
+});
+$("model").addEventListener("change", () => { keep(localStorage, "model", $("model").value); hint(); });
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+function theme(chosen) {
+  if (chosen) document.documentElement.dataset.theme = chosen;
+  const now = chosen || (dark.matches ? "dark" : "light"), other = now === "dark" ? "light" : "dark";
+  $("theme").title = $("theme").ariaLabel = `Use ${other} colours`;
+  $("theme").onclick = () => { keep(localStorage, "theme", other); theme(other); };
+}
+dark.addEventListener("change", () => theme(stored(localStorage, "theme", "")));
+
+theme(stored(localStorage, "theme", ""));
+for (const [id, value] of Object.entries(stored(localStorage, "settings", {}))) if (FIELDS.includes(id)) $(id).value = value;
+$("key").value = stored(sessionStorage, "key", "");
+showAll();
+toEnd();
+grow();
+models();
