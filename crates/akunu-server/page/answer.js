@@ -59,8 +59,9 @@ async function answer() {
 }
 
 /** What an event brings is added to the turn. */
-function take({choices, usage, delta}, turn, clock, draw) {
+function take({choices, usage, timings, delta}, turn, clock, draw) {
   if (usage) clock.usage = usage;
+  if (timings) clock.timings = timings;
   if (delta) clock.transcript = true;
   const choice = choices?.[0] ?? (delta && {text: delta});
   if (!choice) return;
@@ -77,13 +78,13 @@ function take({choices, usage, delta}, turn, clock, draw) {
   if (choice.finish_reason === "length") clock.cut = true;
 }
 
-function numbers({started, first, last, pieces, usage, cut, transcript}) {
+/** What is known of an answer. Rates are the server's: pieces arrive in bursts, which say nothing about it. */
+function numbers({started, first, last, pieces, usage, timings, cut, transcript}) {
   if (!first) return "";
   if (transcript) return `${pieces} ${pieces === 1 ? "segment" : "segments"} · ${((last - started) / 1000).toFixed(2)} s`;
-  const tokens = usage?.completion_tokens ?? pieces, seconds = (last - first) / 1000;
-  const parts = [`${tokens} ${tokens === 1 ? "token" : "tokens"}`];
-  const rate = (tokens - 1) / seconds;
-  if (tokens > 1 && seconds > 0) parts.push(`${rate.toFixed(rate < 100 ? 1 : 0)} tokens/s`);
+  const tokens = usage?.completion_tokens ?? pieces, rate = timings?.predicted_per_second;
+  const parts = [`${usage ? "" : "about "}${tokens} ${tokens === 1 ? "token" : "tokens"}`];
+  if (rate) parts.push(`${rate.toFixed(rate < 100 ? 1 : 0)} tokens/s`);
   parts.push(`first after ${((first - started) / 1000).toFixed(2)} s`);
   if (cut) parts.push("cut at the most tokens");
   return parts.join(" · ");

@@ -73,3 +73,6 @@ showAll();
 toEnd();
 grow();
 models();
+document.addEventListener("visibilitychange", isThere);
+addEventListener("online", isThere);
+look(IDLE);

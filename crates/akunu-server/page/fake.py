@@ -33,10 +33,12 @@ class Fake:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
-                fake.answer_get(self)
+                if not fake.gone:
+                    fake.answer_get(self)
 
             def do_POST(self):
-                fake.answer_post(self)
+                if not fake.gone:
+                    fake.answer_post(self)
 
             def log_message(self, *_):
                 pass
@@ -50,6 +52,9 @@ class Fake:
         self.reply = lambda body: iter(["Hello", " there", "!"])
         self.models, self.key = ["talker", "teller"], None
         self.listeners = []
+        self.timings = None  # of the last chunk, beside the usage
+        self.breaks = False  # answers end before their announced length, and the server is gone
+        self.gone = False  # connections are closed without an answer
         self.paths, self.bodies, self.keys = [], [], []
         self.hung_up = threading.Event()
 
@@ -79,6 +84,8 @@ class Fake:
             models = [{"id": name, "object": "model"} for name in self.models]
             models += [{"id": name, "object": "model", "capabilities": ["transcription"]} for name in self.listeners]
             self.send(handler, 200, json.dumps({"object": "list", "data": models}).encode())
+        elif handler.path == "/health":
+            self.send(handler, 200, b"{}")
         elif handler.path != "/v1/models":
             self.send(handler, 404, b"{}")
 
@@ -96,6 +103,8 @@ class Fake:
             return self.refuse(handler, refusal)
         handler.send_response(200)
         handler.send_header("Content-Type", "text/event-stream")
+        if self.breaks:
+            handler.send_header("Content-Length", "1000000")
         handler.end_headers()
         try:
             if hears:
@@ -130,6 +139,7 @@ class Fake:
             event(json.dumps({"choices": [{"index": 0, **more}]}))
 
         count = 0
+        self.gone = self.breaks
         for piece in reply:
             count += 1
             if piece is None:  # the connection ends before the answer does
@@ -139,7 +149,8 @@ class Fake:
             else:
                 choice(text=piece)
         choice(finish_reason="length" if count > 90 else "stop", **({"delta": {}} if chat else {"text": ""}))
-        event(json.dumps({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": count}}))
+        more = {"timings": self.timings} if self.timings else {}
+        event(json.dumps({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": count}, **more}))
         event("[DONE]")
 
 

@@ -5,7 +5,10 @@ async function ask(path, body, signal) {
   const form = body instanceof FormData;
   if (body && !form) headers["Content-Type"] = "application/json";
   if ($("key").value) headers.Authorization = `Bearer ${$("key").value}`;
-  const response = await fetch(path, {method: body ? "POST" : "GET", headers, body: form ? body : body && JSON.stringify(body), signal, cache: "no-store"});
+  let response;
+  try {
+    response = await fetch(path, {method: body ? "POST" : "GET", headers, body: form ? body : body && JSON.stringify(body), signal, cache: "no-store"});
+  } catch (error) { throw lost(error, AWAY); }
   if (response.ok) return response;
   const text = await response.text();
   let error = {};
@@ -18,7 +21,8 @@ async function* events(response) {
   const reader = response.body.getReader(), decoder = new TextDecoder();
   let rest = "";
   for (;;) {
-    const {done, value} = await reader.read();
+    let done, value;
+    try { ({done, value} = await reader.read()); } catch (error) { throw lost(error, "The connection broke before the answer's end."); }
     const lines = (rest + (done ? decoder.decode() : decoder.decode(value, {stream: true}))).split(/\r?\n/);
     rest = done ? "" : lines.pop();
     for (const line of lines) {
@@ -30,7 +34,10 @@ async function* events(response) {
       if (event.type === "transcript.text.done") return;
       yield event;
     }
-    if (done) throw new Error("the connection ended before the answer did");
+    if (done) {
+      isThere();
+      throw new Error("The connection ended before the answer did.");
+    }
   }
 }
 
@@ -79,7 +86,7 @@ async function models() {
     $("model").replaceChildren(...data.map(({id}) => make("option", {value: id, selected: id === chosen}, id)));
     hint();
   } catch (error) {
-    note(error.status === 401 ? "This server requires an API key: enter it in the settings." : `The models cannot be listed: ${error.message}`);
+    if (!watch.gone) note(error.status === 401 ? "This server requires an API key: enter it in the settings." : `The models cannot be listed: ${error.message}`);
     if (error.status === 401) settings("key");
   }
 }

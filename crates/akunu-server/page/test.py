@@ -64,7 +64,7 @@ class Page(unittest.TestCase):
 
     def tearDown(self):
         self.assertEqual(self.browser.complaints(), [])
-        self.assertLessEqual(set(self.fake.paths), {"/", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/audio/transcriptions"})
+        self.assertLessEqual(set(self.fake.paths), {"/", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/audio/transcriptions", "/health"})
 
     def load(self):
         self.browser.open(self.fake.url)
@@ -96,11 +96,14 @@ class Page(unittest.TestCase):
         self.say("Hi")
         self.assertEqual(self.shown(), "Hello there!")
         self.assertEqual(self.browser.texts(".turn.user .text"), ["Hi"])
-        self.assertRegex(self.browser.text(f"{ANSWER} .numbers"), r"^3 tokens · [\d.]+ tokens/s · first after [\d.]+ s$")
+        # A burst of tokens says nothing about the rate: without the server's there is none.
+        self.assertRegex(self.browser.text(f"{ANSWER} .numbers"), r"^3 tokens · first after [\d.]+ s$")
         self.assertEqual(self.browser.run("return [document.querySelector('#prompt').value, document.activeElement.id]"), ["", "prompt"])
         self.assertEqual(self.fake.bodies[-1]["messages"], [{"role": "user", "content": "Hi"}])
         self.assertEqual((self.fake.bodies[-1]["model"], self.fake.bodies[-1]["stream"]), ("talker", True))
+        self.fake.timings = {"predicted_n": 3, "predicted_ms": 48.0, "predicted_per_second": 41.666}
         self.say("And now?")
+        self.assertRegex(self.browser.text(f"{ANSWER} .numbers"), r"^3 tokens · 41\.7 tokens/s · first after [\d.]+ s$")
         roles = [message["role"] for message in self.fake.bodies[-1]["messages"]]
         self.assertEqual(roles, ["user", "assistant", "user"])
         # It is still there after the page is reloaded.
@@ -237,6 +240,32 @@ class Page(unittest.TestCase):
         self.fake.reply = lambda body: iter(["Open."])
         self.say("Hi")
         self.assertEqual(self.shown(), "Open.")
+
+    def test_a_server_that_is_gone_is_said_and_so_is_its_return(self):
+        gone = "document.querySelector('#gone').checkVisibility()"
+        self.fake.breaks = True
+        self.fake.reply = lambda body: iter(["Half", None])
+        self.say("Hi")
+        self.assertEqual(self.shown(), "Half")
+        self.assertIn("broke before the answer's end", self.browser.text(f"{ANSWER} .problem"))
+        self.browser.wait("the message", gone)
+        self.shot("gone")
+        self.assertEqual(self.browser.text("#said"), "That did not work. The connection broke before the answer's end.")
+        self.browser.type("#prompt", "Still there?" + ENTER)
+        self.browser.wait("the answer", f"document.querySelector('{ANSWER} .problem')?.innerText.includes('does not answer')")
+        self.assertNotIn("fetch", self.browser.text("body"))
+        self.fake.breaks = self.fake.gone = False
+        self.browser.wait("its return", f"!{gone}")
+        self.browser.wait("the message", "document.querySelector('#note').innerText === 'The server is back.'")
+        self.fake.reply = lambda body: iter(["Yes."])
+        self.say("Now?")
+        self.assertEqual(self.shown(), "Yes.")
+        # It is seen too when nothing is asked of it.
+        self.fake.gone = True
+        self.browser.run("document.dispatchEvent(new Event('visibilitychange'))")
+        self.browser.wait("the message", gone)
+        self.fake.gone = False
+        self.browser.wait("its return", f"!{gone}")
 
     def test_a_model_that_transcribes_takes_files_and_recordings(self):
         self.fake.models, self.fake.listeners = [], ["listener"]

@@ -22,6 +22,7 @@ const PAGE: &str = concat!(
     include_str!("../page/markdown.js"),
     include_str!("../page/storage.js"),
     include_str!("../page/server.js"),
+    include_str!("../page/watch.js"),
     include_str!("../page/talk.js"),
     include_str!("../page/answer.js"),
     include_str!("../page/record.js"),

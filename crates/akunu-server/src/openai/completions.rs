@@ -157,7 +157,7 @@ async fn collect(
         json!({ "text": written.text, "index": index, "logprobs": logprobs, "finish_reason": finish })
     });
     let mut answer = head.object(KIND, written.collect());
-    answer["usage"] = usage.json();
+    usage.write(&mut answer);
     Ok(json(&answer))
 }
 
