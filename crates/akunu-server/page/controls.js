@@ -12,11 +12,6 @@ function grow() {
   if (!stop) busy(false);
 }
 
-function settings(field) {
-  if (!$("settings").open) $("settings").showModal();
-  $(field)?.focus();
-}
-
 $("write").addEventListener("submit", event => {
   event.preventDefault();
   if (stop) {
@@ -24,7 +19,7 @@ $("write").addEventListener("submit", event => {
     return;
   }
   const content = $("prompt").value.trim();
-  if (!content) return;
+  if (!content || !settled()) return;
   $("prompt").value = "";
   grow();
   send(content);
@@ -48,13 +43,6 @@ $("new").addEventListener("click", () => {
   say("New conversation");
   $("prompt").focus();
 });
-$("open").addEventListener("click", () => settings("system"));
-$("defaults").addEventListener("click", () => FIELDS.forEach(id => $(id).value = ""));
-$("settings").addEventListener("close", () => {
-  keep(localStorage, "settings", Object.fromEntries(FIELDS.map(id => [id, $(id).value])));
-  keep(sessionStorage, "key", $("key").value);
-  models();
-});
 $("model").addEventListener("change", () => { keep(localStorage, "model", $("model").value); hint(); });
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -67,8 +55,7 @@ function theme(chosen) {
 dark.addEventListener("change", () => theme(stored(localStorage, "theme", "")));
 
 theme(stored(localStorage, "theme", ""));
-for (const [id, value] of Object.entries(stored(localStorage, "settings", {}))) if (FIELDS.includes(id)) $(id).value = value;
-$("key").value = stored(sessionStorage, "key", "");
+loadSettings();
 showAll();
 toEnd();
 grow();

@@ -51,7 +51,7 @@ class Fake:
     def reset(self):
         self.reply = lambda body: iter(["Hello", " there", "!"])
         self.models, self.key = ["talker", "teller"], None
-        self.listeners = []
+        self.listeners, self.embedders = [], []
         self.timings = None  # of the last chunk, beside the usage
         self.breaks = False  # answers end before their announced length, and the server is gone
         self.gone = False  # connections are closed without an answer
@@ -81,7 +81,8 @@ class Fake:
         if handler.path == "/":
             self.send(handler, 200, page(), "text/html; charset=utf-8")
         elif handler.path == "/v1/models" and not self.locked(handler):
-            models = [{"id": name, "object": "model"} for name in self.models]
+            models = [{"id": name, "object": "model", "capabilities": ["completion"], "context_length": 4096} for name in self.models]
+            models += [{"id": name, "object": "model", "capabilities": ["embedding"]} for name in self.embedders]
             models += [{"id": name, "object": "model", "capabilities": ["transcription"]} for name in self.listeners]
             self.send(handler, 200, json.dumps({"object": "list", "data": models}).encode())
         elif handler.path == "/health":

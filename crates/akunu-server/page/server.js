@@ -42,11 +42,7 @@ async function* events(response) {
 }
 
 function request() {
-  const body = {model: $("model").value, stream: true, stream_options: {include_usage: true}};
-  for (const name of ["temperature", "top_p", "max_tokens"]) {
-    if ($(name).value !== "" && $(name).validity.valid) body[name] = Number($(name).value);
-  }
-  return body;
+  return {model: $("model").value, stream: true, stream_options: {include_usage: true}, ...options()};
 }
 
 async function transcribe(turn, signal) {
@@ -83,7 +79,10 @@ async function models() {
     listeners.clear();
     data.filter(model => model.capabilities?.includes("transcription")).forEach(({id}) => listeners.add(id));
     const chosen = $("model").value || stored(localStorage, "model", "");
-    $("model").replaceChildren(...data.map(({id}) => make("option", {value: id, selected: id === chosen}, id)));
+    const talks = ({capabilities}) => !capabilities || capabilities.some(name => ["completion", "transcription"].includes(name));
+    const named = model => talks(model) ? model.id : `${model.id} (${model.capabilities.join(", ")})`;
+    $("model").replaceChildren(...data.map(model => make("option", {value: model.id, disabled: !talks(model), selected: model.id === chosen && talks(model)}, named(model))));
+    $("models").replaceChildren(...data.map(modelRow));
     hint();
   } catch (error) {
     if (!watch.gone) note(error.status === 401 ? "This server requires an API key: enter it in the settings." : `The models cannot be listed: ${error.message}`);

@@ -7,7 +7,6 @@ function keep(store, key, value) {
   try { store.setItem(`akunu.${key}`, JSON.stringify(value)); } catch { /* A browser that keeps nothing still chats. */ }
 }
 
-const FIELDS = ["system", "temperature", "top_p", "max_tokens"];
 /** Turns {role, content, reasoning, thought: seconds, numbers, problem}, oldest first. */
 let talk = stored(sessionStorage, "talk", []);
 /** Stops the answer that is coming, if one is. */

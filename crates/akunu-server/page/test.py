@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """The chat page in headless Chromium: `cargo xtask page`. With PAGE_SHOTS=DIR, screenshots are saved there."""
 
+import json
 import os
 import re
 import sys
+import threading
 import unittest
 from pathlib import Path
 
@@ -175,9 +177,13 @@ class Page(unittest.TestCase):
 
     def test_settings_are_sent_and_kept(self):
         self.say("Hi")
-        self.assertFalse({"temperature", "top_p", "max_tokens"} & set(self.fake.bodies[-1]))
+        names = {"temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "response_format"}
+        self.assertFalse(names & set(self.fake.bodies[-1]))
         self.browser.click("#open")
-        for field, value in [("system", "Be brief."), ("temperature", "0.25"), ("top_p", "0.5"), ("max_tokens", "9"), ("key", "secret")]:
+        numbers = {"temperature": 0.25, "top_p": 0.5, "top_k": 7, "min_p": 0.125, "seed": 42, "max_tokens": 9}
+        schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+        for field, value in [("system", "Be brief."), ("key", "secret"), ("schema", json.dumps(schema)), *numbers.items()]:
+            value = str(value)
             self.browser.type(f"#{field}", value)
         self.shot("settings")
         self.browser.click("dialog button.main")
@@ -185,7 +191,9 @@ class Page(unittest.TestCase):
         self.load()
         self.say("Again")
         body = self.fake.bodies[-1]
-        self.assertEqual((body["temperature"], body["top_p"], body["max_tokens"], body["model"]), (0.25, 0.5, 9, "teller"))
+        self.assertEqual({name: body[name] for name in numbers}, numbers)
+        self.assertEqual(body["model"], "teller")
+        self.assertEqual(body["response_format"], {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}})
         self.assertEqual(body["messages"][0], {"role": "system", "content": "Be brief."})
         self.assertEqual(self.fake.keys[-1], "Bearer secret")
         self.assertNotIn("secret", self.browser.run("return JSON.stringify(localStorage)"))
@@ -193,7 +201,37 @@ class Page(unittest.TestCase):
         self.browser.click("#defaults")
         self.browser.click("dialog button.main")
         self.say("Once more")
-        self.assertFalse({"temperature", "top_p", "max_tokens"} & set(self.fake.bodies[-1]))
+        self.assertFalse(names & set(self.fake.bodies[-1]))
+
+    def test_settings_that_are_wrong_are_not_sent(self):
+        problem = lambda: self.browser.text("#schema-problem")
+        for field, value, message in [("schema", '{"type": ', "not JSON"), ("schema", "[1]", "not a JSON object"), ("top_p", "2", None)]:
+            self.browser.click("#open")
+            self.browser.type(f"#{field}", value)
+            if message:
+                self.assertIn(message, problem())
+            self.browser.click("dialog button.main")
+            self.assertTrue(self.browser.run("return document.querySelector('#settings').open"), value)
+            # Closed all the same, they are asked for before a message is sent.
+            self.browser.press(ESCAPE)
+            self.browser.type("#prompt", "Hi" + ENTER)
+            shown = f"document.querySelector('#settings').open && document.activeElement.id === '{field}'"
+            self.browser.wait("the field", shown)
+            self.assertEqual(self.fake.bodies, [])
+            self.browser.run("document.querySelector('#defaults').click(); document.querySelector('dialog .main').click()")
+            self.assertEqual(problem(), "")
+            self.assertEqual(self.browser.run("const p = document.querySelector('#prompt'); const text = p.value; p.value = ''; return text"), "Hi")
+        self.say("Hi")
+
+    def test_models_are_listed(self):
+        self.fake.embedders = ["measurer"]
+        self.load()
+        self.browser.click("#open")
+        listed = ["talker completion, 4,096 tokens of context", "teller completion, 4,096 tokens of context", "measurer embedding"]
+        self.assertEqual([text.replace("\n", " ") for text in self.browser.texts("#models li")], listed)
+        self.assertEqual(self.browser.texts("#models [aria-current] b"), ["talker"])
+        options = "return [...document.querySelectorAll('#model option')].map(o => [o.text, o.disabled])"
+        self.assertEqual(self.browser.run(options), [["talker", False], ["teller", False], ["measurer (embedding)", True]])
 
     def test_a_model_without_a_template_continues_texts(self):
         def reply(body):
@@ -244,8 +282,18 @@ class Page(unittest.TestCase):
     def test_a_server_that_is_gone_is_said_and_so_is_its_return(self):
         gone = "document.querySelector('#gone').checkVisibility()"
         self.fake.breaks = True
-        self.fake.reply = lambda body: iter(["Half", None])
-        self.say("Hi")
+        seen = threading.Event()
+
+        def reply(body):
+            yield "Half"
+            seen.wait(30)
+            yield None
+
+        self.fake.reply = reply
+        self.begin("Hi")
+        self.browser.wait("the half", f"document.querySelector('{ANSWER} > .text')?.innerText === 'Half'")
+        seen.set()
+        self.ended()
         self.assertEqual(self.shown(), "Half")
         self.assertIn("broke before the answer's end", self.browser.text(f"{ANSWER} .problem"))
         self.browser.wait("the message", gone)

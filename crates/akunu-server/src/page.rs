@@ -21,6 +21,7 @@ const PAGE: &str = concat!(
     include_str!("../page/elements.js"),
     include_str!("../page/markdown.js"),
     include_str!("../page/storage.js"),
+    include_str!("../page/settings.js"),
     include_str!("../page/server.js"),
     include_str!("../page/watch.js"),
     include_str!("../page/talk.js"),
