@@ -6,21 +6,22 @@ function send(content, file) {
     turn.audio = true;
     files.set(turn, file);
   }
-  talk.push(turn);
+  talk.turns.push(turn);
   show(turn);
+  keepTalk();
   answer();
 }
 
 function again() {
-  if (stop || talk.at(-1)?.role !== "assistant") return;
-  talk.pop();
+  if (stop || talk.turns.at(-1)?.role !== "assistant") return;
+  talk.turns.pop();
   $("talk").lastChild.remove();
   answer();
 }
 
 async function answer() {
-  const turns = talk.filter(turn => turn.content), turn = {role: "assistant", content: "", reasoning: ""};
-  talk.push(turn);
+  const turns = talk.turns.filter(turn => turn.content), turn = {role: "assistant", content: "", reasoning: ""};
+  talk.turns.push(turn);
   const article = show(turn), own = stop = new AbortController();
   const clock = {started: performance.now(), pieces: 0};
   let drawn = 0;
@@ -55,7 +56,7 @@ async function answer() {
   article.update(false);
   if (follow) toEnd();
   say(turn.problem ? `That did not work. ${turn.problem}` : `${own.signal.aborted ? "Stopped. " : ""}${article.querySelector(":scope > .text").textContent}`);
-  keep(sessionStorage, "talk", talk);
+  keepTalk();
 }
 
 /** What an event brings is added to the turn. */

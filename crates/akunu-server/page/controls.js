@@ -34,12 +34,10 @@ $("file").addEventListener("change", () => {
 $("prompt").addEventListener("keydown", event => submitOnEnter(event, $("write")));
 $("prompt").addEventListener("input", grow);
 document.addEventListener("keydown", event => {
-  if (event.key === "Escape" && stop && !$("settings").open) stop.abort();
+  if (event.key === "Escape" && stop && !document.querySelector("dialog[open]")) stop.abort();
 });
 $("new").addEventListener("click", () => {
-  talk = [];
-  keep(sessionStorage, "talk", talk);
-  showAll();
+  openTalk({turns: []});
   say("New conversation");
   $("prompt").focus();
 });
@@ -56,6 +54,7 @@ dark.addEventListener("change", () => theme(stored(localStorage, "theme", "")));
 
 theme(stored(localStorage, "theme", ""));
 loadSettings();
+loadTalks();
 showAll();
 toEnd();
 grow();

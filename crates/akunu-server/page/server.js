@@ -60,7 +60,7 @@ async function chat(turns, signal) {
   if (!plain.has($("model").value)) {
     const system = $("system").value.trim();
     const messages = turns.map(({role, content}) => ({role, content}));
-    if (system) messages.unshift({role: "system", content: system});
+    if (system && messages[0].role !== "system") messages.unshift({role: "system", content: system});
     try {
       return await ask("v1/chat/completions", {...request(), messages}, signal);
     } catch (error) {

@@ -7,15 +7,13 @@ function keep(store, key, value) {
   try { store.setItem(`akunu.${key}`, JSON.stringify(value)); } catch { /* A browser that keeps nothing still chats. */ }
 }
 
-/** Turns {role, content, reasoning, thought: seconds, numbers, problem}, oldest first. */
-let talk = stored(sessionStorage, "talk", []);
 /** Stops the answer that is coming, if one is. */
 let stop = null;
 /** Models that continue texts and know no conversations. */
 const plain = new Set();
 /** Models that transcribe. */
 const listeners = new Set();
-/** The audio of turns, which is not kept when the page is left. */
+/** Turns are {role, content, reasoning, thought: seconds, numbers, problem, audio}. The audio of turns, which is not kept when the page is left. */
 const files = new WeakMap();
 /** The recording that is being made, if one is. */
 let recorder = null;

@@ -11,13 +11,13 @@ function copier(text, label) {
 
 /** A turn's element, with a method that shows the turn as it now is. */
 function show(turn) {
-  const user = turn.role === "user";
-  const article = make("article", {className: `turn ${turn.role}`}, make("h2", {className: "hidden"}, user ? "You" : "Answer"));
+  const user = turn.role === "user", system = turn.role === "system";
+  const article = make("article", {className: `turn ${turn.role}`}, make("h2", {className: "hidden"}, user ? "You" : system ? "System" : "Answer"));
   const text = make("div", {className: "text"}), foot = make("div", {className: "foot"});
   const button = (label, act, more = {}) => make("button", {type: "button", onclick: act, ...more}, label);
-  if (user) {
+  if (user || system) {
     text.textContent = turn.content;
-    if (!turn.audio) foot.append(button("Edit", () => edit(turn, article)));
+    if (user && !turn.audio) foot.append(button("Edit", () => edit(turn, article)));
     foot.append(copier(() => turn.content, "Copy"));
     article.append(text, foot);
   } else {
@@ -49,8 +49,8 @@ function show(turn) {
 
 function showAll() {
   $("talk").replaceChildren();
-  $("empty").hidden = talk.length > 0;
-  talk.forEach(show);
+  $("empty").hidden = talk.turns.length > 0;
+  talk.turns.forEach(show);
 }
 
 function edit(turn, article) {
@@ -61,7 +61,7 @@ function edit(turn, article) {
   const form = make("form", {onsubmit: event => {
     event.preventDefault();
     if (stop || !field.value.trim()) return;
-    talk.length = talk.indexOf(turn);
+    talk.turns.length = talk.turns.indexOf(turn);
     showAll();
     send(field.value.trim());
   }}, field, make("div", {}, make("button", {type: "button", onclick: done}, "Cancel"), make("button", {className: "main"}, "Send")));
@@ -96,5 +96,5 @@ function busy(running) {
   $("send").disabled = !running && !$("prompt").value.trim();
   $("send").hidden = !running && listens();
   $("record").disabled = $("choose").disabled = running;
-  $("model").disabled = $("new").disabled = running;
+  $("model").disabled = $("new").disabled = $("list").disabled = running;
 }

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 import threading
 import unittest
 from pathlib import Path
@@ -186,7 +187,7 @@ class Page(unittest.TestCase):
             value = str(value)
             self.browser.type(f"#{field}", value)
         self.shot("settings")
-        self.browser.click("dialog button.main")
+        self.browser.click("dialog[open] button.main")
         self.browser.run("document.querySelector('#model').value = 'teller'; document.querySelector('#model').dispatchEvent(new Event('change'))")
         self.load()
         self.say("Again")
@@ -199,7 +200,7 @@ class Page(unittest.TestCase):
         self.assertNotIn("secret", self.browser.run("return JSON.stringify(localStorage)"))
         self.browser.click("#open")
         self.browser.click("#defaults")
-        self.browser.click("dialog button.main")
+        self.browser.click("dialog[open] button.main")
         self.say("Once more")
         self.assertFalse(names & set(self.fake.bodies[-1]))
 
@@ -210,7 +211,7 @@ class Page(unittest.TestCase):
             self.browser.type(f"#{field}", value)
             if message:
                 self.assertIn(message, problem())
-            self.browser.click("dialog button.main")
+            self.browser.click("dialog[open] button.main")
             self.assertTrue(self.browser.run("return document.querySelector('#settings').open"), value)
             # Closed all the same, they are asked for before a message is sent.
             self.browser.press(ESCAPE)
@@ -218,7 +219,7 @@ class Page(unittest.TestCase):
             shown = f"document.querySelector('#settings').open && document.activeElement.id === '{field}'"
             self.browser.wait("the field", shown)
             self.assertEqual(self.fake.bodies, [])
-            self.browser.run("document.querySelector('#defaults').click(); document.querySelector('dialog .main').click()")
+            self.browser.run("document.querySelector('#defaults').click(); document.querySelector('#settings .main').click()")
             self.assertEqual(problem(), "")
             self.assertEqual(self.browser.run("const p = document.querySelector('#prompt'); const text = p.value; p.value = ''; return text"), "Hi")
         self.say("Hi")
@@ -315,6 +316,114 @@ class Page(unittest.TestCase):
         self.fake.gone = False
         self.browser.wait("its return", f"!{gone}")
 
+    def talks(self):
+        self.browser.click("#list")
+        return self.browser.texts("#kept .open b")
+
+    def inside(self, title, label):
+        """Presses a button of a conversation in the list."""
+        self.browser.run("""
+          const row = [...document.querySelectorAll('#kept li')].find(li => li.querySelector('b').innerText === arguments[0]);
+          [...row.querySelectorAll('button')].find(b => b.innerText === arguments[1]).click();""", title, label)
+
+    def test_several_conversations_are_kept(self):
+        for text in ["About apples", "Pears, and more"]:
+            self.say(text)
+            self.browser.click("#new")
+        self.browser.run("sessionStorage.clear()")
+        self.load()
+        self.assertEqual(self.browser.find_all(".turn"), [])
+        self.assertEqual(self.talks(), ["Pears, and more", "About apples"])
+        self.shot("conversations")
+        self.browser.run("document.querySelectorAll('#kept .open')[1].click()")
+        self.assertEqual(self.browser.texts(".turn > .text"), ["About apples", "Hello there!"])
+        self.say("And plums?")
+        self.assertEqual([message["content"] for message in self.fake.bodies[-1]["messages"]], ["About apples", "Hello there!", "And plums?"])
+        self.assertEqual(self.talks(), ["About apples", "Pears, and more"])
+        for words, found in [("PLUMS", ["About apples"]), ("hello", ["About apples", "Pears, and more"]), ("more pears", ["Pears, and more"]), ("melons", [])]:
+            self.browser.run("document.querySelector('#search').value = ''")
+            self.browser.type("#search", words)
+            self.assertEqual(self.browser.texts("#kept .open b"), found)
+            self.assertEqual(self.browser.text("#kept-count"), f"{len(found)} of 2")
+        self.browser.run("document.querySelector('#search').value = ''")
+        self.browser.type("#search", "pears")
+        self.inside("Pears, and more", "Rename")
+        self.browser.press(ESCAPE)
+        self.assertTrue(self.browser.run("return document.querySelector('#talks').open"))
+        self.inside("Pears, and more", "Rename")
+        self.browser.press("F")
+        self.browser.press(ENTER)
+        self.assertEqual(self.browser.texts("#kept .open b"), ["F"])
+        self.assertEqual(self.browser.run("return document.activeElement.innerText.split('\\n')[0]"), "F")
+        self.inside("F", "Delete")
+        self.assertEqual(self.browser.texts("#kept .open b"), ["F"])
+        self.inside("F", "Really delete?")
+        self.assertEqual(self.browser.text("#kept-count"), "0 of 1")
+        self.browser.click("#talks .main")
+        self.assertEqual(self.talks(), ["About apples"])
+        self.browser.run("const all = document.querySelector('#delete-all'); all.click(); all.click()")
+        self.assertEqual(self.browser.text("#kept-count"), "No conversation is kept yet.")
+        self.assertEqual(self.browser.run("return Object.keys(localStorage).filter(key => key.startsWith('akunu.talk.'))"), [])
+        self.assertEqual(self.browser.find_all(".turn"), [])
+
+    def test_conversations_are_saved_and_imported(self):
+        folder = Path(tempfile.mkdtemp())
+        self.browser.downloads(folder)
+        self.fake.reply = lambda body: iter([{"reasoning_content": "Let me see.\n\nYes."}, "Blue **sky**"])
+        self.say("Why: is/it <blue>?")
+        self.talks()
+
+        def saved(name):
+            self.browser.wait(name, (folder / name).is_file)
+            return (folder / name).read_text()
+
+        self.inside("Why: is/it <blue>?", "Markdown")
+        markdown = "# Why: is/it <blue>?\n\n## You\n\nWhy: is/it <blue>?\n\n## Answer\n\n> Let me see.\n>\n> Yes.\n\nBlue **sky**\n"
+        self.assertEqual(saved("Why-is-it-blue.md"), markdown)
+        self.inside("Why: is/it <blue>?", "JSON")
+        one = json.loads(saved("Why-is-it-blue.json"))
+        self.assertEqual([(turn["role"], turn["content"]) for turn in one["turns"]], [("user", "Why: is/it <blue>?"), ("assistant", "Blue **sky**")])
+        self.browser.click("#save-all")
+        self.assertEqual(json.loads(saved("conversations.json")), {"conversations": [one]})
+        note = lambda: self.browser.text("#talks-note")
+
+        def bring(name, text):
+            self.browser.run("document.querySelector('#talks-note').innerText = ''")
+            (folder / name).write_text(text)
+            self.browser.type("#import-file", str(folder / name))
+            return self.browser.wait("a note", note)
+
+        self.assertEqual(bring("one.json", json.dumps(one)), "1 conversation was imported.")
+        self.assertEqual(bring("all.json", json.dumps({"conversations": [one, {**one, "title": "Other"}]})), "2 conversations were imported.")
+        messages = [{"role": "system", "content": "Rhyme."}, {"role": "user", "content": "From the terminal"}, {"role": "assistant", "content": "Yes"}]
+        self.assertEqual(bring("chat.json", json.dumps(messages)), "1 conversation was imported.")
+        for text, why in [("{", "it is not JSON"), ("[]x", "it is not JSON"), ("7", "it has no messages"), ("null", "it has no messages"), ('[{"role": "tool", "content": "x"}]', "message 1 has a role"), ('[{"role": "user", "content": 5}]', "message 1 has no text")]:
+            self.assertIn(f"bad.json cannot be imported: {why}", bring("bad.json", text))
+        self.assertEqual(sorted(self.browser.texts("#kept .open b")), ["From the terminal", "Other"] + ["Why: is/it <blue>?"] * 3)
+        self.browser.run("[...document.querySelectorAll('#kept .open')].find(b => b.innerText.startsWith('From')).click()")
+        self.browser.run("document.querySelector('#system').value = 'Be brief.'")
+        self.say("More")
+        self.assertEqual(self.fake.bodies[-1]["messages"], [*messages, {"role": "user", "content": "More"}])
+
+    def test_a_full_store_is_said(self):
+        self.browser.run("localStorage.setItem('akunu.talk.big', JSON.stringify({id: 'big', turns: [{role: 'user', content: 'x'.repeat(3999000)}]}))")
+        self.fake.reply = lambda body: iter(["y" * 2000])
+        self.say("Hi")
+        self.assertIn("This conversation is not kept. There is no space left", self.browser.text("#full"))
+        self.shot("full")
+        self.browser.click("#make-space")
+        self.inside("x" * 80, "Delete")
+        self.inside("x" * 80, "Really delete?")
+        self.browser.press(ESCAPE)
+        self.browser.wait("the message's end", "!document.querySelector('#full').checkVisibility()")
+        self.load()
+        self.assertEqual(len(self.browser.find_all(".turn")), 2)
+        # More than the page allows is refused by the browser itself, too.
+        self.browser.run("localStorage.setItem('other', 'x'.repeat(5 * 1024 * 1024 - 4000))")
+        self.fake.reply = lambda body: iter(["y" * 3000])
+        self.say("More")
+        self.assertIn("The browser keeps no more", self.browser.text("#full"))
+
     def test_a_model_that_transcribes_takes_files_and_recordings(self):
         self.fake.models, self.fake.listeners = [], ["listener"]
         self.fake.reply = lambda body: slowly("He said:", " <b>Hello</b>")
@@ -363,9 +472,9 @@ class Page(unittest.TestCase):
             role, label = self.browser.role_and_label(element)
             self.assertTrue(role in {"button", "combobox", "textbox"} and label, (role, label))
         self.browser.click("#open")
-        for element in self.browser.find_all("dialog input, dialog textarea, dialog button"):
+        for element in self.browser.find_all("dialog[open] :is(input:not(.hidden), textarea, button)"):
             self.assertTrue(self.browser.role_and_label(element)[1])
-        self.assertEqual(self.browser.role_and_label(self.browser.find("dialog")), ("dialog", "Settings"))
+        self.assertEqual(self.browser.role_and_label(self.browser.find("dialog[open]")), ("dialog", "Settings"))
         self.browser.press(ESCAPE)
         # Tab visits all controls, with a visible focus.
         self.browser.run("document.activeElement.blur()")

@@ -21,6 +21,8 @@ const PAGE: &str = concat!(
     include_str!("../page/elements.js"),
     include_str!("../page/markdown.js"),
     include_str!("../page/storage.js"),
+    include_str!("../page/conversations.js"),
+    include_str!("../page/list.js"),
     include_str!("../page/settings.js"),
     include_str!("../page/server.js"),
     include_str!("../page/watch.js"),
