@@ -1,11 +1,12 @@
 // ---- Requests
 
-function send(content, file) {
+function send(content, file, texts) {
   const turn = {role: "user", content};
   if (file) {
     turn.audio = true;
     files.set(turn, file);
   }
+  if (texts?.length) turn.files = texts;
   talk.turns.push(turn);
   show(turn);
   keepTalk();
@@ -20,7 +21,7 @@ function again() {
 }
 
 async function answer() {
-  const turns = talk.turns.filter(turn => turn.content), turn = {role: "assistant", content: "", reasoning: ""};
+  const turns = talk.turns.filter(turn => turn.content || turn.files), turn = {role: "assistant", content: "", reasoning: ""};
   talk.turns.push(turn);
   const article = show(turn), own = stop = new AbortController();
   const clock = {started: performance.now(), pieces: 0};

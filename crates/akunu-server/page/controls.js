@@ -19,10 +19,13 @@ $("write").addEventListener("submit", event => {
     return;
   }
   const content = $("prompt").value.trim();
-  if (!content || !settled()) return;
+  if (!(content || attached.length) || !settled()) return;
+  const texts = attached;
+  attached = [];
   $("prompt").value = "";
+  showAttached();
   grow();
-  send(content);
+  send(content, undefined, texts);
 });
 $("record").addEventListener("click", record);
 $("choose").addEventListener("click", () => $("file").click());
@@ -55,6 +58,7 @@ dark.addEventListener("change", () => theme(stored(localStorage, "theme", "")));
 theme(stored(localStorage, "theme", ""));
 loadSettings();
 loadTalks();
+loadFiles();
 showAll();
 toEnd();
 grow();

@@ -9,7 +9,7 @@ const ROLES = ["user", "assistant", "system"];
 let talk = {turns: []};
 
 function titleOf({title, turns}) {
-  const first = turns.find(turn => turn.role === "user")?.content ?? "";
+  const user = turns.find(turn => turn.role === "user"), first = user?.content || user?.files?.[0].name || "";
   return title || first.trim().split("\n")[0].slice(0, 80) || "Untitled";
 }
 
@@ -62,13 +62,17 @@ function conversation(value) {
   const list = Array.isArray(value) ? value : value?.turns ?? value?.messages;
   if (!Array.isArray(list)) throw new Error("it has no messages");
   const turns = list.map((turn, i) => {
-    const {role, content, reasoning, thought, numbers, problem, audio} = turn ?? {};
+    const {role, content, reasoning, thought, numbers, problem, audio, files: texts} = turn ?? {};
     if (!ROLES.includes(role) || (role === "system" && i > 0)) throw new Error(`message ${i + 1} has a role that the page does not have`);
     if (typeof content !== "string") throw new Error(`message ${i + 1} has no text`);
     const kept = {role, content};
     for (const [name, text] of Object.entries({reasoning, numbers, problem})) if (typeof text === "string") kept[name] = text;
     if (typeof thought === "number") kept.thought = thought;
     if (audio === true) kept.audio = true;
+    if (Array.isArray(texts) && texts.length) kept.files = texts.map(file => {
+      if (typeof file?.name !== "string" || typeof file.text !== "string") throw new Error(`message ${i + 1} has a file without a text`);
+      return {name: file.name, text: file.text};
+    });
     return kept;
   });
   const {id, title, changed} = value;
@@ -88,7 +92,7 @@ async function importFile(file) {
 function asMarkdown(one) {
   const names = {user: "You", assistant: "Answer", system: "System"};
   const quote = text => text.trim().split("\n").map(line => `> ${line}`.trimEnd()).join("\n");
-  const parts = one.turns.flatMap(({role, content, reasoning}) => [`## ${names[role]}`, ...(reasoning ? [quote(reasoning)] : []), content.trim()]);
+  const parts = one.turns.flatMap(turn => [`## ${names[turn.role]}`, ...(turn.reasoning ? [quote(turn.reasoning)] : []), whole(turn).trim()]);
   return `${[`# ${titleOf(one)}`, ...parts].join("\n\n")}\n`;
 }
 

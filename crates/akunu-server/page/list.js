@@ -60,7 +60,7 @@ function talkRow(one) {
 function listTalks(focused) {
   const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean), all = keptTalks();
   const found = all.filter(one => {
-    const text = [titleOf(one), ...one.turns.map(turn => turn.content)].join("\n").toLowerCase();
+    const text = [titleOf(one), ...one.turns.map(whole)].join("\n").toLowerCase();
     return words.every(word => text.includes(word));
   });
   $("kept").replaceChildren(...found.map(talkRow));

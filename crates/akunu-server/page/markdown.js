@@ -5,14 +5,23 @@ const ITEM = /^(\s{0,40})([-*+]|\d{1,9}[.)])\s+/;
 const RULE = /^ {0,3}([-*_])( *\1){2,} *$/;
 const HEADING = /^ {0,3}#{1,6}\s+/;
 const DASHES = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
-const DEEPEST = 6;
+const FORMULA = /^\s*(\$\$|\\\[)/;
+const DEEPEST = 6, MOST_FORMULA_LINES = 60;
 
 /** Cuts text into blocks {kind, text}, text with its marks. */
 function blocks(text) {
   const lines = text.split("\n"), found = [];
   const table = i => lines[i].includes("|") && i + 1 < lines.length && lines[i + 1].includes("-") && lines[i + 1].includes("|") && DASHES.test(lines[i + 1]);
+  /** The line after a formula that begins in a line, if it ends. */
+  const formulaEnd = i => {
+    const opening = lines[i].match(FORMULA), end = opening?.[1] === "$$" ? "$$" : "\\]";
+    if (!opening) return 0;
+    let at = lines[i].indexOf(end, opening[0].length), to = i;
+    while (at < 0 && ++to < lines.length && to < i + MOST_FORMULA_LINES) at = lines[to].indexOf(end);
+    return at < 0 ? 0 : to + 1;
+  };
   const kind = i => !lines[i].trim() ? "" : FENCE.test(lines[i]) ? "code" : HEADING.test(lines[i]) ? "heading" : RULE.test(lines[i]) ? "rule"
-    : lines[i].startsWith(">") ? "quote" : ITEM.test(lines[i]) ? "list" : table(i) ? "table" : "text";
+    : lines[i].startsWith(">") ? "quote" : ITEM.test(lines[i]) ? "list" : table(i) ? "table" : formulaEnd(i) ? "formula" : "text";
   for (let i = 0; i < lines.length;) {
     const from = i, what = kind(i++);
     if (what === "code") {
@@ -21,6 +30,8 @@ function blocks(text) {
       i++;
     } else if (what === "list") {
       while (i < lines.length && (kind(i) === "list" || /^\s+\S/.test(lines[i]) || (!lines[i].trim() && i + 1 < lines.length && /^(\s+\S|([-*+]|\d{1,9}[.)])\s)/.test(lines[i + 1])))) i++;
+    } else if (what === "formula") {
+      i = formulaEnd(from);
     } else if (what === "table") {
       while (i < lines.length && lines[i].includes("|")) i++;
     } else if (what === "quote" || what === "text") {
@@ -31,7 +42,7 @@ function blocks(text) {
   return found;
 }
 
-const INLINE = /(`{1,3})([^`]{1,1000}?)\1(?!`)|\*\*([^\s*](?:.{0,1000}?[^\s])?)\*\*|\*([^\s*](?:[^*]{0,1000}?[^\s*])?)\*|~~([^~]{1,1000}?)~~|\[([^\]\n]{1,500})\]\(([^()\s]{1,1000})\)|(https?:\/\/[^\s<>()"'`*]{1,1000}[^\s<>()"'`*.,;:!?])/g;
+const INLINE = /(`{1,3})([^`]{1,1000}?)\1(?!`)|\*\*([^\s*](?:.{0,1000}?[^\s])?)\*\*|\*([^\s*](?:[^*]{0,1000}?[^\s*])?)\*|~~([^~]{1,1000}?)~~|\[([^\]\n]{1,500})\]\(([^()\s]{1,1000})\)|(https?:\/\/[^\s<>()"'`*]{1,1000}[^\s<>()"'`*.,;:!?])|\$\$([^$]{1,2000})\$\$|\\\[([^]{1,2000}?)\\\]|\\\(([^\n]{1,1000}?)\\\)|\$(?!\s)([^$\n]{0,500}[^$\n\s\\])\$(?!\d)|\\(\$)/g;
 
 /** What stands within a line: a list of nodes and strings. */
 function inline(text, depth = 0) {
@@ -39,13 +50,16 @@ function inline(text, depth = 0) {
   const nodes = [];
   let last = 0;
   for (const match of text.matchAll(INLINE)) {
-    const [all, , code, bold, slanted, struck, label, target, address] = match;
+    const [all, , code, bold, slanted, struck, label, target, address, shown, block, within, dollars, dollar] = match;
     nodes.push(text.slice(last, match.index));
     last = match.index + all.length;
     if (code !== undefined) nodes.push(make("code", {}, code));
     else if (bold !== undefined) nodes.push(make("strong", {}, ...inline(bold, depth + 1)));
     else if (slanted !== undefined) nodes.push(make("em", {}, ...inline(slanted, depth + 1)));
     else if (struck !== undefined) nodes.push(make("s", {}, ...inline(struck, depth + 1)));
+    else if (shown ?? block) nodes.push(drawn(all, shown ?? block, true));
+    else if (within ?? dollars) nodes.push(drawn(all, within ?? dollars, false));
+    else if (dollar) nodes.push("$");
     else if (/^(https?:\/\/|mailto:)/i.test(target ?? address)) nodes.push(make("a", {href: target ?? address, target: "_blank", rel: "noopener noreferrer"}, label ?? address));
     else nodes.push(all);
   }
@@ -69,7 +83,7 @@ function code(text) {
   const closed = lines.length > 1 && lines.at(-1).trim().startsWith(fence);
   const body = lines.slice(1, closed ? -1 : undefined).join("\n");
   const bar = make("div", {className: "bar"}, make("span", {}, language || "code"), copier(() => body, "Copy"));
-  return make("div", {className: "code"}, bar, make("pre", {tabIndex: 0}, make("code", {}, body)));
+  return make("div", {className: "code"}, bar, make("pre", {tabIndex: 0}, make("code", {}, ...coloured(body, language ?? ""))));
 }
 
 function table(text) {

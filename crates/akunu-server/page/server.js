@@ -59,7 +59,7 @@ async function chat(turns, signal) {
   if (listens()) return transcribe(turns.at(-1), signal);
   if (!plain.has($("model").value)) {
     const system = $("system").value.trim();
-    const messages = turns.map(({role, content}) => ({role, content}));
+    const messages = turns.map(turn => ({role: turn.role, content: whole(turn)}));
     if (system && messages[0].role !== "system") messages.unshift({role: "system", content: system});
     try {
       return await ask("v1/chat/completions", {...request(), messages}, signal);
@@ -69,7 +69,7 @@ async function chat(turns, signal) {
       hint();
     }
   }
-  const prompt = turns.reduce((text, {role, content}) => text + (role === "user" && text && !/\s$/.test(text) ? " " : "") + content, "");
+  const prompt = turns.reduce((text, turn) => text + (turn.role === "user" && text && !/\s$/.test(text) ? " " : "") + whole(turn), "");
   return ask("v1/completions", {...request(), prompt}, signal);
 }
 

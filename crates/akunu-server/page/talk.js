@@ -18,8 +18,10 @@ function show(turn) {
   if (user || system) {
     text.textContent = turn.content;
     if (user && !turn.audio) foot.append(button("Edit", () => edit(turn, article)));
-    foot.append(copier(() => turn.content, "Copy"));
-    article.append(text, foot);
+    foot.append(copier(() => whole(turn), "Copy"));
+    if (turn.files) article.append(...turn.files.map(fileShown));
+    if (turn.content) article.append(text);
+    article.append(foot);
   } else {
     const summary = make("summary"), thoughts = make("div", {className: "text"});
     const thought = make("details", {className: "thought", hidden: true}, summary, thoughts);
@@ -63,7 +65,7 @@ function edit(turn, article) {
     if (stop || !field.value.trim()) return;
     talk.turns.length = talk.turns.indexOf(turn);
     showAll();
-    send(field.value.trim());
+    send(field.value.trim(), undefined, turn.files);
   }}, field, make("div", {}, make("button", {type: "button", onclick: done}, "Cancel"), make("button", {className: "main"}, "Send")));
   field.addEventListener("keydown", event => {
     if (event.key === "Escape") { event.stopPropagation(); done(); }
@@ -77,7 +79,7 @@ function say(text) { $("said").textContent = text; }
 function note(text) { $("note").textContent = text; }
 function hint() {
   const listening = listens();
-  $("prompt").hidden = listening;
+  $("prompt").hidden = $("attach").hidden = listening;
   $("listen").hidden = !listening;
   $("what").textContent = listening ? "Say something." : "Write something.";
   $("how").hidden = listening;
@@ -93,7 +95,7 @@ function toEnd() { $("scroll").scrollTop = $("scroll").scrollHeight; }
 
 function busy(running) {
   $("send").textContent = running ? "Stop" : "Send";
-  $("send").disabled = !running && !$("prompt").value.trim();
+  $("send").disabled = !running && !$("prompt").value.trim() && !attached.length;
   $("send").hidden = !running && listens();
   $("record").disabled = $("choose").disabled = running;
   $("model").disabled = $("new").disabled = $("list").disabled = running;

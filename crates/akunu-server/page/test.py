@@ -31,8 +31,15 @@ Some **bold**, *slanted* and `code_words`, see [the docs](https://example.org/a_
 
 ```python
 def f(x):
-    return "<b>" + x   # {}
+    return "<b>" + x * 0x1F   # {}
 ```
+
+So $E = mc^2$, not $5 or $10, and
+
+$$
+\\frac{{-b \\pm \\sqrt{{b^2 - 4ac}}}}{{2a}}
+= \\sum_{{i=0}}^\\infty x_i'
+$$
 
 The end.""".format("a long line " * 12)
 
@@ -124,6 +131,10 @@ class Page(unittest.TestCase):
         self.fake.reply = lambda body: iter([">" * 20000 + "deep", "\n\n" + "[" * 20000, "*" * 20000 + "`" * 20001])
         self.say("Deep")
         self.assertIn("deep", self.shown())
+        sources = ["$" * 20001, "\\[" * 5000, "$$" + "{" * 5000 + "}" * 5000 + "$$", "$$" + "\\frac" * 900 + "$$", "$$" + "x^" * 900 + "$$", "```js\n" + "/*'\"`" * 9000, "```xml\n" + "<!--" * 9000]
+        self.fake.reply = lambda body: iter(["\n\n".join(sources), "\n```\n\nstill deep"])
+        self.say("Deeper")
+        self.assertIn("still deep", self.shown())
 
     def test_markdown_becomes_elements(self):
         self.fake.reply = lambda body: iter(re.findall(r"\s*\S+", MARKDOWN))
@@ -135,6 +146,93 @@ class Page(unittest.TestCase):
         self.assertIn('    return "<b>" + x', self.browser.text(f"{ANSWER} pre"))
         link = self.browser.run(f"const a = document.querySelector('{ANSWER} a'); return [a.href, a.rel, a.target, a.text]")
         self.assertEqual(link, ["https://example.org/a_b_c", "noopener noreferrer", "_blank", "the docs"])
+        spans = self.browser.run(f"return [...document.querySelectorAll('{ANSWER} pre span')].map(e => [e.className, e.innerText])")
+        self.assertEqual(spans[:4], [["of-word", "def"], ["of-word", "return"], ["of-string", '"<b>"'], ["of-number", "0x1F"]])
+        self.assertEqual(spans[4][0], "of-comment")
+        maths = self.browser.run(f"return [...document.querySelectorAll('{ANSWER} math')].map(e => [e.getAttribute('display'), e.textContent])")
+        self.assertEqual(maths, [[None, "E=mc2"], ["block", "−b±b2−4ac2a=∑i=0∞xi′"]])
+        self.assertIn("not $5 or $10, and", self.shown())
+        heights = self.browser.run(f"return ['mfrac', 'msqrt', 'munderover'].map(tag => document.querySelector('{ANSWER} ' + tag)?.getBoundingClientRect().height ?? 0)")
+        self.assertTrue(all(height > 10 for height in heights), heights)
+
+    def test_code_and_formulas(self):
+        one = lambda language, body: self.browser.run("return coloured(arguments[1], arguments[0]).filter(n => n.className).map(n => `${n.className.slice(3)} ${n.textContent}`)", language, body)
+        for language, body, expected in [
+            ("rust", "fn f<'a>() -> u8 { 'x' } // \"no\"", ["word fn", "string 'x'", 'comment // "no"']),
+            ("js", "let a = `b\n\\`c` /* d */;", ["word let", "string `b\n\\`c`", "comment /* d */"]),
+            ("bash", "if test $# -eq 0; then # none", ["word if", "number 0", "word then", "comment # none"]),
+            ("SQL", "Select 'it' from t -- all", ["word Select", "string 'it'", "word from", "comment -- all"]),
+            ("html", '<a href="x">b</a><!-- c -->', ["word <a", 'string "x"', "word >", "word </a", "word >", "comment <!-- c -->"]),
+            ("diff", "@@ 1 @@\n+a\n-b\n c", ["comment @@ 1 @@", "string +a", "number -b"]),
+            ("json", '{"a": [1.5e3, null]}', ['string "a"', "number 1.5e3", "word null"]),
+            ("python", 'a = """b\n"c" """ + if_', ['string """b\n"c" """']),
+            ("brainfuck", "if 1", []),
+        ]:
+            self.assertEqual(one(language, body), expected, language)
+        drawn = lambda text: self.browser.run("return formula(arguments[0], true).firstChild.innerHTML.replaceAll(' xmlns=\"http://www.w3.org/1998/Math/MathML\"', '')", text)
+        for text, expected in [
+            ("x_1^{2n}", "<msubsup><mi>x</mi><mn>1</mn><mrow><mn>2</mn><mi>n</mi></mrow></msubsup>"),
+            (r"\sqrt[3]{a}", "<mroot><mi>a</mi><mn>3</mn></mroot>"),
+            (r"\sum\limits_i", "<munder><mo>∑</mo><mi>i</mi></munder>"),
+            (r"\mathbb{R}\text{ if } f''", '<mi mathvariant="normal">ℝ</mi><mtext> if </mtext><msup><mi>f</mi><mo>′′</mo></msup>'),
+            (r"\vec{v} \le 1.5", '<mover accent="true"><mi>v</mi><mo stretchy="false">→</mo></mover><mo>≤</mo><mn>1.5</mn>'),
+            (r"\begin{pmatrix}a & b \\ c & d\end{pmatrix}", '<mrow><mo stretchy="true" fence="true">(</mo><mtable><mtr><mtd><mi>a</mi></mtd><mtd><mi>b</mi></mtd></mtr><mtr><mtd><mi>c</mi></mtd><mtd><mi>d</mi></mtd></mtr></mtable><mo stretchy="true" fence="true">)</mo></mrow>'),
+        ]:
+            self.assertEqual(drawn(text), expected, text)
+        # What is not known stays as it was written.
+        for source in [r"$\unknown{x}$", r"$a_$", r"$\left( x$", r"$\begin{cases} x$", "$a}b$"]:
+            node = self.browser.run("const [, made] = inline(arguments[0]); return [made.localName, made.textContent]", source)
+            self.assertEqual(node, ["code", source])
+
+    def test_files_are_added_as_text(self):
+        folder = Path(tempfile.mkdtemp())
+        (folder / "notes.md").write_text("A `tick`\n```\nfenced\n```\n")
+        (folder / "a b.py").write_text("print('é')")
+        (folder / "large.txt").write_text("x" * 1_000_001)
+        (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x01")
+        (folder / "zero.txt").write_bytes(b"a\0b")
+        names = lambda: [text.split(" ×")[0].strip() for text in self.browser.texts("#attached li")]
+
+        def choose(*names):
+            self.browser.type("#text-file", "\n".join(str(folder / name) for name in names))
+
+        choose("notes.md", "a b.py", "picture.png")
+        self.browser.wait("files", "document.querySelectorAll('#attached li').length === 2")
+        self.assertEqual([name.split("\n")[0].strip() for name in names()], ["notes.md", "a b.py"])
+        problem = lambda: self.browser.text("#attached-problem")
+        self.browser.wait("the refusal", lambda: problem() == "picture.png is not a text in UTF-8.")
+        self.shot("files")
+        for name, why in [("large.txt", "large.txt has 1.0 MB; at most 1.0 MB can be added."), ("zero.txt", "zero.txt is not a text in UTF-8.")]:
+            choose(name)
+            self.browser.wait(why, lambda: problem() == why)
+        self.say("What is it?")
+        expected = "notes.md:\n````\nA `tick`\n```\nfenced\n```\n````\n\na b.py:\n```\nprint('é')\n```\n\nWhat is it?"
+        self.assertEqual(self.fake.bodies[-1]["messages"], [{"role": "user", "content": expected}])
+        self.assertEqual(self.browser.texts(".turn.user summary"), ["notes.md · 24 B", "a b.py · 11 B"])
+        self.assertEqual((self.browser.texts("#attached li"), problem()), ([], ""))
+        # Alone, dropped on the page, and kept.
+        self.browser.run("""
+          const data = new DataTransfer();
+          data.items.add(new File(['dropped'], 'drop.txt'));
+          document.querySelector('main').dispatchEvent(new DragEvent('drop', {bubbles: true, cancelable: true, dataTransfer: data}));""")
+        self.browser.wait("the file", "document.querySelectorAll('#attached li').length === 1")
+        self.load()
+        self.browser.run("""
+          const data = new DataTransfer();
+          data.items.add(new File(['one'], 'one.txt')); data.items.add(new File(['two'], 'two.txt'));
+          document.querySelector('main').dispatchEvent(new DragEvent('drop', {bubbles: true, cancelable: true, dataTransfer: data}));""")
+        self.browser.wait("the files", "document.querySelectorAll('#attached li').length === 2")
+        self.browser.click("#attached li:last-child button")
+        self.browser.click("#send")
+        self.browser.wait("a request", lambda: len(self.fake.bodies) == 2)
+        self.ended()
+        texts = [message["content"] for message in self.fake.bodies[-1]["messages"]]
+        self.assertEqual(texts, [expected, "Hello there!", "one.txt:\n```\none\n```"])
+        self.browser.run("document.querySelector('.turn.user .foot button').click()")
+        self.browser.type(".turn form textarea", " Really?" + ENTER)
+        self.browser.wait("the new answer", lambda: len(self.fake.bodies) == 3)
+        self.ended()
+        self.assertEqual(self.fake.bodies[-1]["messages"], [{"role": "user", "content": expected + " Really?"}])
 
     def test_enter_sends_shift_enter_does_not_and_escape_stops(self):
         self.fake.reply = lambda body: endless()
@@ -518,6 +616,8 @@ class Page(unittest.TestCase):
           };
           const [a, b] = [...arguments].map(luminance);
           return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);"""
+        for text in ["word", "string", "number"]:
+            self.assertGreaterEqual(self.browser.run(ratio, text, "raised"), 4.5, text)
         for text in ["ink", "faint", "accent", "bad"]:
             for ground in ["paper", "raised", "tint"]:
                 self.assertGreaterEqual(self.browser.run(ratio, text, ground), 4.5, (text, ground))
