@@ -90,7 +90,7 @@ function table(text) {
   const cells = line => line.trim().replace(/^\||\|$/g, "").split("|");
   const [head, , ...rows] = text.split("\n");
   const row = (tag, line) => make("tr", {}, ...cells(line).map(cell => make(tag, {}, ...inline(cell.trim()))));
-  return make("div", {className: "wide"}, make("table", {}, make("thead", {}, row("th", head)), make("tbody", {}, ...rows.map(line => row("td", line)))));
+  return make("div", {className: "wide", tabIndex: 0, role: "group", ariaLabel: "Table"}, make("table", {}, make("thead", {}, row("th", head)), make("tbody", {}, ...rows.map(line => row("td", line)))));
 }
 
 function block({kind, text}, depth = 0) {

@@ -160,6 +160,7 @@ function formula(text, display) {
 
 /** A formula, or its source if it is not of the part that is known. */
 function drawn(source, text, display) {
-  try { return make(display ? "div" : "span", {className: display ? "wide formula" : "formula"}, formula(text, display)); }
+  const block = {className: "wide formula", tabIndex: 0, role: "group", ariaLabel: "Formula"};
+  try { return make(display ? "div" : "span", display ? block : {className: "formula"}, formula(text, display)); }
   catch { return make("code", {}, source); }
 }

@@ -17,7 +17,6 @@ function vanished() {
   watch.gone = true;
   watch.wait = SOONEST;
   $("gone").hidden = false;
-  say("The server is gone.");
   look(watch.wait);
 }
 
