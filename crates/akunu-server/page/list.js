@@ -80,7 +80,13 @@ function showTalks() {
 function loadTalks() {
   const id = stored(sessionStorage, "talk", null);
   talk = (typeof id === "string" && keptTalk(KEPT + id)) || talk;
-  const all = sure("Delete all", "Delete all", () => { keptTalks().forEach(forget); listTalks(); tell("All are deleted."); $("search").focus(); });
+  const all = sure("Delete all", "Delete all", () => {
+    keptKeys().forEach(key => localStorage.removeItem(key));
+    if (talk.id) openTalk({turns: []});
+    listTalks();
+    tell("All are deleted.");
+    $("search").focus();
+  });
   all.id = "delete-all";
   $("save-all").after(all);
   $("list").addEventListener("click", showTalks);

@@ -98,5 +98,5 @@ function busy(running) {
   $("send").disabled = !running && !$("prompt").value.trim() && !attached.length;
   $("send").hidden = !running && listens();
   $("record").disabled = $("choose").disabled = running;
-  $("model").disabled = $("new").disabled = $("list").disabled = running;
+  $("model").disabled = $("new").disabled = $("list").disabled = $("make-space").disabled = running;
 }

@@ -5,7 +5,8 @@ import tempfile
 from pathlib import Path
 
 from browser import ENTER, ESCAPE
-from case import ANSWER, Case
+from case import Case
+from fake import endless
 
 
 class Talks(Case):
@@ -106,6 +107,14 @@ class Talks(Case):
         self.fake.reply = lambda body: iter(["y" * 3000])
         self.say("More")
         self.assertIn("The browser keeps no more", self.browser.text("#full"))
+        # The conversation is not left while it is answered.
+        self.fake.reply = lambda body: endless()
+        self.begin("Go on")
+        disabled = "return ['list', 'make-space', 'new'].map(id => document.getElementById(id).disabled)"
+        self.assertEqual(self.browser.run(disabled), [True] * 3)
+        self.browser.press(ESCAPE)
+        self.ended()
+        self.assertEqual(self.browser.run(disabled), [False] * 3)
 
     def test_files_are_added_as_text(self):
         folder = Path(tempfile.mkdtemp())
