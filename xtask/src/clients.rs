@@ -177,14 +177,16 @@ fn python(packages: &str) -> Result<PathBuf, String> {
     Ok(python)
 }
 
-/// A folder with the packages in `package.json`.
 fn node() -> Result<PathBuf, String> {
-    let folder = target().join("clients/node");
-    let wanted = root().join(SCRIPTS).join("package.json");
+    npm(&root().join(SCRIPTS).join("package.json"), target().join("clients/node"))
+}
+
+/// A folder with the packages in a `package.json`.
+pub(crate) fn npm(wanted: &Path, folder: PathBuf) -> Result<PathBuf, String> {
     let prefix = folder.display().to_string();
-    brought(&folder, &wanted, || {
+    brought(&folder, wanted, || {
         succeeds(&["node", "--version"])
-            && fs::copy(&wanted, folder.join("package.json")).is_ok()
+            && fs::copy(wanted, folder.join("package.json")).is_ok()
             && succeeds(&["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", &prefix])
     })
     .map_err(|()| "node or npm with its registry is missing".to_string())?;

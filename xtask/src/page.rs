@@ -1,12 +1,16 @@
-//! Tests the chat page in headless Chromium, which is installed if `CI` is set.
+//! Tests the chat page in headless Chromium, which is installed if `CI` is set, also by the rules of axe.
 
 use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{installs, run, skipped, succeeds};
+use crate::clients::npm;
+use crate::{installs, root, run, skipped, succeeds, target};
 
 const TEST: &str = "crates/akunu-server/page/test.py";
+/// The version of axe.
+const PACKAGE: &str = "xtask/page/package.json";
+const AXE: &str = "node_modules/axe-core/axe.min.js";
 const PROGRAMS: [&str; 3] = ["python3", "chromium", "chromedriver"];
 const PACKAGES: [&str; 2] = ["chromium", "chromium-driver"];
 
@@ -20,5 +24,10 @@ pub(crate) fn page() -> Result<()> {
         );
         return Ok(());
     }
-    run(Command::new("python3").args(["-B", TEST]))
+    let mut tests = Command::new("python3");
+    match npm(&root().join(PACKAGE), target().join("page")) {
+        Ok(folder) => drop(tests.env("AXE", folder.join(AXE))),
+        Err(missing) => skipped("the rules of axe", &missing),
+    }
+    run(tests.args(["-B", TEST]))
 }

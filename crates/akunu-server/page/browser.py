@@ -106,6 +106,10 @@ class Browser:
         self.cdp("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
+    def downloads(self, folder):
+        """Files that the page saves are put there."""
+        self.cdp("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+
     def screenshot(self, path):
         path.write_bytes(base64.b64decode(self.get("/screenshot")))
 

@@ -1,13 +1,21 @@
 """A fake server with scripted replies, which also serves the page."""
 
 import json
+import re
 import threading
 import time
 from email.parser import BytesParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-PAGE = Path(__file__).with_name("index.html")
+FOLDER = Path(__file__).parent
+LIST = FOLDER.with_name("src") / "page.rs"
+
+
+def page():
+    """The page as the server has it: the files that it lists, one after the other."""
+    names = re.findall(r'include_str!\("\.\./page/([^"]+)"\)', LIST.read_text())
+    return b"".join((FOLDER / name).read_bytes() for name in names)
 
 
 class Refusal(Exception):
@@ -25,10 +33,12 @@ class Fake:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
-                fake.answer_get(self)
+                if not fake.gone:
+                    fake.answer_get(self)
 
             def do_POST(self):
-                fake.answer_post(self)
+                if not fake.gone:
+                    fake.answer_post(self)
 
             def log_message(self, *_):
                 pass
@@ -41,7 +51,10 @@ class Fake:
     def reset(self):
         self.reply = lambda body: iter(["Hello", " there", "!"])
         self.models, self.key = ["talker", "teller"], None
-        self.listeners = []
+        self.listeners, self.embedders = [], []
+        self.timings = None  # of the last chunk, beside the usage
+        self.breaks = False  # answers end before their announced length, and the server is gone
+        self.gone = False  # connections are closed without an answer
         self.paths, self.bodies, self.keys = [], [], []
         self.hung_up = threading.Event()
 
@@ -66,11 +79,14 @@ class Fake:
     def answer_get(self, handler):
         self.paths.append(handler.path)
         if handler.path == "/":
-            self.send(handler, 200, PAGE.read_bytes(), "text/html; charset=utf-8")
+            self.send(handler, 200, page(), "text/html; charset=utf-8")
         elif handler.path == "/v1/models" and not self.locked(handler):
-            models = [{"id": name, "object": "model"} for name in self.models]
+            models = [{"id": name, "object": "model", "capabilities": ["completion"], "context_length": 4096} for name in self.models]
+            models += [{"id": name, "object": "model", "capabilities": ["embedding"]} for name in self.embedders]
             models += [{"id": name, "object": "model", "capabilities": ["transcription"]} for name in self.listeners]
             self.send(handler, 200, json.dumps({"object": "list", "data": models}).encode())
+        elif handler.path == "/health":
+            self.send(handler, 200, b"{}")
         elif handler.path != "/v1/models":
             self.send(handler, 404, b"{}")
 
@@ -88,6 +104,8 @@ class Fake:
             return self.refuse(handler, refusal)
         handler.send_response(200)
         handler.send_header("Content-Type", "text/event-stream")
+        if self.breaks:
+            handler.send_header("Content-Length", "1000000")
         handler.end_headers()
         try:
             if hears:
@@ -122,6 +140,7 @@ class Fake:
             event(json.dumps({"choices": [{"index": 0, **more}]}))
 
         count = 0
+        self.gone = self.breaks
         for piece in reply:
             count += 1
             if piece is None:  # the connection ends before the answer does
@@ -131,7 +150,8 @@ class Fake:
             else:
                 choice(text=piece)
         choice(finish_reason="length" if count > 90 else "stop", **({"delta": {}} if chat else {"text": ""}))
-        event(json.dumps({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": count}}))
+        more = {"timings": self.timings} if self.timings else {}
+        event(json.dumps({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": count}, **more}))
         event("[DONE]")
 
 

@@ -19,6 +19,7 @@ mod help;
 mod hub;
 mod importance;
 mod json_fields;
+mod mcp;
 mod mlx;
 mod models;
 mod out_files;

@@ -145,7 +145,7 @@ async fn collect(mut running: Running, head: Head, choices_per_prompt: usize) ->
         json!({ "index": index, "message": message, "logprobs": logprobs_of(&head, piece), "finish_reason": finish })
     });
     let mut answer = head.object("chat.completion", written.collect());
-    answer["usage"] = usage.json();
+    usage.write(&mut answer);
     Ok(json(&answer))
 }
 

@@ -258,7 +258,7 @@ async fn collect(
         }
     }
     let mut answer = head.object(KIND, choices);
-    answer["usage"] = usage.json();
+    usage.write(&mut answer);
     Ok(json(&answer))
 }
 

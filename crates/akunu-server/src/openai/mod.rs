@@ -176,32 +176,35 @@ impl Stream {
     }
 
     fn chunk(&self, choice: Json, to: &mut String) {
-        self.write(vec![choice], Json::Null, to);
-    }
-
-    fn write(&self, choices: Vec<Json>, usage: Json, to: &mut String) {
-        let mut chunk = self.head.object(self.kind, choices);
+        let mut chunk = self.head.object(self.kind, vec![choice]);
         if self.streaming.usage {
-            chunk["usage"] = usage;
+            chunk["usage"] = Json::Null;
         }
         stream::event(&chunk, to);
     }
 
     fn end(&self, to: &mut String) {
         if self.streaming.usage {
-            self.write(Vec::new(), self.usage.json(), to);
+            let mut chunk = self.head.object(self.kind, Vec::new());
+            self.usage.write(&mut chunk);
+            stream::event(&chunk, to);
         }
         to.push_str("data: [DONE]\n\n");
     }
 }
 
-/// The token usage of a response. A prompt counts once, however many choices it has.
+/// The token usage of a response, and its times. A prompt counts once, however many choices it has.
 #[derive(Clone, Debug, Default)]
 struct Usage {
     prompt: usize,
     cached: usize,
     completion: usize,
     reasoning: usize,
+    /// Generated tokens without the first of each choice, which comes with the prompt's end.
+    steps: usize,
+    /// Seconds of the slowest prompt and of the slowest choice, which run side by side.
+    prompt_s: f64,
+    generate_s: f64,
 }
 
 impl Usage {
@@ -211,17 +214,33 @@ impl Usage {
             self.prompt += timings.prompt_tokens;
             self.cached += timings.reused_tokens;
         }
+        self.prompt_s = self.prompt_s.max(timings.prompt_s);
+        self.steps += timings.generated_tokens.saturating_sub(1);
+        self.generate_s = self.generate_s.max(timings.generate_s);
         self.completion += timings.generated_tokens;
         self.reasoning += finished.reasoning_tokens;
     }
 
-    fn json(&self) -> Json {
-        json!({
+    /// Adds `usage` to a response, and `timings` by llama.cpp's names.
+    fn write(&self, response: &mut Json) {
+        let processed = self.prompt - self.cached.min(self.prompt);
+        let rate =
+            |tokens: usize, seconds: f64| (tokens > 0 && seconds > 0.).then(|| tokens as f64 / seconds);
+        response["usage"] = json!({
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,
             "total_tokens": self.prompt + self.completion,
             "prompt_tokens_details": { "cached_tokens": self.cached },
             "completion_tokens_details": { "reasoning_tokens": self.reasoning },
-        })
+        });
+        response["timings"] = json!({
+            "cache_n": self.cached,
+            "prompt_n": processed,
+            "prompt_ms": self.prompt_s * 1e3,
+            "prompt_per_second": rate(processed, self.prompt_s),
+            "predicted_n": self.completion,
+            "predicted_ms": self.generate_s * 1e3,
+            "predicted_per_second": rate(self.steps, self.generate_s),
+        });
     }
 }

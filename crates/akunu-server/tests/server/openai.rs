@@ -61,6 +61,17 @@ fn a_stream_has_the_text_of_the_unstreamed_response() {
     assert_eq!((&last["choices"], &last["usage"]["completion_tokens"]), (&json!([]), &json!(40)));
     assert!(rest.iter().all(|chunk| chunk["usage"].is_null() && chunk["id"] == last["id"]));
     assert_eq!(rest.last().unwrap()["choices"][0]["finish_reason"], "length");
+    assert!(rest.iter().all(|chunk| chunk.get("timings").is_none()));
+    for (answer, usage) in [(&whole, &whole["usage"]), (last, &last["usage"])] {
+        let timings = &answer["timings"];
+        let number = |name: &str| timings[name].as_f64().unwrap();
+        assert_eq!(timings["predicted_n"], usage["completion_tokens"]);
+        assert_eq!(timings["cache_n"], usage["prompt_tokens_details"]["cached_tokens"]);
+        assert_eq!(number("prompt_n") + number("cache_n"), usage["prompt_tokens"].as_f64().unwrap());
+        // 39 steps follow the token that the prompt ends with.
+        let rate = number("predicted_per_second") * number("predicted_ms") / 1e3;
+        assert!(number("prompt_ms") > 0. && (rate - 39.).abs() < 1e-6, "{timings}");
+    }
 }
 
 #[test]

@@ -70,6 +70,20 @@ impl Input {
         matches!(self.0, Source::Terminal(..))
     }
 
+    /// A line that answers a question; `None` if there is no terminal on which it can be asked. Ctrl-C and Ctrl-D are an
+    /// interruption.
+    pub fn ask(&mut self, question: &str) -> Result<Option<String>, Failure> {
+        let Source::Terminal(editor, _) = &mut self.0 else { return Ok(None) };
+        terminal::for_lines();
+        let line = editor.readline(question);
+        terminal::quiet();
+        match line {
+            Ok(line) => Ok(Some(line)),
+            Err(ReadlineError::Eof | ReadlineError::Interrupted) => Err(Failure::Interrupted),
+            Err(error) => Err(Failure::new(format!("cannot read the terminal: {error}"))),
+        }
+    }
+
     pub fn next(&mut self) -> Result<Turn, Failure> {
         loop {
             let text = match &mut self.0 {

@@ -9,6 +9,7 @@ mod screen;
 mod settings;
 mod slash_commands;
 mod stats;
+mod tools;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use screen::{Look, Screen};
 use settings::Settings;
 use slash_commands::{HELP, SlashCommand};
 use stats::ChatReport;
+use tools::Tools;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,6 +43,7 @@ Examples:
   akunu chat model.gguf --system \"Answer in one sentence.\" --temp 0
   akunu chat model.gguf -p \"Why is the sky blue?\"                        one answer, and the end
   akunu chat hf:OWNER/NAME --set enable_thinking=false
+  akunu chat model.gguf --mcp servers.json                               with tools, each call asked for
   printf 'Hello\\nAnd again?\\n' | akunu chat model.gguf --stats json      one turn per line";
 
 const TYPING: &str = "\
@@ -98,6 +101,12 @@ pub struct ChatArgs {
     /// Sets a variable of the chat template, to a JSON value or else a string; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     set: Vec<(String, Json)>,
+    /// Offers the model the tools of the MCP servers in this file ({"mcpServers": ...})
+    #[arg(long, value_name = "FILE")]
+    mcp: Option<PathBuf>,
+    /// Runs calls of tools without asking; without it, none are run if input is not a terminal
+    #[arg(long, requires = "mcp")]
+    mcp_allow: bool,
     /// Does not show reasoning
     #[arg(long)]
     hide_reasoning: bool,
@@ -145,18 +154,18 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
         false => failure,
     })?;
     let messages = args.load.as_deref().map(files::load).transpose()?.unwrap_or_default();
-    let settings = Settings {
-        sampling: args.sampling,
-        max_tokens: args.max_tokens,
-        // An answer in a format is data, not Markdown.
-        look: Look::new(!args.hide_reasoning, args.plain || args.format.is_given()),
-    };
+    // An answer in a format is data, not Markdown.
+    let mut look = Look::new(!args.hide_reasoning, args.plain || args.format.is_given());
+    look.without_calls = args.mcp.is_some();
+    let settings = Settings { sampling: args.sampling, max_tokens: args.max_tokens, look };
     let options = GenerateOptions {
         stop_strings: args.stop,
         sampling: settings.sampling.sampling(&opened.model),
         ..GenerateOptions::default()
     };
     options.sampling.check(opened.model.config().vocab_size)?;
+    let tools = args.mcp.as_deref().map(|config| Tools::start(config, args.mcp_allow, args.quiet));
+    let tools = tools.transpose()?.unwrap_or_default();
     let mut loaded = Loaded::new(opened, &args.engine, args.quiet)?;
     let chat = &mut loaded.chat;
     chat.set_messages(messages);
@@ -166,6 +175,7 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
     chat.variables = args.set.into_iter().collect::<Map<_, _>>();
     chat.forget_oldest = args.context_shift;
     chat.answer.format = format;
+    chat.answer.tools = tools.offers();
     let mut input = Input::open(args.prompt, !args.no_history)?;
     let is_terminal = input.is_terminal();
     // While the program waits for a line, Ctrl-C must not end the process, so keep a handler installed.
@@ -184,6 +194,7 @@ pub fn run(args: ChatArgs, out: &mut Output) -> Result<(), Failure> {
         stats: args.stats.unwrap_or(Stats::None),
         quiet: args.quiet,
         last: None,
+        tools,
         out,
         interactive: is_terminal,
     };
@@ -260,6 +271,18 @@ impl Loaded {
     }
 }
 
+/// Answers with calls of tools, one after the other, to one message.
+const MAX_ROUNDS: usize = 32;
+
+/// What the model answers.
+enum Step<'a> {
+    Message(&'a str),
+    /// Of the calls of its last answer.
+    Results(Vec<Json>),
+    /// The last message once more.
+    Again,
+}
+
 /// A running conversation, apart from its model.
 struct Conversation<'a> {
     engine_args: GeneratingArgs,
@@ -268,6 +291,7 @@ struct Conversation<'a> {
     stats: Stats,
     quiet: bool,
     last: Option<ChatReport>,
+    tools: Tools,
     out: &'a mut Output,
     /// The input is a terminal, so errors do not change the exit code.
     interactive: bool,
@@ -285,8 +309,8 @@ impl Conversation<'_> {
                     loaded = now;
                     done
                 }
-                Turn::SlashCommand(command) => self.execute(&mut loaded, &command),
-                Turn::Message(text) => self.answer(&mut loaded, Some(&text)),
+                Turn::SlashCommand(command) => self.execute(&mut loaded, &command, input),
+                Turn::Message(text) => self.answer(&mut loaded, Some(&text), input),
                 Turn::Invalid(failure) => Err(failure),
             };
             match done.map_err(Failure::not_usage) {
@@ -356,8 +380,52 @@ impl Conversation<'_> {
         Ok((loaded, done))
     }
 
-    /// Answers a message, or the last one again.
-    fn answer(&mut self, loaded: &mut Loaded, text: Option<&str>) -> Result<(), Failure> {
+    /// Answers a message, or the last one again, and runs the tools that are called. If a call cannot be run, the
+    /// conversation is as it was before.
+    fn answer(&mut self, loaded: &mut Loaded, text: Option<&str>, input: &mut Input) -> Result<(), Failure> {
+        let before = loaded.chat.messages().to_vec();
+        let mut step = text.map_or(Step::Again, Step::Message);
+        for _ in 0..MAX_ROUNDS {
+            let finish = match self.step(loaded, step) {
+                Ok(finish) => finish,
+                Err(failure) => {
+                    loaded.chat.set_messages(before);
+                    return Err(failure);
+                }
+            };
+            let calls = loaded.chat.messages().last().and_then(|last| last["tool_calls"].as_array().cloned());
+            let Some(calls) = calls.filter(|calls| !calls.is_empty() && loaded.chat.answer.tools.is_some())
+            else {
+                return Ok(());
+            };
+            if finish == FinishReason::Cancelled {
+                loaded.chat.set_messages(before);
+                self.note("note: the call is not run: the message was removed");
+                return Ok(());
+            }
+            let listening = interrupt::listen();
+            let results = self.tools.run(&calls, input, &listening.flag());
+            drop(listening);
+            step = match results {
+                Ok(results) => Step::Results(results),
+                Err(failure) => {
+                    loaded.chat.set_messages(before);
+                    if matches!(failure, Failure::Interrupted) && self.interactive {
+                        interrupt::reset();
+                        self.note("note: interrupted: the message was removed");
+                        return Ok(());
+                    }
+                    return Err(failure);
+                }
+            };
+        }
+        loaded.chat.set_messages(before);
+        Err(Failure::new(format!("the model called tools {MAX_ROUNDS} times without an answer"))
+            .hint("the message was removed"))
+    }
+
+    /// One answer of the model.
+    fn step(&mut self, loaded: &mut Loaded, step: Step<'_>) -> Result<FinishReason, Failure> {
         let mut options = self.options.clone();
         options.max_tokens = self.settings.max_tokens;
         let listening = interrupt::listen();
@@ -366,9 +434,10 @@ impl Conversation<'_> {
         options.cancel = Some(cancel.clone());
         let mut screen = Screen::new(self.out, self.settings.look);
         let mut on_event = |event: akunu::chat::Event<'_>| screen.event(event);
-        let turn = match text {
-            Some(text) => loaded.chat.ask(&mut loaded.engine, text, &options, &mut on_event),
-            None => {
+        let turn = match step {
+            Step::Message(text) => loaded.chat.ask(&mut loaded.engine, text, &options, &mut on_event),
+            Step::Results(results) => loaded.chat.push(&mut loaded.engine, results, &options, &mut on_event),
+            Step::Again => {
                 // With the same seed the answer would be the same.
                 self.options.sampling.seed = self.options.sampling.seed.wrapping_add(1);
                 options.sampling.seed = self.options.sampling.seed;
@@ -392,10 +461,15 @@ impl Conversation<'_> {
         if !self.quiet {
             print_notes(&turn, loaded.engine.context());
         }
-        Ok(())
+        Ok(turn.finish)
     }
 
-    fn execute(&mut self, loaded: &mut Loaded, command: &SlashCommand) -> Result<(), Failure> {
+    fn execute(
+        &mut self,
+        loaded: &mut Loaded,
+        command: &SlashCommand,
+        input: &mut Input,
+    ) -> Result<(), Failure> {
         let chat = &mut loaded.chat;
         match command {
             SlashCommand::Exit | SlashCommand::Model(_) => {}
@@ -437,7 +511,7 @@ impl Conversation<'_> {
                 None => output::note("there is no answer yet"),
             },
             SlashCommand::History => history(chat),
-            SlashCommand::Regenerate => self.answer(loaded, None)?,
+            SlashCommand::Regenerate => self.answer(loaded, None, input)?,
         }
         Ok(())
     }

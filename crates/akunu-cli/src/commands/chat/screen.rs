@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
 
-use akunu::chat::{Event, Kind, Part};
+use akunu::chat::{AnswerDelta, Event, Kind, Part};
 
 use super::lines::Style;
 use super::markdown::Markdown;
@@ -20,13 +20,15 @@ pub struct Look {
     pub reasoning: bool,
     pub wrap: bool,
     pub markdown: bool,
+    /// Calls of tools are not shown.
+    pub without_calls: bool,
 }
 
 impl Look {
     pub fn new(reasoning: bool, plain: bool) -> Look {
         let is_terminal = std::io::stdout().is_terminal();
         let styles = is_terminal && crate::environment::allows_colours();
-        Look { is_terminal, styles, reasoning, wrap: !plain, markdown: !plain }
+        Look { is_terminal, styles, reasoning, wrap: !plain, markdown: !plain, without_calls: false }
     }
 }
 
@@ -41,6 +43,8 @@ pub struct Screen<'a> {
     /// Only whitespace was received so far, with reasoning hidden.
     blank: bool,
     at_line_start: bool,
+    /// Reasoning was shown last.
+    after_reasoning: bool,
     failure: Option<Failure>,
 }
 
@@ -54,6 +58,7 @@ impl Screen<'_> {
             progress: None,
             blank: !look.reasoning,
             at_line_start: true,
+            after_reasoning: false,
             failure: None,
         }
     }
@@ -65,7 +70,9 @@ impl Screen<'_> {
                 self.progress.get_or_insert_with(bar).set(done as u64);
                 Ok(())
             }
+            Event::Part(part) if self.look.without_calls && part.kind == Kind::Answer => Ok(()),
             Event::Part(part) => self.part(part),
+            Event::Delta(delta) if self.look.without_calls => self.delta(delta),
             Event::Delta(_) => Ok(()),
         };
         match shown {
@@ -75,6 +82,17 @@ impl Screen<'_> {
                 ControlFlow::Break(())
             }
         }
+    }
+
+    /// Text beside calls, which begins a line after reasoning.
+    fn delta(&mut self, delta: &AnswerDelta) -> Result<(), Failure> {
+        for text in [&delta.answer, &delta.cut].into_iter().filter(|text| !text.is_empty()) {
+            if self.after_reasoning && !self.at_line_start {
+                self.part(Part { kind: Kind::Answer, text: "\n" })?;
+            }
+            self.part(Part { kind: Kind::Answer, text })?;
+        }
+        Ok(())
     }
 
     fn part(&mut self, part: Part<'_>) -> Result<(), Failure> {
@@ -88,6 +106,7 @@ impl Screen<'_> {
             return Ok(());
         }
         self.blank = false;
+        self.after_reasoning = !is_answer;
         self.at_line_start = text.ends_with('\n');
         if !self.look.is_terminal {
             self.out.text(text)?;
