@@ -112,7 +112,7 @@ fn resolved<'s>(parameters: &'s Json, schema: &'s Json) -> &'s Json {
 fn is_any_text(parameters: &Json, schema: &Json) -> bool {
     let has_only = |schema: &Json, keys: &[&str]| {
         let is_known = |key: &String| ANNOTATIONS.contains(&key.as_str()) || keys.contains(&key.as_str());
-        schema.as_object().is_some_and(|fields| fields.keys().all(|key| is_known(key)))
+        schema.as_object().is_some_and(|fields| fields.keys().all(is_known))
     };
     let schema = resolved(parameters, schema);
     match schema["anyOf"].as_array() {

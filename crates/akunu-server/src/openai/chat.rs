@@ -75,16 +75,43 @@ fn max_tokens(fields: &Fields<'_>) -> Result<Option<usize>, Refusal> {
 
 /// Reads `tool_choice`.
 fn choose_tool(fields: &Fields<'_>, conversation: &mut Conversation) -> Result<(), Refusal> {
-    const EXPECTED: &str = "\"auto\", \"none\", \"required\" or an object that names a function";
+    const EXPECTED: &str =
+        "\"auto\", \"none\", \"required\", or an object that names a function or the allowed tools";
     match fields.get("tool_choice") {
         None => Ok(()),
         Some(choice) if choice == "auto" || choice == "none" => Ok(()),
         Some(choice) if choice == "required" => require_call(conversation, None, "tool_choice"),
+        Some(choice) if choice["type"] == "allowed_tools" => {
+            let allowed = &choice["allowed_tools"];
+            let list = allowed["tools"].as_array().ok_or_else(|| fields.refuse("tool_choice", EXPECTED))?;
+            let names: Option<Vec<&str>> =
+                list.iter().map(|tool| tool["function"]["name"].as_str()).collect();
+            let names = names.ok_or_else(|| fields.refuse("tool_choice", EXPECTED))?;
+            allow_only(conversation, &names)?;
+            match allowed["mode"].as_str() {
+                Some("auto") => Ok(()),
+                Some("required") => require_call(conversation, None, "tool_choice"),
+                _ => Err(fields.refuse("tool_choice", EXPECTED)),
+            }
+        }
         Some(choice) => match (choice["type"].as_str(), choice["function"]["name"].as_str()) {
             (Some("function"), Some(name)) => require_call(conversation, Some(name), "tool_choice"),
             _ => Err(fields.refuse("tool_choice", EXPECTED)),
         },
     }
+}
+
+/// Keeps the tools of these names.
+fn allow_only(conversation: &mut Conversation, names: &[&str]) -> Result<(), Refusal> {
+    let tools = conversation.tools.get_or_insert_default();
+    let has = |name: &&str| tools.iter().any(|tool| tool["function"]["name"] == *name);
+    if let Some(unknown) = names.iter().find(|name| !has(name)) {
+        let message = format!("'tool_choice' names \"{unknown}\", which is not in 'tools'");
+        return Err(Refusal::invalid(message).param("tool_choice").code("invalid_value"));
+    }
+    tools.retain(|tool| tool["function"]["name"].as_str().is_some_and(|name| names.contains(&name)));
+    conversation.tools = conversation.tools.take().filter(|tools| !tools.is_empty());
+    Ok(())
 }
 
 fn logprobs_of(head: &Head, piece: &AnswerPiece) -> Json {

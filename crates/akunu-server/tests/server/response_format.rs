@@ -130,6 +130,12 @@ fn a_tool_call_can_be_required() {
             (1, &calls[0]["function"])
         );
     }
+    let allowed = |mode: &str| {
+        let tools = json!([{ "type": "function", "function": { "name": "add" } }]);
+        json!({ "type": "allowed_tools", "allowed_tools": { "mode": mode, "tools": tools } })
+    };
+    let one = server.ok(CHAT, &ask(allowed("required"), json!({ "parallel_tool_calls": false })));
+    assert_eq!(one["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "add");
     // Several calls may follow each other.
     let several =
         server.ok(CHAT, &ask(json!("required"), json!({ "temperature": 1, "seed": 3, "max_tokens": 400 })));
@@ -279,6 +285,17 @@ fn unsupported_formats_are_400() {
         (format(&json!({ "type": "integer", "minimum": 2, "maximum": 1 })), "response_format", "no value"),
         (json!({ "tool_choice": "required" }), "tool_choice", "'tools' is empty"),
         (json!({ "tool_choice": "always", "tools": tools() }), "tool_choice", "required"),
+        (
+            json!({ "tool_choice": { "type": "allowed_tools", "allowed_tools": { "mode": "auto", "tools": [
+                { "type": "function", "function": { "name": "sub" } }] } }, "tools": tools() }),
+            "tool_choice",
+            "sub",
+        ),
+        (
+            json!({ "tool_choice": { "type": "allowed_tools", "allowed_tools": { "mode": "auto" } }, "tools": tools() }),
+            "tool_choice",
+            "allowed",
+        ),
         (
             json!({ "tool_choice": { "type": "function", "function": { "name": "sub" } }, "tools": tools() }),
             "tool_choice",

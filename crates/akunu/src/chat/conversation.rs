@@ -44,8 +44,20 @@ fn normal(index: usize, message: &Json) -> Result<Json, InvalidMessage> {
         return Err(refuse(".role", &format!("must be one of {}", ROLES.join(", "))));
     }
     let may_be_empty = role == "assistant";
-    if let Some(Json::Array(calls)) = fields.get_mut("tool_calls") {
-        calls.iter_mut().for_each(read_arguments);
+    match fields.get_mut("tool_calls") {
+        None | Some(Json::Null) => {}
+        Some(Json::Array(calls)) => {
+            let has_name =
+                |call: &Json| call["function"]["name"].as_str().is_some_and(|name| !name.is_empty());
+            if let Some(at) = calls.iter().position(|call| !has_name(call)) {
+                return Err(refuse(
+                    &format!(".tool_calls[{at}].function.name"),
+                    "must be the name of a function",
+                ));
+            }
+            calls.iter_mut().for_each(read_arguments);
+        }
+        Some(_) => return Err(refuse(".tool_calls", "must be a list of calls")),
     }
     let content = match fields.get("content") {
         Some(Json::String(text)) => Json::String(text.clone()),
@@ -177,6 +189,11 @@ mod tests {
             (r#"[{"role": 1, "content": "a"}]"#, "'messages[0].role' must be one of"),
             (r#"[{"role": "king", "content": "a"}]"#, "'messages[0].role' must be one of"),
             (r#"[{"role": "user"}]"#, "'messages[0].content' must be a string"),
+            (r#"[{"role": "assistant", "tool_calls": "f"}]"#, "'messages[0].tool_calls' must be a list"),
+            (
+                r#"[{"role": "assistant", "tool_calls": [{"id": "a"}]}]"#,
+                "'messages[0].tool_calls[0].function.name' must be the name",
+            ),
             (r#"[{"role": "user", "content": 1}]"#, "'messages[0].content' must be a string"),
             (
                 r#"[{"role": "user", "content": [{"type": "image_url"}]}]"#,
