@@ -12,6 +12,7 @@ use crate::terminal::Terminal;
 
 /// The last character of a prompt says which text follows: a call, and words after its result.
 const TEMPLATE: &str = "{# <think> </think> <tool_call> #}\
+    {% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}\
     {% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant{% if messages[-1].role == 'tool' or not tools %}:\
     {% else %}{{ '\n' }}{% endif %}{% endif %}";
