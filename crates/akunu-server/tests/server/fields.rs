@@ -107,8 +107,8 @@ fn said(answer: &Answer) -> Json {
         match json {
             Json::Object(map) => {
                 map.retain(|name, _| {
-                    let varies =
-                        ["id", "created", "created_at", "completed_at", "usage"].contains(&name.as_str());
+                    let varies = ["id", "created", "created_at", "completed_at", "usage", "timings"]
+                        .contains(&name.as_str());
                     !varies && !name.ends_with("_duration")
                 });
                 map.values_mut().for_each(strip);
