@@ -60,8 +60,8 @@ class AnthropicClient(unittest.TestCase):
 
     def test_a_tool_is_used_where_that_is_asked_for(self):
         meet = {"name": "meet", "description": "Meets a fox", "input_schema": FOX}
-        for choice in [{"type": "any"}, {"type": "tool", "name": "meet"}]:
-            asked = {**self.greedy, "max_tokens": 200, "tools": [meet], "tool_choice": choice}
+        for choice in [{"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "meet"}]:
+            asked = {**self.greedy, "max_tokens": 300, "tools": [meet], "tool_choice": choice}
             message = self.client.messages.create(**asked)
             [block] = message.content
             self.assertEqual((block.type, block.name, message.stop_reason), ("tool_use", "meet", "tool_use"))

@@ -135,7 +135,7 @@ class OpenAIClient(unittest.TestCase):
     def test_a_tool_is_called_where_that_is_asked_for(self):
         tool = {"type": "function", "function": {"name": "meet", "description": "Meets a fox", "parameters": FOX}}
         other = {"type": "function", "function": {"name": "leave", "parameters": {"type": "object", "properties": {}}}}
-        ask = lambda **more: self.client.chat.completions.create(**{**self.greedy, "max_tokens": 200, "tools": [tool, other], **more})
+        ask = lambda **more: self.client.chat.completions.create(**{**self.greedy, "max_tokens": 300, "tools": [tool, other], "parallel_tool_calls": False, **more})
         for choice, names in [("required", {"meet", "leave"}), ({"type": "function", "function": {"name": "meet"}}, {"meet"})]:
             answer = ask(tool_choice=choice)
             [call] = answer.choices[0].message.tool_calls
@@ -143,8 +143,9 @@ class OpenAIClient(unittest.TestCase):
             is_valid(self, FOX if call.function.name == "meet" else {"maxProperties": 0}, call.function.arguments)
             self.assertEqual(answer.choices[0].finish_reason, "tool_calls")
             deltas = [chunk.choices[0].delta for chunk in ask(tool_choice=choice, stream=True)]
-            [streamed] = [part for delta in deltas for part in delta.tool_calls or []]
-            self.assertEqual((streamed.function.name, streamed.function.arguments), (call.function.name, call.function.arguments))
+            parts = [part.function for delta in deltas for part in delta.tool_calls or []]
+            streamed = json.loads("".join(part.arguments for part in parts))
+            self.assertEqual((parts[0].name, streamed), (call.function.name, json.loads(call.function.arguments)))
             # Send the result of the tool call.
             messages = [*STORY, answer.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "Hello!"}]
             self.assertTrue(ask(messages=messages, tool_choice="none").choices[0].message.content)
