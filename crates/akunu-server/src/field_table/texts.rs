@@ -24,8 +24,9 @@ const RERANK_FIELDS: Group = Group {
         done("max_tokens_per_doc", "3", "truncates each document to so many tokens"),
         ignored("priority", "1", "texts are batched in order of arrival"),
         ignored("user", r#""me""#, "users are told apart by their API keys"),
-        refused("max_chunks_per_doc", "2", "use 'max_tokens_per_doc'"),
-        refused("rank_fields", r#"["title"]"#, "documents are ranked by their 'text'"),
+        refused("max_chunks_per_doc", "2", "use 'max_tokens_per_doc'").unless("[1]"),
+        refused("rank_fields", r#"["title"]"#, "documents are ranked by their 'text'")
+            .unless(r#"[["text"]]"#),
         refused("truncation", "true", "use 'truncate'"),
         refused("truncate_prompt_tokens", "10", "use 'truncate'"),
         refused("return_embeddings", "true", "use /v1/embeddings"),
