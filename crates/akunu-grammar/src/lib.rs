@@ -23,7 +23,8 @@ mod session;
 mod vocabulary;
 
 pub use calls::{
-    CallForm, CallLiterals, CallPart, CallTags, Calls, NAME_AND_ARGUMENTS, TextKind, WithoutCalls, text_kind,
+    CallForm, CallLiterals, CallPart, CallTags, Calls, NAME_AND_ARGUMENTS, ValueKind, WithoutCalls,
+    value_kind,
 };
 pub use compiler::{Client, Grammar, Workers};
 pub use error::GrammarError;

@@ -167,7 +167,8 @@ const SHORT: [(&str, &str); 5] = [
 
 fn line(format: LogFormat, fields: &Map<String, Json>) -> String {
     match format {
-        LogFormat::Json => escaped(&Json::Object(fields.clone()).to_string()),
+        // A map of JSON values can always be written.
+        LogFormat::Json => escaped(&serde_json::to_string(fields).unwrap_or_default()),
         LogFormat::Text => text(fields),
     }
 }

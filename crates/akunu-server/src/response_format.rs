@@ -146,9 +146,7 @@ pub(crate) fn require_call(
     let tools = conversation.tools.as_deref().unwrap_or_default();
     let has = |name: &str| tools.iter().any(|tool| tool["function"]["name"] == name);
     conversation.tool_choice = match only {
-        Some(only) if !has(only) => {
-            return refuse(format!("'{param}' names \"{only}\", which is not in 'tools'"));
-        }
+        Some(only) if !has(only) => return Err(not_in_tools(param, only)),
         None if tools.is_empty() => {
             return refuse(format!("'{param}' requires a tool call, and 'tools' is empty"));
         }
@@ -156,4 +154,10 @@ pub(crate) fn require_call(
         None => ToolChoice::Required,
     };
     Ok(())
+}
+
+/// A name in `param` that no tool has.
+pub(crate) fn not_in_tools(param: &str, name: &str) -> Refusal {
+    let message = format!("'{param}' names \"{name}\", which is not in 'tools'");
+    Refusal::invalid(message).param(param).code("invalid_value")
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::properties::{ANNOTATIONS, DEFINITIONS, Member, members};
+use super::properties::{ANNOTATIONS, Member, is_any_boolean, is_definition, members};
 use super::writer::Writer;
 use super::{CallLiterals, WHAT};
 use crate::error::GrammarError;
@@ -41,7 +41,7 @@ impl Writer<'_, '_> {
     pub(super) fn literals(&mut self, form: &CallLiterals) -> Result<String, GrammarError> {
         match self.tool.parameters.clone() {
             None => Ok("members".into()),
-            Some(schema) => self.members(form, &schema, 0),
+            Some(schema) => self.object(form, &schema, 0),
         }
     }
 
@@ -54,7 +54,7 @@ impl Writer<'_, '_> {
     }
 
     /// The members of an object in the order of the schema, between its brackets.
-    fn members(&mut self, form: &CallLiterals, schema: &Json, depth: usize) -> Result<String, GrammarError> {
+    fn object(&mut self, form: &CallLiterals, schema: &Json, depth: usize) -> Result<String, GrammarError> {
         let Some(mut all) = members(schema) else { return self.not_held("members") };
         if form.is_sorted {
             // As templates sort them.
@@ -94,9 +94,7 @@ impl Writer<'_, '_> {
         let Some(quote) = form.quote else {
             let value = self.json_value(schema)?;
             let python = match schema["type"].as_str() {
-                Some("boolean") if schema["enum"].is_null() && schema["const"].is_null() => {
-                    " | \"True\" | \"False\""
-                }
+                _ if is_any_boolean(schema) => " | \"True\" | \"False\"",
                 Some("null") => " | \"None\"",
                 _ => "",
             };
@@ -104,20 +102,18 @@ impl Writer<'_, '_> {
         };
         let Some(fields) = schema.as_object() else { return Ok("literal".into()) };
         if let Some(place) = fields.get("$ref").and_then(Json::as_str) {
-            let root = self.tool.parameters.as_ref();
-            let defined = DEFINITIONS.iter().any(|name| place.starts_with(&format!("#/{name}/")));
-            let found = root.filter(|_| defined).and_then(|root| root.pointer(&place[1..])).cloned();
+            let root = self.tool.parameters.as_ref().filter(|_| is_definition(place));
+            let found = root.and_then(|root| root.pointer(&place[1..])).cloned();
             return match found {
                 Some(schema) => self.value(form, &schema, depth + 1),
                 None => self.not_held("literal"),
             };
         }
-        let mut others = fields.keys().map(String::as_str);
         let has_only = |allowed: &[&str]| {
             let known = |key: &str| key == "type" || ANNOTATIONS.contains(&key) || allowed.contains(&key);
             fields.keys().all(|key| known(key))
         };
-        if others.all(|key| ANNOTATIONS.contains(&key)) {
+        if fields.keys().all(|key| ANNOTATIONS.contains(&key.as_str())) {
             return Ok("literal".into());
         }
         let choices = match (fields.get("enum"), fields.get("const")) {
@@ -149,7 +145,7 @@ impl Writer<'_, '_> {
                 Ok(self.rule(&format!("\"[\" {list} \"]\"")))
             }
             Some("object") if members(schema).is_some() => {
-                let inner = self.members(form, schema, depth + 1)?;
+                let inner = self.object(form, schema, depth + 1)?;
                 Ok(self.rule(&format!("\"{{\" {inner} \"}}\"")))
             }
             Some("object") => self.not_held("\"{\" members \"}\""),

@@ -9,7 +9,7 @@ mod literals;
 mod properties;
 mod writer;
 
-pub use properties::{TextKind, text_kind};
+pub use properties::{ValueKind, value_kind};
 use writer::Writer;
 
 use crate::error::GrammarError;

@@ -60,46 +60,62 @@ pub(super) fn members(schema: &Json) -> Option<Vec<Member<'_>>> {
     if !required.iter().all(is_given) || !given.iter().all(|(name, _)| is_word(name)) {
         return None;
     }
-    Some(
-        given
-            .into_iter()
-            .map(|(name, schema)| Member { name, is_required: required.contains(&name.as_str()), schema })
-            .collect(),
-    )
-}
-
-/// The arguments of such a schema; `None`: they can be held as JSON only.
-pub(super) fn properties(schema: &Json) -> Option<Vec<Property<'_>>> {
-    let mut all = Vec::new();
-    let parameters = schema;
-    for Member { name, is_required, schema } in members(schema)? {
-        all.push(Property { name, is_required, value: value(parameters, name, schema)? });
+    let mut all = Vec::with_capacity(given.len());
+    for (name, schema) in given {
+        all.push(Member { name, is_required: required.contains(&name.as_str()), schema });
     }
     Some(all)
 }
 
-/// Whether a property of these parameters is written as text between tags: a string, or one that may be null instead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TextKind {
-    Always,
-    OrNull,
+/// The arguments of such a schema; `None`: they can be held as JSON only.
+pub(super) fn properties(parameters: &Json) -> Option<Vec<Property<'_>>> {
+    let property = |Member { name, is_required, schema }| {
+        Some(Property { name, is_required, value: value(parameters, name, schema)? })
+    };
+    members(parameters)?.into_iter().map(property).collect()
 }
 
-pub fn text_kind(parameters: &Json, name: &str) -> Option<TextKind> {
+/// How the value of an argument is written between tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueKind {
+    /// As it is.
+    Text,
+    /// As it is, or `null`.
+    TextOrNull,
+    /// As JSON.
+    Other,
+}
+
+/// The kind of a property of these parameters.
+pub fn value_kind(parameters: &Json, name: &str) -> ValueKind {
     let schema = resolved(parameters, &parameters["properties"][name]);
-    let is = |schema: &Json, kind: &str| resolved(parameters, schema)["type"] == kind;
-    let all_of = |list: &[Json], is: &dyn Fn(&Json, &str) -> bool| {
-        let known = list.iter().all(|one| is(one, "string") || is(one, "null"));
-        let (has_text, has_null) =
-            (list.iter().any(|one| is(one, "string")), list.iter().any(|one| is(one, "null")));
-        (known && has_text).then_some(if has_null { TextKind::OrNull } else { TextKind::Always })
+    let kinds: Vec<&Json> = match (&schema["type"], &schema["anyOf"]) {
+        (kind @ Json::String(_), _) => vec![kind],
+        (Json::Array(kinds), _) => kinds.iter().collect(),
+        (_, Json::Array(all)) => all.iter().map(|one| &resolved(parameters, one)["type"]).collect(),
+        _ => Vec::new(),
     };
-    match (&schema["type"], &schema["anyOf"]) {
-        (Json::String(kind), _) => (kind == "string").then_some(TextKind::Always),
-        (Json::Array(kinds), _) => all_of(kinds, &|one, kind| one == kind),
-        (_, Json::Array(kinds)) => all_of(kinds, &is),
-        _ => None,
+    let (texts, nulls) = (count(&kinds, "string"), count(&kinds, "null"));
+    match (texts, nulls) {
+        (0, _) => ValueKind::Other,
+        _ if texts + nulls < kinds.len() => ValueKind::Other,
+        (_, 0) => ValueKind::Text,
+        _ => ValueKind::TextOrNull,
     }
+}
+
+fn count(kinds: &[&Json], name: &str) -> usize {
+    kinds.iter().filter(|kind| **kind == name).count()
+}
+
+/// Whether a schema allows both booleans, which some templates write as Python does.
+pub(super) fn is_any_boolean(schema: &Json) -> bool {
+    schema["type"] == "boolean" && schema["enum"].is_null() && schema["const"].is_null()
+}
+
+/// Whether a reference is to what is defined beside the properties.
+pub(super) fn is_definition(place: &str) -> bool {
+    DEFINITIONS.iter().any(|defined| place.starts_with(&format!("#/{defined}/")))
 }
 
 /// The schema that a reference to the definitions of the parameters is to, or the schema itself.
@@ -108,7 +124,7 @@ fn resolved<'s>(parameters: &'s Json, schema: &'s Json) -> &'s Json {
     place.and_then(|place| parameters.pointer(place)).unwrap_or(schema)
 }
 
-/// Whether a schema of [`text_kind`] says nothing about the text.
+/// Whether a schema of texts says nothing about the text.
 fn is_any_text(parameters: &Json, schema: &Json) -> bool {
     let has_only = |schema: &Json, keys: &[&str]| {
         let is_known = |key: &String| ANNOTATIONS.contains(&key.as_str()) || keys.contains(&key.as_str());
@@ -128,11 +144,13 @@ fn value<'s>(parameters: &'s Json, name: &str, schema: &'s Json) -> Option<Value
     if !refers_to_definitions(schema) {
         return None;
     }
-    match text_kind(parameters, name) {
-        Some(_) if is_any_text(parameters, schema) => return Some(Value::Text),
-        // The readers take it as text, which cannot be held.
-        Some(_) if schema["type"] != "string" => return None,
-        _ => {}
+    let is_text = value_kind(parameters, name) != ValueKind::Other;
+    if is_text && is_any_text(parameters, schema) {
+        return Some(Value::Text);
+    }
+    // The readers take it as text, which cannot be held.
+    if is_text && schema["type"] != "string" {
+        return None;
     }
     let Some(fields) = schema.as_object().filter(|fields| fields.get("type") == Some(&json!("string")))
     else {
@@ -154,9 +172,7 @@ fn value<'s>(parameters: &'s Json, name: &str, schema: &'s Json) -> Option<Value
 fn refers_to_definitions(schema: &Json) -> bool {
     match schema {
         Json::Object(fields) => fields.iter().all(|(key, value)| match (key.as_str(), value) {
-            ("$ref", Json::String(place)) => {
-                DEFINITIONS.iter().any(|defined| place.starts_with(&format!("#/{defined}/")))
-            }
+            ("$ref", Json::String(place)) => is_definition(place),
             (_, value) => refers_to_definitions(value),
         }),
         Json::Array(list) => list.iter().all(refers_to_definitions),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::properties::{DEFINITIONS, Value, properties};
+use super::properties::{DEFINITIONS, Value, is_any_boolean, properties};
 use super::{CallPart, CallTags, NAME_AND_ARGUMENTS, WHAT, json_name};
 use crate::error::GrammarError;
 use crate::format::{Parts, Tool, escaped, quoted};
@@ -78,20 +78,24 @@ impl<'w, 'p> Writer<'w, 'p> {
         Ok(expression.join(" "))
     }
 
-    /// The arguments as JSON. A schema that cannot be held is replaced by any object, unless it is strict.
+    /// The arguments as JSON.
     fn arguments(&mut self) -> Result<String, GrammarError> {
         if self.arguments.is_none() {
             let any = json!({ "type": "object" });
             let schema = self.tool.parameters.as_ref().unwrap_or(&any);
-            let added = match self.parts.schema(WHAT, schema) {
-                Err(error) if error != GrammarError::Cancelled && !self.tool.is_strict => {
-                    self.parts.schema(WHAT, &any)
-                }
-                added => added,
-            };
-            self.arguments = Some(added?);
+            self.arguments = Some(self.held_or(schema, &any)?);
         }
         Ok(self.arguments.clone().unwrap_or_default())
+    }
+
+    /// Values of a schema as JSON. One that cannot be held is replaced by another, unless the tool is strict.
+    fn held_or(&mut self, schema: &Json, other: &Json) -> Result<String, GrammarError> {
+        match self.parts.schema(WHAT, schema) {
+            Err(error) if error != GrammarError::Cancelled && !self.tool.is_strict => {
+                self.parts.schema(WHAT, other)
+            }
+            added => added,
+        }
     }
 
     /// The arguments between tags, in the order of the schema.
@@ -124,8 +128,8 @@ impl<'w, 'p> Writer<'w, 'p> {
                 Value::Json(of) => {
                     let value = self.json_value(of)?;
                     // Some templates write these as Python does.
-                    let is_boolean = of["type"] == "boolean" && of["enum"].is_null() && of["const"].is_null();
-                    let python = if is_boolean && kinds.is_none() { " | \"True\" | \"False\"" } else { "" };
+                    let python =
+                        if is_any_boolean(of) && kinds.is_none() { " | \"True\" | \"False\"" } else { "" };
                     (other_kind, format!("gap? ({value}{python}) gap? {}", quoted(close)))
                 }
             };
@@ -145,11 +149,6 @@ impl<'w, 'p> Writer<'w, 'p> {
                 fields.entry(defined).or_insert_with(|| of.clone());
             }
         }
-        match self.parts.schema(WHAT, &schema) {
-            Err(error) if error != GrammarError::Cancelled && !self.tool.is_strict => {
-                self.parts.schema(WHAT, &Json::Bool(true))
-            }
-            added => added,
-        }
+        self.held_or(&schema, &Json::Bool(true))
     }
 }

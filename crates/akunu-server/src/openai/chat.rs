@@ -15,7 +15,7 @@ use crate::field_table;
 use crate::fields::Fields;
 use crate::job::{AnswerPiece, Conversation, Job, Output, OutputEvent, Prompt, Running, ToolCall};
 use crate::refusal::Refusal;
-use crate::response_format::require_call;
+use crate::response_format::{not_in_tools, require_call};
 use crate::stream::{self, Writer};
 
 pub(super) async fn completions(
@@ -106,8 +106,7 @@ fn allow_only(conversation: &mut Conversation, names: &[&str]) -> Result<(), Ref
     let tools = conversation.tools.get_or_insert_default();
     let has = |name: &&str| tools.iter().any(|tool| tool["function"]["name"] == *name);
     if let Some(unknown) = names.iter().find(|name| !has(name)) {
-        let message = format!("'tool_choice' names \"{unknown}\", which is not in 'tools'");
-        return Err(Refusal::invalid(message).param("tool_choice").code("invalid_value"));
+        return Err(not_in_tools("tool_choice", unknown));
     }
     tools.retain(|tool| tool["function"]["name"].as_str().is_some_and(|name| names.contains(&name)));
     conversation.tools = conversation.tools.take().filter(|tools| !tools.is_empty());

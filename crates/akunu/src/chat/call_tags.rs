@@ -1,6 +1,6 @@
 //! Tool calls with each argument between tags.
 
-use akunu_grammar::{CallTags, TextKind, text_kind};
+use akunu_grammar::{CallTags, ValueKind, value_kind};
 use serde_json::{Map, Value as Json};
 
 use super::calls::Call;
@@ -9,36 +9,46 @@ use super::calls::Call;
 /// strings, if the tags do not.
 pub(super) fn read(tags: &CallTags, before: &str, text: &str, tools: &[Json]) -> Option<Call> {
     let (name, mut rest) = name_in(before, text)?;
-    let tool = tools.iter().find(|tool| name_of(tool) == Some(name));
+    let tool = tool_of(tools, name);
     let mut arguments = Map::new();
-    while let Some((key, kind, behind)) = next_key(tags, rest) {
-        let kind = kind.or_else(|| tool.map(|tool| kind_of(tool, key)));
-        let (_, behind) = behind.split_once(tags.value[0])?;
-        let end = value_end(behind, tags.value[1], kind)?;
-        arguments.insert(key.to_string(), argument(&behind[..end], kind));
-        rest = &behind[end + tags.value[1].len()..];
+    while rest.contains(tags.key[0]) {
+        let (key, value, behind) = next_argument(tags, tool, rest)?;
+        arguments.insert(key.to_string(), value);
+        rest = behind;
     }
     let is_name = !name.is_empty() && !name.contains(char::is_whitespace);
     is_name.then(|| Call { name: name.to_string(), arguments })
 }
 
-/// How a value is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Text,
-    /// Text, or null.
-    TextOrNull,
-    /// JSON, or a word of Python.
-    Other,
+/// Where a call ends: at the first `end` outside of a value. `None`: more text is needed.
+pub(super) fn end_of(tags: &CallTags, [before, end]: [&str; 2], text: &str, tools: &[Json]) -> Option<usize> {
+    let (name, mut rest) = name_in(before, text)?;
+    let tool = tool_of(tools, name);
+    loop {
+        let found = rest.find(end)?;
+        if rest.find(tags.key[0]).is_none_or(|key| found < key) {
+            return Some(text.len() - rest.len() + found);
+        }
+        (_, _, rest) = next_argument(tags, tool, rest)?;
+    }
 }
 
-fn kind_of(tool: &Json, key: &str) -> Kind {
-    let parameters = &tool["function"]["parameters"];
-    match text_kind(parameters, key) {
-        Some(TextKind::Always) => Kind::Text,
-        Some(TextKind::OrNull) => Kind::TextOrNull,
-        None => Kind::Other,
-    }
+/// The first argument, and what follows it. `None`: it is not complete.
+fn next_argument<'t>(
+    tags: &CallTags,
+    tool: Option<&Json>,
+    text: &'t str,
+) -> Option<(&'t str, Json, &'t str)> {
+    let (key, kind, behind) = next_key(tags, text)?;
+    let of_tool = || tool.map(|tool| value_kind(&tool["function"]["parameters"], key));
+    let kind = kind.or_else(of_tool);
+    let (_, behind) = behind.split_once(tags.value[0])?;
+    let end = value_end(behind, tags.value[1], kind)?;
+    Some((key, argument(&behind[..end], kind), &behind[end + tags.value[1].len()..]))
+}
+
+fn tool_of<'t>(tools: &'t [Json], name: &str) -> Option<&'t Json> {
+    tools.iter().find(|tool| name_of(tool) == Some(name))
 }
 
 fn name_in<'t>(before: &str, text: &'t str) -> Option<(&'t str, &'t str)> {
@@ -51,35 +61,18 @@ fn name_in<'t>(before: &str, text: &'t str) -> Option<(&'t str, &'t str)> {
 const MOST_QUOTED: usize = 64;
 
 /// Where a value ends. JSON may have the mark in a string.
-fn value_end(text: &str, close: &str, kind: Option<Kind>) -> Option<usize> {
+fn value_end(text: &str, close: &str, kind: Option<ValueKind>) -> Option<usize> {
     let mut ends = text.match_indices(close).map(|(at, _)| at);
     let first = ends.next()?;
-    if kind != Some(Kind::Other) || !text.trim_start().starts_with(['{', '[', '"']) {
+    if kind != Some(ValueKind::Other) || !text.trim_start().starts_with(['{', '[', '"']) {
         return Some(first);
     }
     let is_whole = |end: &usize| serde_json::from_str::<Json>(&text[..*end]).is_ok();
     Some(std::iter::once(first).chain(ends).take(MOST_QUOTED).find(is_whole).unwrap_or(first))
 }
 
-/// Where a call ends: at the first `end` outside of a value. `None`: more text is needed.
-pub(super) fn end_of(tags: &CallTags, [before, end]: [&str; 2], text: &str, tools: &[Json]) -> Option<usize> {
-    let (name, mut rest) = name_in(before, text)?;
-    let tool = tools.iter().find(|tool| name_of(tool) == Some(name));
-    loop {
-        let found = rest.find(end)?;
-        if rest.find(tags.key[0]).is_none_or(|key| found < key) {
-            return Some(text.len() - rest.len() + found);
-        }
-        let (key, kind, behind) = next_key(tags, rest)?;
-        let kind = kind.or_else(|| tool.map(|tool| kind_of(tool, key)));
-        let (_, behind) = behind.split_once(tags.value[0])?;
-        let close = value_end(behind, tags.value[1], kind)?;
-        rest = &behind[close + tags.value[1].len()..];
-    }
-}
-
 /// The first key, whether its value is a string if the tags say so, and what follows them.
-fn next_key<'t>(tags: &CallTags, text: &'t str) -> Option<(&'t str, Option<Kind>, &'t str)> {
+fn next_key<'t>(tags: &CallTags, text: &'t str) -> Option<(&'t str, Option<ValueKind>, &'t str)> {
     let Some([of_text, of_other]) = tags.kinds else {
         return between(text, tags.key).map(|(key, behind)| (key, None, behind));
     };
@@ -87,8 +80,8 @@ fn next_key<'t>(tags: &CallTags, text: &'t str) -> Option<(&'t str, Option<Kind>
     let (key, _) = text.split_once('"')?;
     let behind = &text[key.len()..];
     match behind.strip_prefix(of_text) {
-        Some(behind) => Some((key, Some(Kind::Text), behind)),
-        None => Some((key, Some(Kind::Other), behind.strip_prefix(of_other)?)),
+        Some(behind) => Some((key, Some(ValueKind::Text), behind)),
+        None => Some((key, Some(ValueKind::Other), behind.strip_prefix(of_other)?)),
     }
 }
 
@@ -103,12 +96,12 @@ fn between<'t>(text: &'t str, [open, close]: [&str; 2]) -> Option<(&'t str, &'t 
 }
 
 /// Parses an argument. Templates put values on separate lines, and write values other than strings as JSON or as in Python.
-fn argument(written: &str, kind: Option<Kind>) -> Json {
+fn argument(written: &str, kind: Option<ValueKind>) -> Json {
     let text = written.strip_prefix('\n').unwrap_or(written);
     let text = text.strip_suffix('\n').unwrap_or(text);
     match text.trim() {
-        "null" | "None" if kind == Some(Kind::TextOrNull) => Json::Null,
-        _ if matches!(kind, Some(Kind::Text | Kind::TextOrNull)) => text.into(),
+        "null" | "None" if kind == Some(ValueKind::TextOrNull) => Json::Null,
+        _ if matches!(kind, Some(ValueKind::Text | ValueKind::TextOrNull)) => text.into(),
         "True" => true.into(),
         "False" => false.into(),
         "None" => Json::Null,

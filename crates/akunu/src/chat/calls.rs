@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value as Json};
 
+use super::call_json::{Scan, Unnamed, begins_bare, named_arguments};
 use super::call_tags::name_of;
 use super::families::CallMarks;
 use super::reasoning::overlap;
@@ -352,7 +353,7 @@ impl CallReader {
     }
 
     fn may_begin(&self, mark: usize, start: usize) -> bool {
-        self.has_mark(mark) || begins_bare(&self.held[start..])
+        self.has_mark(mark) || begins_bare(&self.held[start..], &self.tools)
     }
 
     fn has_mark(&self, mark: usize) -> bool {
@@ -373,80 +374,6 @@ impl CallReader {
     }
 }
 
-/// Whether a call without a mark begins with its name, or with `"type": "function"` and the name.
-fn begins_bare(text: &str) -> bool {
-    let after = |text: &'_ str, part: &str| text.trim_start().strip_prefix(part).map(str::len);
-    let skip = |text: &str, parts: &[&str]| {
-        parts.iter().try_fold(text.len(), |left, part| after(&text[text.len() - left..], part))
-    };
-    let named = |text: &str| skip(text, &["\"name\"", ":"]).is_some();
-    let Some(left) = skip(text, &["{"]) else { return false };
-    let fields = &text[text.len() - left..];
-    let typed = skip(fields, &["\"type\"", ":", "\"function\"", ","]);
-    named(fields) || typed.is_some_and(|left| named(&fields[fields.len() - left..]))
-}
-
-/// Why the name and the arguments of a call are not found in the beginning of its JSON text.
-enum Unnamed {
-    /// It may still have them.
-    Yet,
-    /// The arguments are not an object, come before the name, or are in a list.
-    Never,
-}
-
-/// The name in the beginning of `{"name": …, "arguments": {…}}`, and where the arguments begin.
-fn named_arguments(text: &str) -> Result<(String, usize), Unnamed> {
-    let mut name = None;
-    let rest = text.strip_prefix('{').ok_or(Unnamed::Never)?;
-    let mut at = text.len() - rest.len();
-    loop {
-        let key = json_string(text, &mut at)?;
-        skip(text, &mut at, ':')?;
-        if ["arguments", "parameters"].contains(&key.as_str()) {
-            return match text[at..].chars().next() {
-                None => Err(Unnamed::Yet),
-                Some('{') => name.map(|name| (name, at)).ok_or(Unnamed::Never),
-                Some(_) => Err(Unnamed::Never),
-            };
-        }
-        let value = json_string(text, &mut at)?;
-        if ["name", "tool_name"].contains(&key.as_str()) && !value.is_empty() {
-            name.get_or_insert(value);
-        }
-        skip(text, &mut at, ',')?;
-    }
-}
-
-/// Reads a string at a place after white space, and moves the place behind it and the white space that follows.
-fn json_string(text: &str, at: &mut usize) -> Result<String, Unnamed> {
-    let rest = text[*at..].trim_start();
-    match rest.as_bytes().first() {
-        None => return Err(Unnamed::Yet),
-        Some(b'"') => {}
-        Some(_) => return Err(Unnamed::Never),
-    }
-    let mut strings = serde_json::Deserializer::from_str(rest).into_iter::<String>();
-    match strings.next() {
-        Some(Ok(string)) => {
-            let behind = &rest[strings.byte_offset()..];
-            *at = text.len() - behind.trim_start().len();
-            Ok(string)
-        }
-        Some(Err(error)) if error.is_eof() => Err(Unnamed::Yet),
-        _ => Err(Unnamed::Never),
-    }
-}
-
-/// Moves a place behind a character and the white space that follows.
-fn skip(text: &str, at: &mut usize, expected: char) -> Result<(), Unnamed> {
-    match text[*at..].strip_prefix(expected) {
-        Some(behind) => *at = text.len() - behind.trim_start().len(),
-        None if text.len() == *at => return Err(Unnamed::Yet),
-        None => return Err(Unnamed::Never),
-    }
-    Ok(())
-}
-
 fn call(json: Json) -> Option<Call> {
     let Json::Object(mut fields) = json else { return None };
     if let Some(Json::Object(function)) = fields.remove("function") {
@@ -462,40 +389,6 @@ fn call(json: Json) -> Option<Call> {
         Some(_) => return None,
     };
     Some(Call { name, arguments })
-}
-
-/// Finds the end of a JSON value, visiting each byte once.
-#[derive(Clone, Copy, Debug)]
-struct Scan {
-    at: usize,
-    depth: usize,
-    in_text: bool,
-    escaped: bool,
-}
-
-impl Scan {
-    fn from(at: usize) -> Scan {
-        Scan { at, depth: 0, in_text: false, escaped: false }
-    }
-
-    fn end(&mut self, text: &[u8]) -> Option<usize> {
-        while let Some(&byte) = text.get(self.at) {
-            self.at += 1;
-            match byte {
-                _ if self.escaped => self.escaped = false,
-                b'\\' if self.in_text => self.escaped = true,
-                b'"' => self.in_text = !self.in_text,
-                _ if self.in_text => {}
-                b'{' | b'[' => self.depth += 1,
-                b'}' | b']' => self.depth -= 1,
-                _ => {}
-            }
-            if self.depth == 0 {
-                return Some(self.at);
-            }
-        }
-        None
-    }
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ impl ChatFormat {
         tools: Option<&[Json]>,
         variables: &Map<String, Json>,
     ) -> Result<Rendered, Error> {
-        render(&self.template, messages, tools, true, variables)
+        self.written(messages, tools, true, variables)
     }
 
     /// Renders a conversation without the prompt for an answer.
@@ -90,7 +90,17 @@ impl ChatFormat {
         tools: Option<&[Json]>,
         variables: &Map<String, Json>,
     ) -> Result<Rendered, Error> {
-        render(&self.template, messages, tools, false, variables)
+        self.written(messages, tools, false, variables)
+    }
+
+    fn written(
+        &self,
+        messages: &[Json],
+        tools: Option<&[Json]>,
+        add_prompt: bool,
+        variables: &Map<String, Json>,
+    ) -> Result<Rendered, Error> {
+        written(&self.template, self.knows_calls(), messages, tools, add_prompt, variables)
     }
 
     /// Adds the tokens that end an answer, and those that must be visible for parsing.
@@ -145,6 +155,18 @@ pub fn render(
     add_prompt: bool,
     variables: &Map<String, Json>,
 ) -> Result<Rendered, Error> {
+    let knows_calls = CallMarks::of_tools(template).is_some();
+    written(template, knows_calls, messages, tools, add_prompt, variables)
+}
+
+fn written(
+    template: &ChatTemplate,
+    knows_calls: bool,
+    messages: &[Json],
+    tools: Option<&[Json]>,
+    add_prompt: bool,
+    variables: &Map<String, Json>,
+) -> Result<Rendered, Error> {
     let is_developer = |message: &Json| message["role"] == "developer";
     let mut messages = Cow::Borrowed(messages);
     if !template.source().contains("developer") && messages.iter().any(is_developer) {
@@ -153,7 +175,7 @@ pub fn render(
         }
     }
     let render = |messages: &[Json], tools| template.render(messages, tools, add_prompt, variables);
-    if CallMarks::of_tools(template).is_some() {
+    if knows_calls {
         return Ok(match (render(&messages, tools), tools) {
             // Some templates need fields that may be left out.
             (Err(error), Some(tools)) => render(&messages, Some(&complete(tools))).map_err(|_| error)?,

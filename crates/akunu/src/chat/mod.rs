@@ -5,6 +5,7 @@
 //! ```
 
 mod answer;
+mod call_json;
 mod call_literals;
 mod call_tags;
 mod calls;

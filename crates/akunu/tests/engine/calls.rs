@@ -238,9 +238,9 @@ fn check(schema: &Json, value: &Json, text: &str) {
     }
 }
 
-fn calls_of(template: &str, schema: &Json, text: &str) -> Vec<Json> {
+fn calls_of(name: &str, template: &str, schema: &Json, text: &str) -> Vec<Json> {
     let marks = CallMarks::of_template(template).unwrap();
-    let tools = vec![json!({ "type": "function", "function": { "name": "f", "parameters": schema } })];
+    let tools = vec![json!({ "type": "function", "function": { "name": name, "parameters": schema } })];
     let mut reader = CallReader::new(marks, tools);
     let mut calls = Vec::new();
     let mut on_segment = |segment: Segment<'_>| {
@@ -280,7 +280,7 @@ fn arguments_may_have_the_marks_that_end_calls() {
     ] {
         let value = format!("a {mark} b");
         assert_eq!(
-            calls_of(template, &text, &format!("{open}{value}{close}")),
+            calls_of("f", template, &text, &format!("{open}{value}{close}")),
             [json!({ "text": value })],
             "{template}"
         );
@@ -288,12 +288,12 @@ fn arguments_may_have_the_marks_that_end_calls() {
     let object = json!({ "properties": { "o": { "type": "object" } } });
     let call =
         "<tool_call><function=f><parameter=o>{\"a\": \"x</parameter>y\"}</parameter></function></tool_call>";
-    assert_eq!(calls_of("<parameter=", &object, call), [json!({ "o": { "a": "x</parameter>y" } })]);
+    assert_eq!(calls_of("f", "<parameter=", &object, call), [json!({ "o": { "a": "x</parameter>y" } })]);
     let optional = json!({ "properties": { "o": { "anyOf": [{ "type": "string" }, { "type": "null" }] } } });
     for (written, value) in [("3", json!("3")), ("null", Json::Null), ("Paris", json!("Paris"))] {
         let call =
             format!("<tool_call><function=f><parameter=o>\n{written}\n</parameter></function></tool_call>");
-        assert_eq!(calls_of("<parameter=", &optional, &call), [json!({ "o": value })]);
+        assert_eq!(calls_of("f", "<parameter=", &optional, &call), [json!({ "o": value })]);
     }
 }
 
@@ -308,8 +308,10 @@ fn calls_without_a_mark_are_held_or_text() {
         "{\"parameters\": {\"wrong\": 7}, \"name\": \"clock\"}",
         "{\"function\": {\"name\": \"clock\", \"parameters\": {\"wrong\": 7}}}",
         "{ \"name\" : \"clock\" , \"parameters\" : {\"wrong\": 7}}",
+        "{\"name\": \"other\", \"name\": \"clock\", \"parameters\": {\"wrong\": 7}}",
+        "{\"name\": \"\\u0063lock\", \"parameters\": {\"wrong\": 7}}",
     ] {
-        let parsed = calls_of(LLAMA, &closed, &text.replace("clock", "f"));
+        let parsed = calls_of("clock", LLAMA, &closed, text);
         let tool = json!({ "type": "function", "function": { "name": "clock", "parameters": closed } });
         let mut session = session(marks, &[tool], WithoutCalls::Text);
         let is_held = text.bytes().any(|byte| {

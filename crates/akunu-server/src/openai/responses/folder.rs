@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::{Value as Json, json};
 
 use super::store::{Owner, StoredResponse};
+use crate::models::digest::hex;
 
 /// Files of one folder, and their bytes.
 const MOST: usize = 100_000;
@@ -151,10 +152,6 @@ impl ResponseFolder {
 fn is_id(id: &str) -> bool {
     let digits = id.strip_prefix("resp_").unwrap_or_default();
     (1..=64).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-fn hex(digest: [u8; 32]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn create(path: &Path) -> io::Result<File> {

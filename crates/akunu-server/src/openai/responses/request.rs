@@ -10,7 +10,7 @@ use crate::fields::Fields;
 use crate::job::{Conversation, Job, Prompt};
 use crate::openai::{self, hex_id, now};
 use crate::refusal::Refusal;
-use crate::response_format::{self, RequestedFormat, require_call};
+use crate::response_format::{self, RequestedFormat, not_in_tools, require_call};
 use crate::texts::missing;
 
 /// What may be in `include`.
@@ -198,8 +198,7 @@ fn choice<'a>(fields: &Fields<'a>) -> Result<Choice<'a>, Refusal> {
 fn offered(tools: &[Json], choice: &Choice<'_>) -> Result<Option<Vec<Json>>, Refusal> {
     let names: HashSet<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
     if let Some(name) = choice.only.iter().flatten().find(|name| !names.contains(**name)) {
-        let message = format!("'tool_choice' names \"{name}\", which is not in 'tools'");
-        return Err(Refusal::invalid(message).param("tool_choice").code("invalid_value"));
+        return Err(not_in_tools("tool_choice", name));
     }
     let may_call = |tool: &&Json| {
         let name = tool["name"].as_str().unwrap_or_default();
