@@ -1,14 +1,15 @@
 //! The structure of the command line, and options shared by several commands.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use akunu::{
-    Capabilities, ChipChoice, DeviceChoice, EmbedOptions, EmbedTask, EngineOptions, KvDisk, KvType, Model,
-    Pooling,
+    BackendOptions, Capabilities, ChipChoice, DeviceChoice, EmbedOptions, EmbedTask, EngineOptions, KvDisk,
+    KvType, Model, Pooling,
 };
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands;
@@ -109,14 +110,39 @@ impl ModelArg {
     }
 }
 
-#[derive(Debug, Args)]
+/// Which device runs a model, or which devices together.
+#[derive(Clone, Debug, Args)]
+pub struct OnDevices {
+    /// Device that runs the model; with numbers, as in cuda:0,1, these cards run it together
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = DeviceParser, help_heading = "Engine")]
+    pub device: SelectedDevice,
+    /// Devices that share out the model's heads and columns between them: the first cards, or parts of the CPU's threads
+    #[arg(long, value_name = "N", value_parser = count, help_heading = "Engine")]
+    pub tensor_parallel: Option<usize>,
+}
+
+impl OnDevices {
+    pub fn backends(&self) -> BackendOptions {
+        let (ranks, cards) = (self.tensor_parallel, self.device.cards.clone());
+        BackendOptions { ranks, cards, ..environment::backends() }
+    }
+}
+
+/// The value of `--device`.
+#[derive(Clone, Debug)]
+pub struct SelectedDevice {
+    pub choice: DeviceChoice,
+    /// The numbers of cards; empty if none are stated.
+    pub cards: Vec<u32>,
+}
+
+#[derive(Clone, Debug, Args)]
 pub struct DeviceArgs {
     /// CPU threads [default: one per core]
     #[arg(short, long, value_parser = threads, allow_negative_numbers = true, help_heading = "Engine")]
     pub threads: Option<usize>,
-    /// Device that runs the model
-    #[arg(long, default_value = "auto", value_parser = device(), help_heading = "Engine")]
-    pub device: DeviceChoice,
+    #[command(flatten)]
+    pub on: OnDevices,
     /// Read the model's files into memory instead of mapping them: if a mapped file is truncated, the process ends
     #[arg(long, help_heading = "Engine")]
     pub no_mmap: bool,
@@ -223,11 +249,13 @@ impl PlannedArgs {
 
     /// The capabilities of the chip, or of the local device, which is opened for that.
     pub fn capabilities(&self) -> Result<Capabilities, akunu::Error> {
-        let DeviceArgs { threads, device, .. } = self.engine.device;
+        let DeviceArgs { threads, on, .. } = &self.engine.device;
         match self.chip {
-            Some(chip) => Ok(chip.capabilities(threads)),
+            Some(chip) => {
+                Ok(Capabilities { ranks: on.tensor_parallel.unwrap_or(1), ..chip.capabilities(*threads) })
+            }
             None => {
-                let device = akunu::open_device(device, threads, &environment::backends())?;
+                let device = akunu::open_device(on.device.choice, *threads, &on.backends())?;
                 Ok(device.capabilities().clone())
             }
         }
@@ -247,9 +275,9 @@ fn engine_options(
     chunk: Option<usize>,
 ) -> EngineOptions {
     EngineOptions {
-        device: device.device,
+        device: device.on.device.choice,
         threads: device.threads,
-        backends: environment::backends(),
+        backends: device.on.backends(),
         context,
         kv: kv.unwrap_or(EngineOptions::default().kv),
         chunk,
@@ -264,9 +292,9 @@ fn text_options(
     rows: Option<usize>,
 ) -> EmbedOptions {
     EmbedOptions {
-        device: device.device,
+        device: device.on.device.choice,
         threads: device.threads,
-        backends: environment::backends(),
+        backends: device.on.backends(),
         longest,
         kv,
         rows,
@@ -364,9 +392,43 @@ fn within(text: &str, least: usize, most: usize) -> Result<usize, String> {
     }
 }
 
-pub fn device() -> impl TypedValueParser<Value = DeviceChoice> {
-    let names = DeviceChoice::ALL.iter().map(|device| device.name());
-    PossibleValuesParser::new(names).try_map(|name| DeviceChoice::from_str(&name))
+/// The name of a device, and of CUDA's the numbers of cards after a colon.
+#[derive(Clone, Debug)]
+pub struct DeviceParser;
+
+impl TypedValueParser for DeviceParser {
+    type Value = SelectedDevice;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<SelectedDevice, clap::Error> {
+        let text = value.to_string_lossy();
+        let (name, cards) = text.split_once(':').map_or((&*text, None), |(name, cards)| (name, Some(cards)));
+        let names = PossibleValuesParser::new(DeviceChoice::ALL.iter().map(|device| device.name()));
+        let choice =
+            names.try_map(|name| DeviceChoice::from_str(&name)).parse_ref(command, arg, OsStr::new(name))?;
+        let Some(cards) = cards else { return Ok(SelectedDevice { choice, cards: Vec::new() }) };
+        let numbers = move |text: &str| numbered_cards(choice, text);
+        let cards = numbers.parse_ref(command, arg, OsStr::new(cards))?;
+        Ok(SelectedDevice { choice, cards })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(DeviceChoice::ALL.iter().map(|device| PossibleValue::new(device.name()))))
+    }
+}
+
+/// Different numbers, separated by commas.
+fn numbered_cards(choice: DeviceChoice, text: &str) -> Result<Vec<u32>, String> {
+    if choice.name() != "cuda" {
+        return Err(format!("only cards of cuda have numbers, not {choice}"));
+    }
+    let numbers: Result<Vec<u32>, _> = text.split(',').map(str::parse).collect();
+    let numbers = numbers.map_err(|_| "cards are numbers separated by commas, as in cuda:0,1".to_string())?;
+    Ok(numbers)
 }
 
 pub fn pooling() -> impl TypedValueParser<Value = Pooling> {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use akunu_plan::ops::{F32, GluMatmulParams, Input, MatmulParams, Moves, Op, QkvParams, Rows, U32};
 use akunu_plan::table::{MAX_BINDINGS, PARAM_BYTES};
-use akunu_plan::{Kernel, Move, Row, RowSet, q8};
+use akunu_plan::{Kernel, Member, Move, Row, RowSet, q8};
 use akunu_pool::{WorkQueue, partition};
 use bytemuck::AnyBitPattern;
 
@@ -103,6 +103,8 @@ pub(crate) struct Context<'a> {
     /// The work of this command that is left.
     pub(crate) queue: &'a WorkQueue,
     pub(crate) read_pattern: ReadPattern,
+    /// The place of the device among several ranks.
+    pub(crate) member: Option<&'a Member>,
 }
 
 impl Context<'_> {
@@ -142,6 +144,12 @@ impl Context<'_> {
             own.start = own.end.min(start + piece);
             (start < own.start).then_some(start..own.start)
         })
+    }
+
+    /// The rank of the device.
+    #[inline(always)]
+    pub(crate) fn rank(&self) -> usize {
+        self.member.map_or(0, Member::rank)
     }
 
     /// The pass's rows.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use akunu_format::Region;
-use akunu_plan::device::{buffer_in, check_bytes, check_range, check_submission, part_of};
+use akunu_plan::device::{broken, buffer_in, check_bytes, check_range, check_submission, part_of};
 use akunu_plan::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, KeyOrder, Outcome, ReplayId,
-    Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, KeyOrder, Member, Outcome,
+    ReplayId, Submission,
 };
 use akunu_pool::{Panicked, Pool, Work, WorkQueue};
 
@@ -58,6 +58,8 @@ pub struct CpuDevice {
     /// Rows and logit rows of the last submission.
     last: (usize, usize),
     outcome: Result<Outcome, usize>,
+    /// Its place, if it is one of several ranks.
+    member: Option<Member>,
 }
 
 impl std::fmt::Debug for CpuDevice {
@@ -111,6 +113,7 @@ pub fn capabilities(isa: Isa, threads: usize) -> Capabilities {
         workspace_bytes: (size_of::<Scratch>() * threads + size_of::<Shared>()) as u64 + packed_bytes(isa),
         workspace_row_bytes: row_bytes(isa),
         available_bytes: None,
+        ranks: 1,
     }
 }
 
@@ -148,7 +151,18 @@ impl CpuDevice {
             prepared: Vec::new(),
             last: (0, 0),
             outcome: Ok(Outcome { steps: 0 }),
+            member: None,
         })
+    }
+
+    /// The device of a rank, whose group meets with as many threads as each device has. Ranks share the host's memory.
+    pub fn in_group(mut self, member: Member) -> CpuDevice {
+        let ranks = member.ranks();
+        self.capabilities.ranks = ranks;
+        self.capabilities.available_bytes =
+            self.capabilities.available_bytes.map(|bytes| bytes / ranks as u64);
+        self.member = Some(member);
+        self
     }
 
     pub fn isa(&self) -> Isa {
@@ -248,6 +262,7 @@ impl CpuDevice {
             shared: self.shared.start().cast(),
             queue: &self.queue,
             read_pattern: self.read_pattern,
+            member: self.member.as_ref(),
             rows: self.last.0.min(prepared.table.rows),
             logit_rows: self.last.1.min(prepared.table.logit_rows),
             steps,
@@ -261,10 +276,16 @@ impl CpuDevice {
             Ok(()) => Ok(Outcome { steps: execution.state.steps.load(Ordering::Relaxed) }),
             Err(Panicked) => Err(first + execution.state.index.load(Ordering::Relaxed)),
         };
+        if let (Some(member), Err(_)) = (&self.member, self.outcome) {
+            member.break_up();
+        }
     }
 
     /// The outcome of the last execution of a table.
     fn checked(&self, replay: ReplayId) -> Result<Outcome, DeviceError> {
+        if self.outcome.is_ok() && self.member.as_ref().is_some_and(Member::is_broken) {
+            return Err(broken(NAME));
+        }
         self.outcome.map_err(|index| {
             let label = self.prepared.get(replay.0 as usize).and_then(|p| p.table.labels.get(index));
             failed(format!("a kernel panicked in {}", label.map_or("a command", String::as_str)))
@@ -311,6 +332,12 @@ impl Device for CpuDevice {
     fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
         part_of(NAME, region, offset, bytes)?;
         Ok(self.push(Buffer::Imported { region: region.clone(), offset, bytes }))
+    }
+
+    fn import_owned(&mut self, bytes: Vec<u8>) -> Result<DeviceBuffer, DeviceError> {
+        let buffer = self.allocate("a part of a weight", bytes.len() as u64)?;
+        self.upload(buffer, 0, &bytes)?;
+        Ok(buffer)
     }
 
     fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {

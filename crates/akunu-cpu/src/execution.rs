@@ -2,8 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use akunu_plan::Kernel;
-use akunu_plan::ops;
+use akunu_plan::{Kernel, Member, ops};
 use akunu_pool::{Work, WorkQueue};
 
 use crate::command::{Command, Context};
@@ -23,6 +22,7 @@ pub(crate) struct Execution<'a> {
     /// Its ranges are empty between stages.
     pub(crate) queue: &'a WorkQueue,
     pub(crate) read_pattern: ReadPattern,
+    pub(crate) member: Option<&'a Member>,
     pub(crate) rows: usize,
     pub(crate) logit_rows: usize,
     pub(crate) steps: usize,
@@ -63,6 +63,7 @@ impl Work for Execution<'_> {
             shared: self.shared,
             queue: self.queue,
             read_pattern: self.read_pattern,
+            member: self.member,
         };
         let is_packing = command.packed.is_some() && !self.state.is_packed.load(Ordering::Relaxed);
         let run = if is_packing { kernels::matrix::pack } else { command.run };
@@ -153,6 +154,7 @@ mod tests {
             shared: std::ptr::null_mut(),
             queue: &queue,
             read_pattern: ReadPattern::STRIPS,
+            member: None,
             rows: 1,
             logit_rows: 0,
             steps: 3,

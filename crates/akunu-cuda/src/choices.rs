@@ -66,6 +66,7 @@ pub fn capabilities(detail: String, products: bool) -> Capabilities {
         prefill_rows: if products { 2048 } else { 512 },
         workspace_bytes: WORKSPACE_BYTES + if products { blas::WORKSPACE_BYTES } else { 0 },
         workspace_row_bytes: 0,
+        ranks: 1,
         available_bytes: None,
     }
 }

@@ -8,6 +8,7 @@ use crate::CudaError;
 use crate::driver::{
     DEVICE_L2_BYTES, DEVICE_MAJOR, DEVICE_MINOR, DEVICE_PROCESSORS, DEVICE_SHARED_BYTES, Driver, Handle, call,
 };
+use crate::error::PEER_ACCESS_ALREADY_ENABLED;
 
 /// The properties of a card.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +73,36 @@ impl Context {
         // SAFETY: the context was just retained.
         unsafe { call!(driver, cuCtxSetCurrent(context))? };
         Ok(made)
+    }
+
+    /// Makes the memory of other cards readable and writable for kernels of this one. Their contexts stay retained while the
+    /// process runs.
+    pub(crate) fn see(&self, peers: &[u32]) -> Result<(), CudaError> {
+        for &number in peers {
+            let (mut ordinal, mut can) = (0, 0);
+            // SAFETY: each call writes one number to the given place.
+            unsafe {
+                call!(self.driver, cuDeviceGet(&mut ordinal, number as c_int))?;
+                if ordinal == self.card.ordinal {
+                    continue;
+                }
+                call!(self.driver, cuDeviceCanAccessPeer(&mut can, self.card.ordinal, ordinal))?;
+            }
+            if can == 0 {
+                return Err(CudaError::NoPeerAccess { card: self.card.ordinal, peer: number });
+            }
+            let mut peer: Handle = std::ptr::null_mut();
+            // SAFETY: the ordinal is that of an existing card, whose context is never released.
+            let enabled = unsafe {
+                call!(self.driver, cuDevicePrimaryCtxRetain(&mut peer, ordinal))?;
+                call!(self.driver, cuCtxEnablePeerAccess(peer, 0))
+            };
+            match enabled {
+                Err(CudaError::Call { code: PEER_ACCESS_ALREADY_ENABLED, .. }) => {}
+                other => other?,
+            }
+        }
+        Ok(())
     }
 
     /// Whether programmatic dependent launch is supported, also in graphs: the next kernel starts before the previous

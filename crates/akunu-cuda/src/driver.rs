@@ -59,6 +59,8 @@ functions! {
     cuDevicePrimaryCtxRetain = "cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
     cuDevicePrimaryCtxRelease = "cuDevicePrimaryCtxRelease_v2" (c_int);
     cuCtxSetCurrent = "cuCtxSetCurrent" (Handle);
+    cuDeviceCanAccessPeer = "cuDeviceCanAccessPeer" (*mut c_int, c_int, c_int);
+    cuCtxEnablePeerAccess = "cuCtxEnablePeerAccess" (Handle, c_uint);
     cuMemGetInfo = "cuMemGetInfo_v2" (*mut usize, *mut usize);
     cuMemAlloc = "cuMemAlloc_v2" (*mut Address, usize);
     cuMemFree = "cuMemFree_v2" (Address);

@@ -15,6 +15,10 @@ pub enum CudaError {
     },
     #[error("{library} has no function {symbol}; {advice}")]
     MissingFunction { library: String, symbol: &'static str, advice: &'static str },
+    #[error("there is no card {number}: the driver sees {cards}, which are counted from 0")]
+    UnknownCard { number: u32, cards: u32 },
+    #[error("card {card} has no access to the memory of card {peer}, which ranks of one model need")]
+    NoPeerAccess { card: i32, peer: u32 },
     #[error("the driver sees no card; see what nvidia-smi says, or use --device cpu")]
     NoCard,
     #[error(
@@ -38,6 +42,8 @@ pub enum CudaError {
 
 /// The driver's error code for device memory that is exhausted.
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
+/// Nothing is wrong.
+pub(crate) const PEER_ACCESS_ALREADY_ENABLED: i32 = 704;
 /// No card, or none that is visible to this process.
 pub(crate) const NO_DEVICE: i32 = 100;
 

@@ -65,11 +65,20 @@ impl CudaOptions {
 
 /// The card that would be used, if everything that it needs is available.
 pub fn probe(folders: &CudaFolders) -> Result<Card, CudaError> {
+    card(folders, 0)
+}
+
+/// A card by its number, if everything that it needs is available.
+fn card(folders: &CudaFolders, number: u32) -> Result<Card, CudaError> {
     let driver = Driver::get(folders)?;
-    if driver.cards()? == 0 {
+    let cards = driver.cards()?.unsigned_abs();
+    if cards == 0 {
         return Err(CudaError::NoCard);
     }
-    let card = Card::find(driver, 0)?;
+    if number >= cards {
+        return Err(CudaError::UnknownCard { number, cards });
+    }
+    let card = Card::find(driver, number as i32)?;
     Nvrtc::get(folders, driver.version()?.0)?.architecture(card.compute)?;
     Ok(card)
 }
@@ -113,14 +122,15 @@ impl std::fmt::Debug for CudaGpu {
 }
 
 impl CudaGpu {
-    /// Uses the first card that `CUDA_VISIBLE_DEVICES` exposes.
-    pub(crate) fn new(options: CudaOptions) -> Result<CudaGpu, DeviceError> {
+    /// Uses the card with this number of those that `CUDA_VISIBLE_DEVICES` exposes, whose kernels access the memory of `peers`.
+    pub(crate) fn new(options: CudaOptions, number: u32, peers: &[u32]) -> Result<CudaGpu, DeviceError> {
         let folders = &options.folders;
-        let card = probe(folders)?;
+        let card = card(folders, number)?;
         let driver = Driver::get(folders)?;
         let (major, minor) = driver.version()?;
         let nvrtc = Nvrtc::get(folders, major)?;
         let context = Context::new(driver, card)?;
+        context.see(peers)?;
         let card = &context.card;
         let kernels = Kernels::new(&context, nvrtc, folders)?;
         let stream = Stream::new(&context)?;
@@ -267,6 +277,10 @@ impl Gpu for CudaGpu {
         self.done.synchronise()?;
         bytes.copy_from_slice(&self.returned.bytes()[..bytes.len()]);
         Ok(())
+    }
+
+    fn address(&self, buffer: &CudaBuffer) -> Result<u64, DeviceError> {
+        address(buffer)
     }
 
     fn copy(&mut self, from: &CudaBuffer, to: &CudaBuffer, bytes: u64) -> Result<(), DeviceError> {

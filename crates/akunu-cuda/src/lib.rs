@@ -32,9 +32,18 @@ pub use report::report;
 /// The CUDA device.
 pub type CudaDevice = akunu_gpu::TableDevice<CudaGpu>;
 
-/// Uses the first card that `CUDA_VISIBLE_DEVICES` exposes.
-pub fn open(options: CudaOptions) -> Result<CudaDevice, akunu_plan::DeviceError> {
-    akunu_gpu::TableDevice::on(CudaGpu::new(options)?)
+/// Uses the card with this number of those that `CUDA_VISIBLE_DEVICES` exposes.
+pub fn open(options: CudaOptions, card: u32) -> Result<CudaDevice, akunu_plan::DeviceError> {
+    akunu_gpu::TableDevice::on(CudaGpu::new(options, card, &[])?)
+}
+
+/// The device of a rank: `cards` are those of all ranks, by their numbers.
+pub fn open_rank(
+    options: CudaOptions,
+    cards: &[u32],
+    member: &akunu_plan::Member,
+) -> Result<CudaDevice, akunu_plan::DeviceError> {
+    akunu_gpu::TableDevice::in_group(CudaGpu::new(options, cards[member.rank()], cards)?, member)
 }
 
 pub(crate) const NAME: &str = "cuda";

@@ -12,6 +12,7 @@ mod data;
 pub mod experts;
 mod failing;
 pub mod folded;
+pub mod goldens;
 mod halves;
 mod late;
 pub mod latent;

@@ -111,7 +111,7 @@ pub fn along_rows() -> Vec<Spec> {
             let mut data = weights(dtype, 30, 11, cols);
             data.push(poison(part.len() * cols * 4));
             let params = EmbedParams { cols: cols as u32, vocab: 11, scale: 2.5 };
-            Case::new(Kernel::Embed(ops::Embed { weight: dtype }), params, shape, data)
+            Case::new(Kernel::Embed(ops::Embed { weight: dtype, part: false }), params, shape, data)
         }));
     }
     specs.push(spec("angles".into(), 6, |part| {

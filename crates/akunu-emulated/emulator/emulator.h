@@ -93,13 +93,13 @@ struct Fibre {
     u32 parity;
 };
 
-static const u32* constants;
-static const Call* call;
-static Fibre fibres[MOST_THREADS];
-static u32 slots[MOST_THREADS / LANES][2][LANES];
-static void* scheduler;
-static u32 thread, group[3];
-static bool failed;
+STATE const u32* constants;
+STATE const Call* call;
+STATE Fibre fibres[MOST_THREADS];
+STATE u32 slots[MOST_THREADS / LANES][2][LANES];
+STATE void* scheduler;
+STATE u32 thread, group[3];
+STATE bool failed;
 
 // The kernel, defined after the dialect.
 static void body(void* const* arguments, u32 x, u32 y, u32 z, u32 thread, u8* shared);
@@ -129,7 +129,7 @@ static u32 exchange(u32 value, u32 mask, int line) {
 // The most words that a lane contributes to an exchange of all lanes.
 enum { WORDS = 6 };
 
-static u32 contributed[MOST_THREADS / LANES][2][LANES][WORDS];
+STATE u32 contributed[MOST_THREADS / LANES][2][LANES][WORDS];
 
 // What each lane of the SIMD group contributed.
 typedef const u32 (*Contributed)[WORDS];
@@ -304,3 +304,27 @@ INLINE f32 over(f32 a, f32 b) { return a / b; }
 #define weights1(p) emulated::read<u8>(p, __LINE__)
 #define read16(p) emulated::read<u32x4>(p, __LINE__)
 #define read8(p) emulated::read<u32x2>(p, __LINE__)
+
+// What devices write into each other's memory. Each half is a data word and a word beside it, which arrive together.
+static inline void send16(u8* to, u32x4 v) {
+    u64 halves[2];
+    memcpy(halves, &v, 16);
+    __atomic_store_n((u64*)to, halves[0], __ATOMIC_RELEASE);
+    __atomic_store_n((u64*)to + 1, halves[1], __ATOMIC_RELEASE);
+}
+static inline u32x4 receive16(const u8* from) {
+    const u64 halves[2] = {__atomic_load_n((const u64*)from, __ATOMIC_ACQUIRE), __atomic_load_n((const u64*)from + 1, __ATOMIC_ACQUIRE)};
+    u32x4 v;
+    memcpy(&v, halves, 16);
+    return v;
+}
+static inline void signal(u32* to, u32 v) { __atomic_store_n(to, v, __ATOMIC_RELEASE); }
+static inline u32 signalled(const u32* from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }
+extern "C" int usleep(u32 microseconds);
+extern "C" int clock_gettime(int clock, void* to);
+static inline u64 now_ns() {
+    long time[2] = {0, 0};
+    clock_gettime(1, time);
+    return (u64)time[0] * 1000000000ull + (u64)time[1];
+}
+#define LET_OTHERS_RUN() (void)usleep(20)

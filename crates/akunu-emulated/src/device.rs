@@ -9,7 +9,7 @@ use akunu_gpu::{Gpu, Recording, Repack, TableDevice, Tuning, WORKSPACE_BYTES, Wo
 use akunu_kernels::{Chip, Function, HalfProduct, Launch};
 use akunu_metal::MetalChip;
 use akunu_plan::table::PARAM_BYTES;
-use akunu_plan::{Capabilities, DeviceError, FewRows, InPlace, KeyOrder};
+use akunu_plan::{Capabilities, DeviceError, FewRows, InPlace, KeyOrder, Member};
 
 use crate::library::{Library, Stacks, library};
 use crate::memory::Memory;
@@ -78,6 +78,7 @@ impl Default for Emulator {
                 prefill_rows: 64,
                 workspace_bytes: WORKSPACE_BYTES,
                 workspace_row_bytes: 0,
+                ranks: 1,
                 available_bytes: None,
             },
             tuning: Tuning {
@@ -126,6 +127,11 @@ impl Emulator {
 
     pub fn device(self) -> Result<EmulatedDevice, DeviceError> {
         TableDevice::on(self)
+    }
+
+    /// The device of a rank, which meets the others with one thread.
+    pub fn in_group(self, member: &Member) -> Result<EmulatedDevice, DeviceError> {
+        TableDevice::in_group(self, member)
     }
 
     pub fn chip(&self) -> &Chip {
@@ -328,6 +334,10 @@ impl Gpu for Emulator {
         self.catch_up(Waiting::ForAll)?;
         bytes.copy_from_slice(&self.queue.fetched);
         Ok(())
+    }
+
+    fn address(&self, buffer: &Shared) -> Result<u64, DeviceError> {
+        Ok(buffer.borrow().start().expose_provenance() as u64)
     }
 
     fn copy(&mut self, from: &Shared, to: &Shared, bytes: u64) -> Result<(), DeviceError> {

@@ -61,11 +61,12 @@ struct Call {
 
 type Entry = unsafe extern "C" fn(*const Call) -> c_int;
 
-/// The compiled library of one text. It has global state, so only one launch runs at a time.
+/// The compiled library of one text. It has global state, so only one launch runs at a time, unless each thread has its
+/// own.
 #[derive(Debug)]
 pub(crate) struct Library {
     entry: Entry,
-    running: Mutex<()>,
+    running: Option<Mutex<()>>,
 }
 
 /// The stacks of the fibres; one per device.
@@ -106,7 +107,10 @@ pub(crate) fn library(function: &Function) -> Result<Arc<Library>, String> {
     static LOADED: Mutex<Option<HashMap<u64, Place>>> = Mutex::new(None);
     let uses = |name: &str| function.sources.iter().any(|source| source.name == name);
     let special: String = SPECIAL.iter().filter(|(name, _)| uses(name)).map(|(_, text)| *text).collect();
-    let text = [EMULATOR, &special, &emulated_text(function)].concat();
+    // Ranks run such a function at the same time, and wait for each other in it.
+    let meets = uses("ranks.h");
+    let state = if meets { "#define STATE static thread_local\n" } else { "#define STATE static\n" };
+    let text = [state, EMULATOR, &special, &emulated_text(function)].concat();
     let mut hasher = DefaultHasher::new();
     (&text, OPTIONS, compiler()).hash(&mut hasher);
     let key = hasher.finish();
@@ -115,17 +119,17 @@ pub(crate) fn library(function: &Function) -> Result<Arc<Library>, String> {
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(loaded.get_or_insert_default().entry(key).or_default())
     };
-    place.get_or_init(|| open(&text, key, &function.name)).clone()
+    place.get_or_init(|| open(&text, key, &function.name, meets)).clone()
 }
 
-fn open(text: &str, key: u64, name: &str) -> Result<Arc<Library>, String> {
+fn open(text: &str, key: u64, name: &str, meets: bool) -> Result<Arc<Library>, String> {
     static PRUNED: Once = Once::new();
     let folder = folder().map_err(not_kept)?;
     PRUNED.call_once(|| prune(&folder, KEPT));
     let path = build(&folder, text, key, name)?;
-    match load(&path) {
+    match load(&path, meets) {
         // Another process may have pruned it just before it was marked as used.
-        Err(_) if !path.exists() => load(&build(&folder, text, key, name)?),
+        Err(_) if !path.exists() => load(&build(&folder, text, key, name)?, meets),
         loaded => loaded,
     }
 }
@@ -181,7 +185,7 @@ fn build(folder: &Path, text: &str, key: u64, name: &str) -> Result<PathBuf, Str
     Ok(library)
 }
 
-fn load(path: &Path) -> Result<Arc<Library>, String> {
+fn load(path: &Path, meets: bool) -> Result<Arc<Library>, String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
     // SAFETY: the library was built by `build`; its initialisers do nothing.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -195,7 +199,7 @@ fn load(path: &Path) -> Result<Arc<Library>, String> {
     }
     // SAFETY: emulator.h defines the function with this type, and the library is never closed.
     let entry = unsafe { std::mem::transmute::<*mut c_void, Entry>(entry) };
-    Ok(Arc::new(Library { entry, running: Mutex::new(()) }))
+    Ok(Arc::new(Library { entry, running: (!meets).then(Mutex::default) }))
 }
 
 impl Library {
@@ -228,8 +232,9 @@ impl Library {
             message_bytes: message.len() as u32,
             message: message.as_mut_ptr().cast(),
         };
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: everything that the call points to outlives it, and no other launch runs in the library. The
+        let running =
+            self.running.as_ref().map(|running| running.lock().unwrap_or_else(PoisonError::into_inner));
+        // SAFETY: everything that the call points to outlives it, and no other launch runs in the library with its state. The
         // kernel's own accesses depend on its arguments and arithmetic, which is what is being tested; `Memory` ends
         // at pages that fault.
         let failed = unsafe { (self.entry)(&raw const call) };

@@ -31,10 +31,11 @@ pub(crate) struct Own<B> {
 }
 
 impl<B> Own<B> {
-    pub(crate) fn on<G: Gpu<Buffer = B>>(gpu: &mut G) -> Result<Own<B>, DeviceError> {
+    /// `beside`: bytes that follow the scratch memory.
+    pub(crate) fn on<G: Gpu<Buffer = B>>(gpu: &mut G, beside: u64) -> Result<Own<B>, DeviceError> {
         Ok(Own {
             pass: gpu.allocate("pass", Pass::BYTES as u64)?,
-            scratch: gpu.allocate("scratch", SCRATCH_BYTES)?,
+            scratch: gpu.allocate("scratch", SCRATCH_BYTES + beside)?,
             no_params: gpu.allocate_params("no parameters", PARAM_BYTES as u64)?,
         })
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu_format::Region;
-use akunu_kernels::{Pass, SCRATCH_BYTES};
-use akunu_plan::device::{buffer_in, check_bytes, check_range, check_submission, part_of};
+use akunu_kernels::{Exchange, Pass, SCRATCH_BYTES, exchange_bytes};
+use akunu_plan::device::{broken, buffer_in, check_bytes, check_range, check_submission, part_of};
 use akunu_plan::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, Outcome, ReplayId,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, Member, Outcome, ReplayId,
     Submission,
 };
 use bytemuck::Zeroable;
@@ -52,12 +52,40 @@ pub struct TableDevice<G: Gpu> {
     /// Rows and logit rows of the last submission.
     counts: (usize, usize),
     allocated: u64,
+    capabilities: Capabilities,
+    /// 0 unless it is one of several ranks.
+    rank: u32,
     gpu: G,
 }
 
 impl<G: Gpu> TableDevice<G> {
-    pub fn on(mut gpu: G) -> Result<TableDevice<G>, DeviceError> {
-        let own = Own::on(&mut gpu)?;
+    pub fn on(gpu: G) -> Result<TableDevice<G>, DeviceError> {
+        TableDevice::with(gpu, 0)
+    }
+
+    /// The device of a rank, which meets the others with one thread.
+    pub fn in_group(gpu: G, member: &Member) -> Result<TableDevice<G>, DeviceError> {
+        let beside = exchange_bytes(member.ranks()).ok_or_else(|| failed(&gpu, "too many ranks"))?;
+        let mut device = TableDevice::with(gpu, beside)?;
+        let address = device.gpu.address(&device.own.scratch)? + SCRATCH_BYTES;
+        member.publish(std::ptr::without_provenance_mut(address as usize));
+        member.meet().map_err(|_| broken(device.capabilities.name))?;
+        let peers: Vec<u64> = member.parts().map(|part| part.addr() as u64).collect();
+        let head = Exchange::new(&peers);
+        device.gpu.write(&device.own.scratch, SCRATCH_BYTES as usize, bytemuck::bytes_of(&head))?;
+        // Nobody writes into another rank's memory before that rank has prepared it.
+        device.gpu.settle();
+        member.meet().map_err(|_| broken(device.capabilities.name))?;
+        device.capabilities.ranks = member.ranks();
+        device.rank = member.rank() as u32;
+        Ok(device)
+    }
+
+    fn with(mut gpu: G, beside: u64) -> Result<TableDevice<G>, DeviceError> {
+        let own = Own::on(&mut gpu, beside)?;
+        let mut capabilities = gpu.capabilities().clone();
+        capabilities.workspace_bytes += beside;
+        capabilities.available_bytes = capabilities.available_bytes.map(|bytes| bytes.saturating_sub(beside));
         Ok(TableDevice {
             prepared: Vec::new(),
             buffers: Vec::new(),
@@ -66,7 +94,9 @@ impl<G: Gpu> TableDevice<G> {
             ahead: None,
             outcome: Outcome { steps: 0 },
             counts: (0, 0),
-            allocated: gpu.capabilities().workspace_bytes,
+            allocated: capabilities.workspace_bytes,
+            capabilities,
+            rank: 0,
             gpu,
         })
     }
@@ -125,7 +155,7 @@ impl<G: Gpu> TableDevice<G> {
     fn begin(&mut self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
         check_submission(self.gpu.capabilities().name, &self.prepared(replay)?.1.table, submission)?;
         let Submission { entries, logit_rows, .. } = submission;
-        let pass = Pass::new(submission);
+        let pass = Pass { rank: self.rank, ..Pass::new(submission) };
         self.finish_before_copies()?;
         let prepared = &self.prepared[replay.0 as usize];
         self.gpu.send([
@@ -241,6 +271,9 @@ impl<G: Gpu> TableDevice<G> {
         let fetched = self.gpu.fetched(&self.own.pass, bytemuck::bytes_of_mut(&mut pass));
         let context = During::Table { table: table.name };
         fetched.map_err(|error| during(&self.gpu.context(context), error))?;
+        if pass.stopped == Pass::BROKEN {
+            return Err(broken(self.capabilities.name));
+        }
         self.outcome = Outcome { steps: pass.steps_done(chain.steps, advances) };
         Ok(())
     }
@@ -326,7 +359,7 @@ fn is_set(cancel: Option<&AtomicBool>) -> bool {
 
 impl<G: Gpu> Device for TableDevice<G> {
     fn capabilities(&self) -> &Capabilities {
-        self.gpu.capabilities()
+        &self.capabilities
     }
 
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {

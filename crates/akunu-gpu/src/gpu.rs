@@ -146,6 +146,12 @@ pub trait Gpu: Debug {
     /// Copies from the beginning of one buffer to that of another, after all that was submitted.
     fn copy(&mut self, from: &Self::Buffer, to: &Self::Buffer, bytes: u64) -> Result<(), DeviceError>;
 
+    /// The address at which the GPUs of other ranks find a buffer.
+    fn address(&self, _buffer: &Self::Buffer) -> Result<u64, DeviceError> {
+        let message = "it cannot be one of several ranks".into();
+        Err(DeviceError::Failed { device: self.capabilities().name, message })
+    }
+
     // Code.
 
     /// One pipeline per function, in order. Equal functions are compiled once.

@@ -63,6 +63,7 @@ impl Ledger {
                 prefill_rows: 64,
                 workspace_bytes: WORKSPACE_BYTES,
                 workspace_row_bytes: 0,
+                ranks: 1,
                 available_bytes: None,
             },
             tuning: Tuning {

@@ -133,7 +133,7 @@ fn add_type(texts: &mut Texts, weight: DType) {
     add_table(
         texts,
         &table(
-            Kernel::Embed(ops::Embed { weight }),
+            Kernel::Embed(ops::Embed { weight, part: false }),
             EmbedParams { cols: 4096, vocab: 128_256, scale: 1.0 },
             1,
         ),

@@ -95,6 +95,7 @@ INLINE void store_q8(DEVICE u8* row, u32 cols, u32 block, f32 value, u32 lane) {
 
 // Scratch memory begins with counters that are zero between launches.
 #define COUNTER_BYTES (64 << 10)
+#define SCRATCH_BYTES (16 << 20)
 
 // Whether this threadgroup is the last of `groups` to arrive; the result is uniform over its threads. The last one
 // sees all that the others published before. Uses the first 4 bytes of threadgroup memory, which must not be in use

@@ -161,6 +161,23 @@ INLINE u32 weights1(const u8* p) { u32 v; asm volatile("ld.global.u8 %0, [%1];" 
 #endif
 INLINE u32x4 read16(const u8* p) { return *(const u32x4*)p; }
 INLINE u32x2 read8(const u8* p) { return *(const u32x2*)p; }
+// Between GPUs: 16 bytes, of which each half arrives whole; and words that are seen after all that the group wrote before.
+INLINE void send16(u8* to, u32x4 v) {
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" : : "l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+INLINE u32x4 receive16(const u8* from) {
+    u32x4 v;
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
+    return v;
+}
+INLINE void signal(u32* to, u32 v) { asm volatile("fence.acq_rel.sys; st.relaxed.sys.global.u32 [%0], %1;" : : "l"(to), "r"(v) : "memory"); }
+INLINE u32 signalled(const u32* from) {
+    u32 v;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+    return v;
+}
+INLINE u64 now_ns() { u64 t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
+#define LET_OTHERS_RUN()
 #endif // Otherwise the emulator's header, which precedes this file, defines all of the above.
 
 // Data that another threadgroup of the same launch reads after `last_to_finish`.

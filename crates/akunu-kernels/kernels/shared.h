@@ -14,7 +14,8 @@ struct Pass {
     u32 step;
     u32 stopped;
     u32 stop_count;
-    u32 stop[27];
+    u32 rank;
+    u32 stop[26];
 };
 LAYOUT(Pass, 128);
 PLACE(Pass, rows, 0);
@@ -22,7 +23,8 @@ PLACE(Pass, logit_rows, 4);
 PLACE(Pass, step, 8);
 PLACE(Pass, stopped, 12);
 PLACE(Pass, stop_count, 16);
-PLACE(Pass, stop, 20);
+PLACE(Pass, rank, 20);
+PLACE(Pass, stop, 24);
 
 struct Row {
     u32 token;
@@ -400,6 +402,14 @@ PLACE(KvMoveParams, rope_dims, 8);
 PLACE(KvMoveParams, positions, 12);
 PLACE(KvMoveParams, block, 16);
 
+struct AllGatherParams {
+    u32 cols;
+    u32 total;
+};
+LAYOUT(AllGatherParams, 8);
+PLACE(AllGatherParams, cols, 0);
+PLACE(AllGatherParams, total, 4);
+
 // A command's parameters; which of them, its kernel says.
 union Params {
     u32 words[16];
@@ -428,5 +438,6 @@ union Params {
     LatentAttentionParams latent_attention;
     HeadsTogetherParams heads_together;
     KvMoveParams kv_move;
+    AllGatherParams all_gather;
 };
 LAYOUT(Params, 64);

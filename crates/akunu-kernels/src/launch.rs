@@ -10,6 +10,7 @@ mod experts;
 mod halves;
 mod latent;
 mod matrix;
+mod ranks;
 mod rows;
 mod sample;
 mod texts;
@@ -52,7 +53,11 @@ impl Chip {
 
 /// Bytes of scratch memory that every function may use. A device allocates and zeroes it once: it begins with
 /// counters, which kernels leave at zero.
+/// `SCRATCH_BYTES` in common.h.
 pub const SCRATCH_BYTES: u64 = 16 << 20;
+
+/// Bytes that follow the scratch memory on a device that is one of several ranks: where the others write, as ranks.h says.
+pub use ranks::{Exchange, exchange_bytes};
 
 /// `COUNTER_BYTES` in common.h.
 const COUNTER_BYTES: u64 = 64 << 10;
@@ -138,7 +143,7 @@ impl Shape<'_> {
     fn launches(&self) -> Result<Vec<Work>, MissingKernel> {
         use akunu_plan::Kernel;
         let launch = match self.command.kernel {
-            Kernel::Embed(ops::Embed { weight }) => self.embed(weight),
+            Kernel::Embed(ops::Embed { weight, .. }) => self.embed(weight),
             Kernel::AddPositions(op) => self.add_positions(op),
             Kernel::Pool(op) => self.pool(op),
             Kernel::Unfold(ops::Unfold) => self.unfold(),
@@ -188,6 +193,8 @@ impl Shape<'_> {
             Kernel::Sample(ops::Sample) => return Ok(self.sample()?.into_iter().map(Work::Launch).collect()),
             Kernel::KvShift(op) => self.kv_shift(op),
             Kernel::KvCopy(op) => self.kv_copy(op),
+            Kernel::AllReduce(op) => self.all_reduce(op),
+            Kernel::AllGather(ops::AllGather) => self.all_gather(),
         };
         Ok(vec![Work::Launch(launch)])
     }

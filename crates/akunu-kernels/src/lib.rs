@@ -15,6 +15,8 @@ pub const BLOCK: usize = 64;
 
 pub use cover::Cover;
 pub use function::{Function, METAL_ENTRY, Source, cuda_text, emulated_text, metal_text};
-pub use launch::{Chip, HalfProduct, Launch, MissingKernel, SCRATCH_BYTES, Work, launches};
+pub use launch::{
+    Chip, Exchange, HalfProduct, Launch, MissingKernel, SCRATCH_BYTES, Work, exchange_bytes, launches,
+};
 pub use pass::Pass;
 pub use weights::{Held, Weight, repack, unlaid, weights};

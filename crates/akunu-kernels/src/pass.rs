@@ -14,15 +14,19 @@ pub struct Pass {
     pub logit_rows: u32,
     /// Completed steps of the chain.
     pub step: u32,
-    /// 1 once a row has produced a token of `stop`, or NaN logits: later steps do nothing.
+    /// 1 once a row has produced a token of `stop`, or NaN logits: later steps do nothing. [`Pass::BROKEN`]: nor do they
+    /// because another rank has not come in time.
     pub stopped: u32,
     pub stop_count: u32,
+    /// The rank of the device.
+    pub rank: u32,
     pub stop: [u32; Pass::MAX_STOPS],
 }
 
 impl Pass {
     pub const BYTES: usize = size_of::<Pass>();
-    pub const MAX_STOPS: usize = 27;
+    pub const MAX_STOPS: usize = 26;
+    pub const BROKEN: u32 = 2;
 
     /// The state before the first step. Stop tokens that do not fit in `stop` are not seen by the kernels: the chain
     /// then ends late, and the caller finds the stop when it looks at the tokens.
@@ -67,7 +71,7 @@ mod tests {
         assert_eq!(pass.stop[..3], [7, 8, 0]);
         let stop: Vec<u32> = (1..=Pass::MAX_STOPS as u32 + 1).collect();
         let pass = Pass::new(&Submission { stop: &stop, ..submission });
-        assert_eq!((pass.stop_count, pass.stop[26]), (27, 27));
+        assert_eq!((pass.stop_count, pass.stop[25]), (26, 26));
     }
 
     #[test]

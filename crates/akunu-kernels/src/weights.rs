@@ -82,7 +82,7 @@ pub fn unlaid(
 /// The matrices of a command. Those with a [`repack`] launch have to be repacked once before the command's first run.
 pub fn weights(command: &DispatchCommand) -> Vec<Weight> {
     let (dtype, cols, rows) = match command.kernel {
-        Kernel::Embed(ops::Embed { weight }) => {
+        Kernel::Embed(ops::Embed { weight, .. }) => {
             let p: EmbedParams = command.params();
             (weight, p.cols, vec![p.vocab])
         }

@@ -231,6 +231,7 @@ impl MetalChip {
             prefill_rows: row.prefill_rows,
             workspace_bytes: WORKSPACE_BYTES,
             workspace_row_bytes: 0,
+            ranks: 1,
             available_bytes: None,
         }
     }

@@ -1,5 +1,7 @@
 //! The buffers that commands bind, by id. Their sizes are known before a device is created.
 
+use crate::Cut;
+
 /// Index into `ModelPlan::buffers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferId(pub u32);
@@ -25,12 +27,16 @@ pub enum BufferKind {
     Weight {
         tensor: usize,
         plane: usize,
+        /// What a rank has of it, if the plan is that of several ranks.
+        cut: Option<Cut>,
     },
     /// A norm weight or bias, converted to f32 when loaded: `(v + add) · scale`.
     Vector {
         tensor: usize,
         add: f32,
         scale: f32,
+        /// As of a weight, of the numbers in f32.
+        cut: Option<Cut>,
     },
     /// Small data computed by the plan, such as RoPE frequencies.
     Constant {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use akunu_format::{DType, Region};
 
-use crate::{BufferId, DispatchTable, Entries, EntryBounds, KeyOrder, Move, Row};
+use crate::{BufferId, Cut, DispatchTable, Entries, EntryBounds, KeyOrder, Move, Row};
 
 /// A handle to memory of a device. Memory is freed together with the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,6 +98,8 @@ pub struct Capabilities {
     pub workspace_row_bytes: u64,
     /// Bytes that can still be allocated, if known.
     pub available_bytes: Option<u64>,
+    /// Ranks that share out a model between them; what else is said here is about each of them.
+    pub ranks: usize,
 }
 
 impl Capabilities {
@@ -242,6 +244,11 @@ pub fn check_submission(
     }
 }
 
+/// The error of a rank that waited for another one, which has failed.
+pub fn broken(device: &'static str) -> DeviceError {
+    DeviceError::Failed { device, message: "another rank of the model has failed".into() }
+}
+
 /// The check before a range of a table's commands is run.
 pub fn check_range(
     device: &'static str,
@@ -304,6 +311,20 @@ pub fn part_of<'r>(
     Ok(&all[offset..offset + bytes])
 }
 
+/// Imports a rank's part of some bytes of a region: in place, if it is in one piece.
+pub fn import_part<D: Device + ?Sized>(
+    device: &mut D,
+    rank: usize,
+    (region, offset, bytes): (&Region, usize, usize),
+    cut: &Cut,
+) -> Result<DeviceBuffer, DeviceError> {
+    let source = part_of(device.capabilities().name, region, offset, bytes)?;
+    match cut.is_in_one_piece() {
+        true => device.import(region, offset + cut.offset(rank), cut.share),
+        false => device.import_owned(cut.part(rank, source)),
+    }
+}
+
 pub trait Device: std::fmt::Debug {
     fn capabilities(&self) -> &Capabilities;
 
@@ -313,7 +334,29 @@ pub trait Device: std::fmt::Debug {
     /// Read-only memory that already exists: used in place or copied, depending on [`Capabilities::in_place`].
     fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError>;
 
+    /// As [`Device::import`], of memory that nothing else holds.
+    fn import_owned(&mut self, bytes: Vec<u8>) -> Result<DeviceBuffer, DeviceError> {
+        let len = bytes.len();
+        self.import(&Region::from_vec(bytes), 0, len)
+    }
+
+    /// As [`Device::import`], for each rank its part of these bytes.
+    fn import_cut(
+        &mut self,
+        region: &Region,
+        offset: usize,
+        bytes: usize,
+        cut: &Cut,
+    ) -> Result<DeviceBuffer, DeviceError> {
+        import_part(self, 0, (region, offset, bytes), cut)
+    }
+
     fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// As [`Device::upload`] at the beginning of a buffer, for each rank its part of these bytes.
+    fn upload_cut(&mut self, buffer: DeviceBuffer, bytes: &[u8], cut: &Cut) -> Result<(), DeviceError> {
+        self.upload(buffer, 0, &cut.part(0, bytes))
+    }
 
     /// As [`Device::upload`], but without waiting for submissions that run: they must not use these bytes.
     fn upload_beside(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {

@@ -71,7 +71,7 @@ pub fn product_inputs(plan: &ModelPlan) -> Vec<ProductInput> {
         let Some(binding) = in_f32(table, index, x) else { continue };
         let (index, binding) = before_reorder(table, index, binding);
         let tensors = bindings.iter().filter_map(|bound| match plan.buffers[bound.buffer.index()].kind {
-            BufferKind::Weight { tensor, plane: 0 } => Some(tensor),
+            BufferKind::Weight { tensor, plane: 0, .. } => Some(tensor),
             _ => None,
         });
         let shared = inputs.iter_mut().rev().find(|input| {

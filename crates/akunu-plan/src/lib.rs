@@ -6,6 +6,7 @@ pub mod buffer;
 mod cost;
 pub mod device;
 pub mod entries;
+pub mod group;
 pub mod halves;
 mod inputs;
 pub mod keys;
@@ -22,6 +23,7 @@ pub mod reference;
 pub mod rope;
 pub mod row;
 pub mod sample;
+mod shard;
 pub mod table;
 mod text_pass;
 mod variants;
@@ -38,6 +40,7 @@ pub use device::{
     Strips, Submission,
 };
 pub use entries::{Entries, EntryBounds, Move, MoveBounds, MoveKind, RowBounds};
+pub use group::{Broken, Group, Member};
 pub use inputs::{ProductInput, SortedRows, product_inputs};
 pub use keys::KeyOrder;
 pub use load::{Loaded, OnLoad, load, load_buffers, unwatched};
@@ -49,6 +52,7 @@ pub use plan::{
     WindowPlan, plan, plan_encoder,
 };
 pub use row::Row;
+pub use shard::Cut;
 pub use table::{Binding, DispatchCommand, DispatchTable, TableIo, extents};
 pub use text_pass::TextPass;
 pub use variants::{KvType, MatmulForm, OutputForms, Rope};

@@ -47,21 +47,29 @@ pub fn load_buffers(
     let mut buffers = Vec::with_capacity(specs.len());
     for spec in specs {
         let buffer = match &spec.kind {
-            BufferKind::Weight { tensor, plane } => {
+            BufferKind::Weight { tensor, plane, cut } => {
                 let tensor = &weights.tensors()[*tensor];
                 // Cannot be absent: the plan counted the planes of this tensor.
                 let place = tensor.places().nth(*plane).unwrap_or(tensor.place());
-                let buffer = device.import(&weights.regions()[place.region], place.offset, place.bytes)?;
+                let region = &weights.regions()[place.region];
+                let buffer = match cut {
+                    None => device.import(region, place.offset, place.bytes)?,
+                    Some(cut) => device.import_cut(region, place.offset, place.bytes, cut)?,
+                };
                 done += spec.bytes;
                 report(on_load, done, total)?;
                 buffer
             }
-            BufferKind::Vector { tensor, add, scale } => {
+            BufferKind::Vector { tensor, add, scale, cut } => {
                 let tensor = &weights.tensors()[*tensor];
                 let values =
                     crate::lower::vector_values(tensor.dtype, weights.tensor_bytes(tensor), *add, *scale);
                 let buffer = device.allocate(&spec.name, spec.bytes)?;
-                device.upload(buffer, 0, bytemuck::cast_slice(&values))?;
+                let values = bytemuck::cast_slice(&values);
+                match cut {
+                    None => device.upload(buffer, 0, values)?,
+                    Some(cut) => device.upload_cut(buffer, values, cut)?,
+                }
                 buffer
             }
             BufferKind::Constant { data } => {

@@ -51,6 +51,7 @@ fn capabilities() -> Capabilities {
         prefill_rows: 512,
         workspace_bytes: 0,
         workspace_row_bytes: 0,
+        ranks: 1,
         available_bytes: Some(u64::MAX),
     }
 }

@@ -10,6 +10,10 @@ use akunu_cpu::{Isa, IsaError};
 pub struct BackendOptions {
     /// The name of the CPU's instruction set ([`Isa::name`]); `None`: the best available. Checked when the CPU device is opened.
     pub isa: Option<String>,
+    /// Devices that share out a model between them, if there are several.
+    pub ranks: Option<usize>,
+    /// The cards of the CUDA device by their numbers, one for each rank; empty: the first ones.
+    pub cards: Vec<u32>,
     #[cfg(not(target_vendor = "apple"))]
     pub cuda: akunu_cuda::CudaOptions,
     #[cfg(target_vendor = "apple")]
@@ -26,6 +30,8 @@ impl BackendOptions {
         let text = |name: &str| get(name).map(|value| value.to_string_lossy().into_owned());
         BackendOptions {
             isa: text("AKUNU_ISA"),
+            ranks: None,
+            cards: Vec::new(),
             #[cfg(not(target_vendor = "apple"))]
             cuda: akunu_cuda::CudaOptions {
                 folders: akunu_cuda::CudaFolders {

@@ -1,11 +1,13 @@
 //! The registry of backends: their names, detection, and how they are opened.
 
+mod ranks;
+
 use std::str::FromStr;
 
 use akunu_cpu::{CpuDevice, CpuOptions};
 pub use akunu_cpu::{Isa, IsaError, ceilings, physical_cores};
-use akunu_plan::Device;
 use akunu_plan::reference::ReferenceDevice;
+use akunu_plan::{Device, DeviceError};
 
 use crate::{BackendOptions, Error};
 
@@ -119,17 +121,26 @@ pub fn open_device(
     if threads == Some(0) {
         return Err(Error::Setting { name: "threads", value: "0".into(), expected: "at least 1" });
     }
-    match choice.resolve(backends) {
+    let choice = choice.resolve(backends);
+    let ranks = backends.ranks.unwrap_or(backends.cards.len().max(1));
+    if ranks != 1 {
+        return ranks::open(choice, ranks, threads, backends);
+    }
+    match choice {
         DeviceChoice::Reference => Ok(Box::new(ReferenceDevice::new())),
         #[cfg(not(target_vendor = "apple"))]
-        DeviceChoice::Cuda => Ok(Box::new(akunu_cuda::open(backends.cuda.clone())?)),
+        DeviceChoice::Cuda => {
+            let card = backends.cards.first().copied().unwrap_or(0);
+            Ok(Box::new(akunu_cuda::open(backends.cuda.clone(), card)?))
+        }
         #[cfg(target_vendor = "apple")]
         DeviceChoice::Metal => Ok(Box::new(akunu_metal::open(backends.metal.clone())?)),
-        DeviceChoice::Auto | DeviceChoice::Cpu => {
-            let isa = Some(backends.cpu_isa().map_err(akunu_plan::DeviceError::from)?);
-            Ok(Box::new(CpuDevice::new(CpuOptions { threads, isa, ..CpuOptions::default() })?))
-        }
+        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Box::new(cpu(threads, backends)?)),
     }
+}
+
+fn cpu(threads: Option<usize>, backends: &BackendOptions) -> Result<CpuDevice, DeviceError> {
+    CpuDevice::new(CpuOptions { threads, isa: Some(backends.cpu_isa()?), ..CpuOptions::default() })
 }
 
 /// The Metal device. `backends` says whether dispatch tables are encoded once, as indirect command buffers, or for every pass.

@@ -89,9 +89,9 @@ pub fn run(args: &ImatrixArgs, out: &mut Output) -> Result<(), Failure> {
     let cancel = interrupt::flag();
     let file = NewFile::create(&args.out).map_err(|error| Failure::io("write", &args.out, &error))?;
     let options = akunu::EngineOptions {
-        device: args.device.device,
+        device: args.device.on.device.choice,
         threads: args.device.threads,
-        backends: crate::environment::backends(),
+        backends: args.device.on.backends(),
         context: Some(window),
         ..Default::default()
     };

@@ -16,10 +16,10 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::args::{self, DeviceArgs};
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::out_file::OutFile;
 use crate::output::{self, Output};
 use crate::progress::Progress;
-use crate::{environment, interrupt};
 
 /// Transcribes audio files with a model of Whisper's kind
 ///
@@ -195,9 +195,9 @@ impl TranscribeArgs {
     fn transcriber(&self) -> TranscriberOptions {
         let samples = self.temperatures().iter().any(|&temperature| temperature > 0.0);
         let engine = EngineOptions {
-            device: self.device.device,
+            device: self.device.on.device.choice,
             threads: self.device.threads,
-            backends: environment::backends(),
+            backends: self.device.on.backends(),
             kv: self.kv_type.unwrap_or(EngineOptions::default().kv),
             ..EngineOptions::default()
         };

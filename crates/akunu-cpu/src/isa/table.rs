@@ -132,6 +132,8 @@ fn of_op<V: Target>(kernel: Kernel) -> Option<Run> {
         Kernel::HeadsTogether(_) => V::run::<ops::HeadsTogether>,
         Kernel::Argmax(_) => V::run::<ops::Argmax>,
         Kernel::Sample(_) => return None,
+        Kernel::AllReduce(_) => V::run::<ops::AllReduce>,
+        Kernel::AllGather(_) => V::run::<ops::AllGather>,
         Kernel::KvShift(_) => V::run::<ops::KvShift>,
         Kernel::KvCopy(_) => V::run::<ops::KvCopy>,
     })

@@ -8,6 +8,7 @@ mod keys;
 pub(crate) mod latent;
 pub(crate) mod matrix;
 pub(crate) mod norm;
+pub(crate) mod ranks;
 pub(crate) mod rope;
 pub(crate) mod rows;
 pub(crate) mod texts;

@@ -19,14 +19,18 @@ impl OpKernel for ops::Embed {
         let p: EmbedParams = command.params();
         let Kernel::Embed(op) = command.kernel else { return };
         let o = command.operands(op);
-        let cols = p.cols as usize;
-        // SAFETY: tokens are below the vocabulary, and rows below the table's.
+        let (cols, first) = (p.cols as usize, context.rank() as u32 * p.vocab);
+        // SAFETY: tokens are below this rank's part of the vocabulary, and rows below the table's.
         unsafe {
             let rows = context.rows(o.rows);
             for r in context.units(context.rows) {
                 let out = f32s(o.out).add(r * cols);
                 let values = std::slice::from_raw_parts_mut(out, cols);
-                embed_row(op.weight, o.embedding, rows[r].token as usize, values);
+                let Some(token) = rows[r].token.checked_sub(first).filter(|token| *token < p.vocab) else {
+                    values.fill(0.0);
+                    continue;
+                };
+                embed_row(op.weight, o.embedding, token as usize, values);
                 if p.scale != 1.0 {
                     for_lanes!(cols, |at, n| {
                         V::load_n(out.add(at), n).mul(V::splat(p.scale)).store_n(out.add(at), n)

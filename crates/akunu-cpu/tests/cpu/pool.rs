@@ -63,7 +63,7 @@ impl Counter {
             MatmulParams { inputs: vocab, outputs: vocab, out_stride: vocab, soft_cap: 0.0, epsilon: 0.0 };
         let commands = vec![
             DispatchCommand::new(
-                Kernel::Embed(ops::Embed { weight: DType::F32 }),
+                Kernel::Embed(ops::Embed { weight: DType::F32, part: false }),
                 [4, 0, 5].map(BufferId),
                 EmbedParams { cols: vocab, vocab, scale: 1.0 },
             ),

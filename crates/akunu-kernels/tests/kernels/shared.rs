@@ -50,7 +50,7 @@ macro_rules! layouts {
 
 fn records() -> Vec<Layout> {
     layouts! {
-        Pass { rows: u32, logit_rows: u32, step: u32, stopped: u32, stop_count: u32, stop: [u32; 27] }
+        Pass { rows: u32, logit_rows: u32, step: u32, stopped: u32, stop_count: u32, rank: u32, stop: [u32; 26] }
         Row { token: u32, position: u32, kv_len: u32, start: u32 }
         Move { from: u32, to: u32, len: u32 }
         Settings {
@@ -94,6 +94,7 @@ fn params() -> Vec<Layout> {
         LatentAttentionParams { heads: u32, latent: u32, rope_dims: u32, positions: u32, block: u32, scale: f32 }
         HeadsTogetherParams { heads: u32, dim: u32 }
         KvMoveParams { kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32, block: u32 }
+        AllGatherParams { cols: u32, total: u32 }
     }
 }
 

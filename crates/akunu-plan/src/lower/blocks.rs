@@ -138,6 +138,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let table = self.embedding.ok_or_else(|| PlanError::MissingTensor("token_embd.weight".into()))?;
         let out = self.graph.value("hidden", self.config.hidden_size, RowSet::All);
         self.graph.push("embed", Action::Embed { table, scale, out });
+        let out = self.summed("embed", out);
         let sets = [(Rotation::Global, "rope_angles"), (Rotation::Local, "rope_angles.local")];
         for (i, (frequencies, label)) in sets.into_iter().take(self.ropes.len()).enumerate() {
             let angles = self.graph.value(format!("angles.{i}"), self.config.rope.dims, RowSet::All);
@@ -182,7 +183,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             }
             false => None,
         };
-        let types = match self.tensors.rows("token_types.weight") {
+        let types = match self.tensors.rows("token_types.weight")? {
             Some(count) => {
                 let buffer = self.tensors.vector("token_types.weight", &[count, hidden], 0.0, 1.0)?;
                 Some(TokenTypes { buffer, count })
@@ -287,7 +288,8 @@ impl<'a, 'w> Blocks<'a, 'w> {
             out: attended,
         };
         self.graph.push(label("attention"), Action::Attend(attend));
-        self.project(layer, attended, ["attn_output", "attn_output"], config.hidden_size)
+        let projected = self.project(layer, attended, ["attn_output", "attn_output"], config.hidden_size)?;
+        Ok(self.summed(&label("attn_output"), projected))
     }
 
     /// The queries of each head are multiplied by the matrix of its keys, attend to latent rows, and what they find is
@@ -350,7 +352,8 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let attended = self.graph.value("attn", heads * latent.values, RowSet::All);
         let together = Action::HeadsTogether { x: made, heads, out: attended };
         self.graph.push(label("heads_together"), together);
-        self.project(layer, attended, ["attn_output", "attn_output"], config.hidden_size)
+        let projected = self.project(layer, attended, ["attn_output", "attn_output"], config.hidden_size)?;
+        Ok(self.summed(&label("attn_output"), projected))
     }
 
     /// A matrix for each head, one after the other.
@@ -405,8 +408,10 @@ impl<'a, 'w> Blocks<'a, 'w> {
         (x, part, out): (Value, Part, Columns),
         [heads, dim]: [usize; 2],
     ) -> Result<(), PlanError> {
-        let shape: &[usize] = if heads == 1 { &[dim] } else { &[heads, dim] };
-        let norm = self.tensors.norm(&format!("blk.{layer}.attn_{name}_norm.weight"), shape)?;
+        let weight = format!("blk.{layer}.attn_{name}_norm.weight");
+        let shape: &[usize] =
+            if self.tensors.dimensions(&weight) == 1 { &[heads * dim] } else { &[heads, dim] };
+        let norm = self.tensors.norm(&weight, shape)?;
         let raw = self.graph.value(format!("{name}_raw"), heads * dim, RowSet::All);
         self.product(x, part, Columns { of: raw, first: 0 });
         let x = Columns { of: raw, first: 0 };
@@ -435,7 +440,18 @@ impl<'a, 'w> Blocks<'a, 'w> {
     }
 
     fn feed(&mut self, layer: usize, x: Value, kind: FeedForwardKind) -> Result<Value, PlanError> {
-        self.feed_of(layer, x, kind, ("", self.config.ffn_size))
+        let fed = self.feed_of(layer, x, kind, ("", self.config.ffn_size))?;
+        Ok(self.summed(&format!("layer.{layer}.ffn_down"), fed))
+    }
+
+    /// A sum over all ranks, if several share the model.
+    fn summed(&mut self, label: &str, x: Value) -> Value {
+        if !self.tensors.is_shared() {
+            return x;
+        }
+        let out = self.graph.value("summed", self.graph.cols(x), RowSet::All);
+        self.graph.push(format!("{label}.sum"), Action::AllReduce { x, residual: None, out });
+        out
     }
 
     /// A feed-forward part whose tensors and labels end with `suffix`.
@@ -542,7 +558,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let shared = self.shared_expert(layer, x)?;
         let out = self.graph.value("projected", config.hidden_size, RowSet::All);
         self.graph.push(label("combine"), Action::Combine { y, places, shares, shared, residual: None, out });
-        Ok(out)
+        Ok(self.summed(&label("combine"), out))
     }
 
     /// The matrices of a layer's experts, one after the other.
@@ -554,7 +570,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
     /// The expert that all rows share and the logits of its gate, as far as the layer has them.
     fn shared_expert(&mut self, layer: usize, x: Value) -> Result<Option<(Value, Option<Value>)>, PlanError> {
         let name = |part: &str| format!("{}blk.{layer}.{part}.weight", self.prefix);
-        let Some(ffn) = self.tensors.rows(&name("ffn_up_shexp")) else { return Ok(None) };
+        let Some(ffn) = self.tensors.rows(&name("ffn_up_shexp"))? else { return Ok(None) };
         let gate_name = name("ffn_gate_inp_shexp");
         let shared = self.feed_of(layer, x, FeedForwardKind::Gated, ("_shexp", ffn))?;
         if !self.tensors.has(&gate_name) {

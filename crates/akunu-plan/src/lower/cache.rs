@@ -7,7 +7,7 @@ use akunu_arch::ModelConfig;
 
 use super::{Buffers, KvLayout, card_of, size, too_large};
 use crate::plan::{CachePlan, PlanError, PlanOptions, WindowPlan};
-use crate::{BufferKind, Capabilities, Card};
+use crate::{BufferKind, Capabilities, Card, shard};
 
 const TOO_MANY_POSITIONS: &str = "the requested context and slots need more than 4294967295 cache positions";
 
@@ -134,7 +134,9 @@ impl CacheSizes {
         options: &PlanOptions,
         capabilities: &Capabilities,
     ) -> Result<CacheSizes, PlanError> {
-        CacheSizes::new((config, card_of(config)?), options, capabilities)
+        let kv_head_count = shard::kv_heads(config.kv_head_count, capabilities.ranks);
+        let of_rank = ModelConfig { kv_head_count, ..config.clone() };
+        CacheSizes::new((&of_rank, card_of(config)?), options, capabilities)
     }
 
     fn new(

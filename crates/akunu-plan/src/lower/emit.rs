@@ -14,10 +14,11 @@ use super::place::{Placed, Places};
 use super::weights::{Matrix, Norm, RopeTable};
 use crate::ops::{
     self, AcrossRows, AcrossRowsOperands, AcrossRowsParams, Activate, ActivateOperands, Add, AddOperands,
-    AddParams, AddPositions, AddPositionsOperands, AddPositionsParams, AnglesOperands, AnglesParams, Argmax,
-    ArgmaxOperands, ArgmaxParams, Attention, AttentionOperands, AttentionParams, Combine, CombineOperands,
-    CombineParams, ElementParams, Embed, EmbedOperands, EmbedParams, ExpertGlu, ExpertGluOperands,
-    ExpertMatmul, ExpertMatmulOperands, ExpertParams, ExpertSum, ExpertSumOperands, F16, F32, Forms, Gather,
+    AddParams, AddPositions, AddPositionsOperands, AddPositionsParams, AllGather, AllGatherOperands,
+    AllGatherParams, AllReduce, AllReduceOperands, AnglesOperands, AnglesParams, Argmax, ArgmaxOperands,
+    ArgmaxParams, Attention, AttentionOperands, AttentionParams, Combine, CombineOperands, CombineParams,
+    ElementParams, Embed, EmbedOperands, EmbedParams, ExpertGlu, ExpertGluOperands, ExpertMatmul,
+    ExpertMatmulOperands, ExpertParams, ExpertSum, ExpertSumOperands, F16, F32, Forms, Gather,
     GatherOperands, GatherParams, Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands,
     HalfMatmul, HalfMatmulOperands, HeadNorm, HeadNormOperands, HeadNormParams, HeadScores,
     HeadScoresOperands, HeadScoresParams, Indices, Input, InputForm, Matmul, MatmulOperands, MatmulParams,
@@ -333,6 +334,17 @@ impl Emitter<'_> {
                 let params = ArgmaxParams { vocab: *vocab as u32, advance: u32::from(self.advances) };
                 self.push(label, Argmax.command(operands, params));
             }
+            Action::AllReduce { x, residual, out } => {
+                let residual = residual.map(|residual| self.f32s(residual));
+                let op = AllReduce { residual: residual.is_some() };
+                let operands = AllReduceOperands { x: self.f32s(*x), out: self.f32s(*out), residual };
+                self.push(label, op.command(operands, self.elements(*out)));
+            }
+            Action::AllGather { x, out } => {
+                let operands = AllGatherOperands { x: self.f32s(*x), out: self.f32s(*out) };
+                let params = AllGatherParams { cols: self.cols(*x), total: self.cols(*out) };
+                self.push(label, AllGather.command(operands, params));
+            }
         }
     }
 
@@ -368,9 +380,9 @@ impl Emitter<'_> {
 
     fn embed(&mut self, label: &str, table: &Matrix, scale: f32, out: Value) {
         let operands = EmbedOperands { embedding: table.into(), rows: self.rows(), out: self.f32s(out) };
-        let vocab = self.shape.context.config.vocab_size as u32;
-        let params = EmbedParams { cols: self.cols(out), vocab, scale };
-        self.push(label, Embed { weight: table.dtype }.command(operands, params));
+        let params = EmbedParams { cols: self.cols(out), vocab: table.rows as u32, scale };
+        let op = Embed { weight: table.dtype, part: self.shape.context.ranks > 1 };
+        self.push(label, op.command(operands, params));
     }
 
     fn angles(&mut self, label: &str, frequencies: Rotation, out: Value) {

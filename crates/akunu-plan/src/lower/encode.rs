@@ -38,6 +38,10 @@ pub(crate) fn plan_encoder(
         keep_inputs: false,
     };
     check(config, &as_plan)?;
+    if capabilities.ranks > 1 {
+        let reason = "embeddings and scores are computed by one device, not by several ranks";
+        return Err(PlanError::Unsupported(reason.into()));
+    }
     let mut buffers = Buffers::default();
     let mut tensors = Tensors::new(provider, card, &mut buffers);
     let model = Model::new(provider, card, options.longest, &mut tensors)?;
@@ -70,6 +74,7 @@ pub(crate) fn plan_encoder(
         kv,
         windows: None,
         across: None,
+        ranks: 1,
     };
     let spec = Spec { name: "encode", rows: options.rows, logit_rows: options.texts, steps: 1, io: None };
     let width = graph.cols(output);
@@ -146,7 +151,7 @@ impl End {
         };
         let part = |tensors: &mut Tensors<'_>, name: &str, inputs: usize| {
             let weight = format!("{name}.weight");
-            let Some(outputs) = tensors.rows(&weight) else { return Ok::<_, PlanError>(None) };
+            let Some(outputs) = tensors.rows(&weight)? else { return Ok::<_, PlanError>(None) };
             tensors.part(name, name.into(), [outputs, inputs])?.in_order().map(Some)
         };
         match output {

@@ -148,7 +148,7 @@ fn norm_then_add(graph: &mut Graph) {
     }
 }
 
-/// Combines a product, or the sum of experts, with the addition of its output to the residual.
+/// Combines a product, or the sum of experts or of ranks, with the addition of its output to the residual.
 fn add_at_once(graph: &mut Graph) {
     for at in 0..graph.steps.len().saturating_sub(1) {
         let Some(Action::Add { residual, x, scale, out }) = graph.steps.get(at + 1).map(|step| &step.action)
@@ -159,7 +159,9 @@ fn add_at_once(graph: &mut Graph) {
         let only = graph.uses(x) == 1;
         let (added, written) = match &mut graph.steps[at].action {
             Action::Product(product) => (&mut product.residual, &mut product.out.of),
-            Action::Combine { residual, out, .. } => (residual, out),
+            Action::Combine { residual, out, .. } | Action::AllReduce { residual, out, .. } => {
+                (residual, out)
+            }
             _ => continue,
         };
         if *written == x && added.is_none() && scale == 1.0 && only {

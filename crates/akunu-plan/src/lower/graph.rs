@@ -493,6 +493,17 @@ pub(super) enum Action {
         logits: Value,
         vocab: usize,
     },
+    /// The sum of what all ranks have in `x`.
+    AllReduce {
+        x: Value,
+        residual: Option<Value>,
+        out: Value,
+    },
+    /// The columns of `x` of all ranks, as far as `out` has columns.
+    AllGather {
+        x: Value,
+        out: Value,
+    },
 }
 
 #[derive(Clone, Debug, Default)]
@@ -608,6 +619,8 @@ impl Action {
             Action::HeadsApart { x, .. } | Action::HeadsTogether { x, .. } => vec![f32(*x)],
             Action::LatentQueries { x, q, angles, .. } => vec![f32(*x), f32(*q), f32(*angles)],
             Action::Argmax { logits, .. } => vec![f32(*logits)],
+            Action::AllReduce { x, residual, .. } => [*x].into_iter().chain(*residual).map(f32).collect(),
+            Action::AllGather { x, .. } => vec![f32(*x)],
         }
     }
 
@@ -628,6 +641,8 @@ impl Action {
             | Action::ExpertSum { out, .. }
             | Action::Combine { out, .. }
             | Action::Add { out, .. }
+            | Action::AllReduce { out, .. }
+            | Action::AllGather { out, .. }
             | Action::NormAdd { out, .. } => vec![*out],
             Action::Route { picks, shares, .. } => vec![*picks, *shares],
             Action::Gather { out, starts, places, .. } => vec![*out, *starts, *places],

@@ -74,6 +74,7 @@ impl Encoder {
             kv: across,
             windows: None,
             across: None,
+            ranks: 1,
         };
         let name = PassKind::Encode.name();
         let bytes = size(&[rows, graph.cols(self.frames), 4])?;

@@ -29,6 +29,7 @@ pub(crate) use weights::vector_values;
 
 use crate::ops::{Blocks, Keys, Values};
 use crate::plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions};
+use crate::shard::Sharded;
 use crate::table::Binding;
 use crate::{
     BufferId, BufferKind, BufferSpec, CARDS, Capabilities, Card, DispatchTable, FewRows, Kernel, PassKind,
@@ -64,6 +65,8 @@ struct Context<'a> {
     windows: Option<KvLayout>,
     /// The cache of an encoder's states, if there is one.
     across: Option<KvLayout>,
+    /// As in [`Capabilities`].
+    ranks: usize,
 }
 
 impl Context<'_> {
@@ -160,9 +163,16 @@ pub(crate) fn plan(
         return Err(PlanError::Unsupported(reason.into()));
     }
     check(config, options)?;
+    let whole = config;
+    let sharded = match capabilities.ranks {
+        1 => None,
+        ranks => Some(Sharded::new(provider, ranks)?),
+    };
+    let provider = sharded.as_ref().map_or(provider, |sharded| sharded as &dyn WeightProvider);
+    let config = provider.config();
 
     let mut buffers = Buffers::default();
-    let mut tensors = weights::Tensors::new(provider, arch, &mut buffers);
+    let mut tensors = weights::Tensors::new(provider, arch, &mut buffers).cut_by(sharded.as_ref());
     let model = pass::Model::new(provider, arch, options.context, &mut tensors)?;
     let logits = pass::Logits::new(config, model.embedding, &mut tensors)?;
     let encoder = listen::Encoder::new(provider, arch, &mut tensors)?;
@@ -185,6 +195,7 @@ pub(crate) fn plan(
         kv,
         windows,
         across,
+        ranks: capabilities.ranks,
     };
 
     let name = PassKind::Decode.name();
@@ -239,7 +250,7 @@ pub(crate) fn plan(
     let every = tables.iter().map(|(_, table)| &**table);
     let memory = memory(&buffers.0, provider, every, capabilities);
     Ok(ModelPlan {
-        config: config.clone(),
+        config: whole.clone(),
         arch,
         options: options.clone(),
         buffers: buffers.0,
@@ -326,7 +337,9 @@ fn memory<'a>(
     let mut memory = MemoryPlan { workspace: capabilities.workspace(rows), ..MemoryPlan::default() };
     for buffer in buffers {
         let part = match buffer.kind {
-            BufferKind::Weight { tensor, plane } if is_in_place(tensor, plane) => {
+            BufferKind::Weight { tensor, plane, cut }
+                if cut.is_none_or(|cut| cut.is_in_one_piece()) && is_in_place(tensor, plane) =>
+            {
                 &mut memory.weights_in_place
             }
             BufferKind::Weight { .. } | BufferKind::Vector { .. } => &mut memory.weights_copied,

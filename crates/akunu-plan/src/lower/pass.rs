@@ -35,7 +35,8 @@ impl Model {
         tensors: &mut Tensors<'_>,
     ) -> Result<Model, PlanError> {
         let config = provider.config();
-        let embedding = tensors.matrix("token_embd.weight", config.vocab_size, config.hidden_size)?;
+        let tokens = tensors.tokens(config.vocab_size);
+        let embedding = tensors.matrix("token_embd.weight", tokens, config.hidden_size)?;
         let ropes = match config.rope.dims {
             0 => vec![],
             _ => rope_tables(tensors, config, context)?,
@@ -67,6 +68,8 @@ pub(super) struct Logits {
     norm: Norm,
     output: Matrix,
     bias: Option<BufferId>,
+    /// Whether each rank has a part of the vocabulary.
+    is_shared: bool,
 }
 
 impl Logits {
@@ -75,7 +78,7 @@ impl Logits {
         embedding: Matrix,
         tensors: &mut Tensors<'_>,
     ) -> Result<Logits, PlanError> {
-        let (hidden, vocab) = (config.hidden_size, config.vocab_size);
+        let (hidden, vocab) = (config.hidden_size, tensors.tokens(config.vocab_size));
         // The embedding is also the output if the file has no output matrix.
         let output = match tensors.has("output.weight") {
             true => tensors.matrix("output.weight", vocab, hidden)?,
@@ -83,7 +86,8 @@ impl Logits {
         };
         let bias = tensors.bias("output.bias", vocab)?;
         let scale = config.logit_scale.unwrap_or(1.0);
-        Ok(Logits { norm: tensors.scaled_norm("output_norm.weight", &[hidden], scale)?, output, bias })
+        let norm = tensors.scaled_norm("output_norm.weight", &[hidden], scale)?;
+        Ok(Logits { norm, output, bias, is_shared: tensors.is_shared() })
     }
 
     /// Adds the operations to a graph. The returned value contains the logits.
@@ -91,7 +95,7 @@ impl Logits {
         let rows = RowSet::Logits;
         let picked = graph.value("picked", config.hidden_size, rows);
         graph.push("output_norm", Action::Norm { norm: self.norm, x: states, rows, out: picked });
-        let logits = graph.value("logits", config.vocab_size, rows);
+        let logits = graph.value("logits", self.output.rows, rows);
         let product = Product {
             rows,
             soft_cap: config.logit_soft_cap.unwrap_or(0.0),
@@ -102,7 +106,12 @@ impl Logits {
             )
         };
         graph.push("logits", Action::Product(product));
-        logits
+        if !self.is_shared {
+            return logits;
+        }
+        let all = graph.value("all_logits", config.vocab_size, rows);
+        graph.push("logits.gather", Action::AllGather { x: logits, out: all });
+        all
     }
 }
 

@@ -7,6 +7,7 @@ use super::Buffers;
 use super::graph::{InputOrder, Part, PositionBias, QueryFactors, out_of_order};
 use crate::plan::PlanError;
 use crate::rope::{Frequencies, frequencies};
+use crate::shard::{Sharded, TensorCut};
 use crate::{BufferId, BufferKind, Card, DType};
 
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +100,7 @@ pub(super) fn position_bias(
     heads: usize,
 ) -> Result<Option<PositionBias>, PlanError> {
     let name = "attn_rel_b.weight";
-    let Some(buckets) = tensors.rows(name) else { return Ok(None) };
+    let Some(buckets) = tensors.rows(name)? else { return Ok(None) };
     let by_bucket = tensors.values(name, &[buckets, heads])?;
     let reach = REACH as i64;
     let bias: Vec<f32> = (0..heads)
@@ -127,6 +128,8 @@ pub(super) struct Tensors<'a> {
     epsilon: f32,
     /// Constants of zeros, by their number.
     zeros: Vec<(usize, BufferId)>,
+    /// How tensors are cut, if several ranks share the model.
+    shards: Option<&'a Sharded<'a>>,
 }
 
 impl<'a> Tensors<'a> {
@@ -144,7 +147,27 @@ impl<'a> Tensors<'a> {
             norm_offset: card.norm_offset(config),
             epsilon: config.norm_epsilon,
             zeros: Vec::new(),
+            shards: None,
         }
+    }
+
+    /// The tensors as each rank has them.
+    pub fn cut_by(self, shards: Option<&'a Sharded<'a>>) -> Tensors<'a> {
+        Tensors { shards, ..self }
+    }
+
+    /// Whether several ranks share the model, so that products cut by inputs have to be added up.
+    pub fn is_shared(&self) -> bool {
+        self.shards.is_some()
+    }
+
+    /// The tokens of a vocabulary of `all` that a rank has.
+    pub fn tokens(&self, all: usize) -> usize {
+        self.shards.map_or(all, Sharded::tokens)
+    }
+
+    fn cut(&self, tensor: &TensorInfo) -> Result<Option<TensorCut>, PlanError> {
+        self.shards.map_or(Ok(None), |shards| shards.cut(tensor))
     }
 
     /// Rejects unused tensors, which would otherwise be omitted from the computation silently.
@@ -174,16 +197,20 @@ impl<'a> Tensors<'a> {
         Some(index)
     }
 
-    fn checked(&mut self, index: usize, shape: &[usize]) -> Result<&'a TensorInfo, PlanError> {
+    /// A tensor and its cut, of which a rank has `shape`.
+    fn checked(
+        &mut self,
+        index: usize,
+        shape: &[usize],
+    ) -> Result<(&'a TensorInfo, Option<TensorCut>), PlanError> {
         let tensor = &self.provider.tensors()[index];
-        if tensor.shape != shape {
-            return Err(PlanError::Shape {
-                name: tensor.name.clone(),
-                found: tensor.shape.clone(),
-                expected: shape.to_vec(),
-            });
+        let cut = self.cut(tensor)?;
+        let found = cut.as_ref().map_or(&tensor.shape, |cut| &cut.shape);
+        if found != shape {
+            let (name, found) = (tensor.name.clone(), found.clone());
+            return Err(PlanError::Shape { name, found, expected: shape.to_vec() });
         }
-        Ok(tensor)
+        Ok((tensor, cut))
     }
 
     /// A matrix that stores its inputs in the order of the model.
@@ -203,20 +230,32 @@ impl<'a> Tensors<'a> {
     ) -> Result<(Matrix, Option<InputOrder>), PlanError> {
         let index = self.find(name).ok_or_else(|| PlanError::MissingTensor(name.into()))?;
         let tensor = self.checked(index, &[rows, cols])?;
-        Ok((self.stored(name, index, tensor, [rows, cols]), tensor.order.clone()))
+        let order = tensor.0.order.clone();
+        Ok((self.stored(name, index, tensor, [rows, cols])?, order))
     }
 
     /// The matrix of a tensor as it is stored.
-    fn stored(&mut self, name: &str, index: usize, tensor: &TensorInfo, [rows, cols]: [usize; 2]) -> Matrix {
+    fn stored(
+        &mut self,
+        name: &str,
+        index: usize,
+        (tensor, cut): (&TensorInfo, Option<TensorCut>),
+        [rows, cols]: [usize; 2],
+    ) -> Result<Matrix, PlanError> {
         let mut add = |suffix: &str, plane: usize, bytes: usize| {
-            let kind = BufferKind::Weight { tensor: index, plane };
-            self.buffers.add(format!("{name}{suffix}"), bytes as u64, kind)
+            let cut = match &cut {
+                None => None,
+                Some(cut) => cut.of_plane(tensor, plane)?,
+            };
+            let bytes = cut.map_or(bytes, |cut| cut.share_bytes());
+            let kind = BufferKind::Weight { tensor: index, plane, cut };
+            Ok::<_, PlanError>(self.buffers.add(format!("{name}{suffix}"), bytes as u64, kind))
         };
-        let buffer = add("", 0, tensor.bytes);
+        let buffer = add("", 0, tensor.bytes)?;
         let [scales, offsets] = tensor.scales_offsets;
-        let scales = scales.map(|scales| add(".scales", 1, scales.bytes));
-        let scales_offsets = [scales, offsets.map(|offsets| add(".offsets", 2, offsets.bytes))];
-        Matrix { buffer, scales_offsets, dtype: tensor.dtype, rows, cols }
+        let scales = scales.map(|scales| add(".scales", 1, scales.bytes)).transpose()?;
+        let offsets = offsets.map(|offsets| add(".offsets", 2, offsets.bytes)).transpose()?;
+        Ok(Matrix { buffer, scales_offsets: [scales, offsets], dtype: tensor.dtype, rows, cols })
     }
 
     /// Matrices of `[outputs, inputs]` that are stored one after the other, as one of all their rows, and their biases, if
@@ -230,10 +269,10 @@ impl<'a> Tensors<'a> {
         let weight = format!("{name}.weight");
         let index = self.find(&weight).ok_or_else(|| PlanError::MissingTensor(weight.clone()))?;
         let tensor = self.checked(index, &[count, outputs, inputs])?;
-        if tensor.order.is_some() {
+        if tensor.0.order.is_some() {
             return Err(out_of_order(&weight));
         }
-        let matrix = self.stored(&weight, index, tensor, [count * outputs, inputs]);
+        let matrix = self.stored(&weight, index, tensor, [count * outputs, inputs])?;
         let bias = format!("{name}.bias");
         let bias = match self.has(&bias) {
             true => Some(self.vector(&bias, &[count, outputs], 0.0, 1.0)?),
@@ -300,9 +339,16 @@ impl<'a> Tensors<'a> {
         Ok(Norm { kind: self.norm_kind, weight, bias, epsilon: self.epsilon })
     }
 
-    /// The number of rows of a tensor, if present.
-    pub fn rows(&self, name: &str) -> Option<usize> {
-        self.provider.tensor(name)?.shape.first().copied()
+    /// The number of dimensions of a tensor; 0 if it is absent.
+    pub fn dimensions(&self, name: &str) -> usize {
+        self.provider.tensor(name).map_or(0, |tensor| tensor.shape.len())
+    }
+
+    /// The number of rows that a rank has of a tensor, if present.
+    pub fn rows(&self, name: &str) -> Result<Option<usize>, PlanError> {
+        let Some(tensor) = self.provider.tensor(name) else { return Ok(None) };
+        let cut = self.cut(tensor)?;
+        Ok(cut.as_ref().map_or(&tensor.shape, |cut| &cut.shape).first().copied())
     }
 
     /// A bias of `n` elements, if the file has it.
@@ -315,19 +361,23 @@ impl<'a> Tensors<'a> {
 
     /// Values that the plan itself uses in computations.
     fn values(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, PlanError> {
-        let (_, tensor) = self.plain(name, shape)?;
+        let (_, tensor, _) = self.plain(name, shape)?;
         Ok(vector_values(tensor.dtype, self.provider.tensor_bytes(tensor), 0.0, 1.0))
     }
 
-    /// An unquantised tensor, and its index.
-    fn plain(&mut self, name: &str, shape: &[usize]) -> Result<(usize, &'a TensorInfo), PlanError> {
+    /// An unquantised tensor, its index, and its cut.
+    fn plain(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<(usize, &'a TensorInfo, Option<TensorCut>), PlanError> {
         let index = self.find(name).ok_or_else(|| PlanError::MissingTensor(name.into()))?;
-        let tensor = self.checked(index, shape)?;
+        let (tensor, cut) = self.checked(index, shape)?;
         match tensor.dtype.is_quantised() || tensor.dtype.planes() > 1 {
             true => {
                 Err(PlanError::TensorType { name: name.into(), found: tensor.dtype.name(), role: "a vector" })
             }
-            false => Ok((index, tensor)),
+            false => Ok((index, tensor, cut)),
         }
     }
 
@@ -339,9 +389,10 @@ impl<'a> Tensors<'a> {
         add: f32,
         scale: f32,
     ) -> Result<BufferId, PlanError> {
-        let tensor = self.plain(name, shape)?.0;
+        let (tensor, info, cut) = self.plain(name, shape)?;
+        let cut = cut.map(|cut| cut.of_f32s(info));
         let bytes = shape.iter().product::<usize>() as u64 * 4;
-        Ok(self.buffers.add(name, bytes, BufferKind::Vector { tensor, add, scale }))
+        Ok(self.buffers.add(name, bytes, BufferKind::Vector { tensor, add, scale, cut }))
     }
 }
 

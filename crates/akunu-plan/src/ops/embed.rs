@@ -8,6 +8,8 @@ use crate::{Cost, DType, Row, lower_name, row_bytes};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Embed {
     pub weight: DType,
+    /// Each rank has a part of the vocabulary, of `vocab` tokens, the first rank the first ones. Tokens of other ranks are zeros.
+    pub part: bool,
 }
 
 params! {
@@ -29,11 +31,11 @@ impl Op for Embed {
     type Operands<T: Copy> = EmbedOperands<T>;
 
     fn name(self) -> String {
-        format!("embed_{}", lower_name(self.weight))
+        format!("embed_{}{}", if self.part { "part_" } else { "" }, lower_name(self.weight))
     }
 
     fn extents(self, p: &EmbedParams, counts: &Counts) -> Result<EmbedOperands<Extent>, String> {
-        if p.vocab < counts.bounds.vocab() {
+        if !self.part && p.vocab < counts.bounds.vocab() {
             return Err(format!("{} embeddings for {} tokens", p.vocab, counts.bounds.vocab()));
         }
         Ok(EmbedOperands {
@@ -49,10 +51,14 @@ impl Op for Embed {
 
     fn reference(self, mut bound: Bound<'_>) {
         let (p, o) = (bound.params::<EmbedParams>(), bound.operands(self));
-        let cols = p.cols as usize;
+        let (cols, first) = (p.cols as usize, bound.rank() as u32 * p.vocab);
         bound.write_f32s(o.out, |bound, out| {
             for (row, out) in bound.rows(o.rows).iter().zip(out.chunks_exact_mut(cols)) {
-                let values = bound.weight_row(o.embedding, self.weight, row.token as usize, cols);
+                let Some(token) = row.token.checked_sub(first).filter(|token| *token < p.vocab) else {
+                    out.fill(0.0);
+                    continue;
+                };
+                let values = bound.weight_row(o.embedding, self.weight, token as usize, cols);
                 out.iter_mut().zip(&values).for_each(|(o, v)| *o = v * p.scale);
             }
         });

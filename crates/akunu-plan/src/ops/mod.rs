@@ -133,6 +133,8 @@ kernels! {
     pool::Pool,
     argmax::Argmax,
     sample::Sample,
+    all_reduce::AllReduce,
+    all_gather::AllGather,
     kv_shift::KvShift,
     kv_copy::KvCopy,
 }

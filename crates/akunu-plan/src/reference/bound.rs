@@ -6,7 +6,7 @@ use super::Live;
 use super::memory::Memory;
 use crate::ops::{F32, Forms, Indices, Input, Moves, Op, Order, RowSet, Rows, U32, Weight};
 use crate::table::Binding;
-use crate::{DeviceBuffer, DispatchCommand, Move, Row, halves, q8};
+use crate::{DeviceBuffer, DispatchCommand, Member, Move, Row, halves, q8};
 
 /// A command with access to its buffers. An output is taken out of the memory while it is written, since no op reads
 /// what it writes.
@@ -17,6 +17,7 @@ pub struct Bound<'a> {
     /// By `BufferId`.
     buffers: &'a [DeviceBuffer],
     pub(crate) live: Live,
+    member: Option<&'a Member>,
 }
 
 impl<'a> Bound<'a> {
@@ -25,8 +26,9 @@ impl<'a> Bound<'a> {
         memory: &'a mut [Memory],
         buffers: &'a [DeviceBuffer],
         live: Live,
+        member: Option<&'a Member>,
     ) -> Bound<'a> {
-        Bound { command, memory, buffers, live }
+        Bound { command, memory, buffers, live, member }
     }
 }
 
@@ -44,6 +46,21 @@ impl Bound<'_> {
         match self.command.kernel.row_set() {
             Some(RowSet::Logits) => self.live.logit_rows,
             _ => self.live.rows,
+        }
+    }
+
+    /// The rank of this device, if it is one of several.
+    pub(crate) fn rank(&self) -> usize {
+        self.member.map_or(0, Member::rank)
+    }
+
+    /// The first `count` numbers of an operand on all ranks.
+    pub(crate) fn exchange(&self, operand: F32<Binding>, count: usize) -> Vec<Vec<f32>> {
+        let own = &self.f32s(operand)[..count];
+        match self.member {
+            None => vec![own.to_vec()],
+            // The device reports that the group is broken.
+            Some(member) => member.exchange(own).unwrap_or_else(|_| vec![own.to_vec(); member.ranks()]),
         }
     }
 

@@ -12,9 +12,10 @@ use std::sync::atomic::Ordering;
 
 use akunu_format::Region;
 
+use crate::device::broken;
 use crate::{
-    BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, KeyOrder, Outcome,
-    ReplayId, Submission,
+    BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, KeyOrder, Member,
+    Outcome, ReplayId, Submission,
 };
 pub use bound::Bound;
 pub(crate) use cache::{Cache, rotate};
@@ -32,6 +33,7 @@ pub struct ReferenceDevice {
     outcome: Outcome,
     /// Whether the last submission has ended at a stop token.
     stopped: bool,
+    member: Option<Member>,
 }
 
 #[derive(Debug)]
@@ -73,6 +75,7 @@ impl ReferenceDevice {
             workspace_bytes: 0,
             workspace_row_bytes: 0,
             available_bytes: None,
+            ranks: 1,
         })
     }
 
@@ -94,7 +97,15 @@ impl ReferenceDevice {
             prepared: Vec::new(),
             outcome: Outcome { steps: 0 },
             stopped: false,
+            member: None,
         }
+    }
+
+    /// The device of a rank, which meets the others with one thread.
+    pub fn in_group(mut self, member: Member) -> ReferenceDevice {
+        self.capabilities.ranks = member.ranks();
+        self.member = Some(member);
+        self
     }
 
     fn push(&mut self, memory: Memory) -> DeviceBuffer {
@@ -127,10 +138,15 @@ impl ReferenceDevice {
         Ok(())
     }
 
-    fn run(&mut self, replay: ReplayId, live: Live, first: usize, count: usize) {
+    fn run(&mut self, replay: ReplayId, live: Live, first: usize, count: usize) -> Result<(), DeviceError> {
         let Prepared { table, buffers } = &self.prepared[replay.0 as usize];
         for command in &table.commands[first..first + count] {
-            command.kernel.reference(Bound::new(command, &mut self.memory, buffers, live));
+            let member = self.member.as_ref();
+            command.kernel.reference(Bound::new(command, &mut self.memory, buffers, live, member));
+        }
+        match &self.member {
+            Some(member) if member.is_broken() => Err(broken(NAME)),
+            _ => Ok(()),
         }
     }
 
@@ -209,7 +225,7 @@ impl Device for ReferenceDevice {
                 break;
             }
             live.step = step;
-            self.run(replay, live, 0, commands);
+            self.run(replay, live, 0, commands)?;
             self.outcome.steps += 1;
             self.stopped = may_stop && self.is_stop(replay, live, submission.stop);
             if self.stopped {
@@ -224,7 +240,7 @@ impl Device for ReferenceDevice {
         crate::device::check_submission(NAME, &table, &submission)?;
         if !self.stopped {
             let live = self.live(replay, &submission);
-            self.run(replay, live, 0, table.commands.len());
+            self.run(replay, live, 0, table.commands.len())?;
             self.stopped = table.may_stop() && self.is_stop(replay, live, submission.stop);
         }
         self.outcome = Outcome { steps: 1 };
@@ -244,8 +260,7 @@ impl Device for ReferenceDevice {
     ) -> Result<(), DeviceError> {
         self.begin(replay, &submission)?;
         let live = self.live(replay, &submission);
-        self.run(replay, live, first, count);
-        Ok(())
+        self.run(replay, live, first, count)
     }
 
     fn allocated_bytes(&self) -> u64 {

@@ -3,65 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::path::Path;
-use std::sync::Arc;
 
 use akunu_arch::{WeightProvider, open_model};
+use akunu_device_testing::goldens;
 use akunu_fixtures::Dequantised;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::verify;
-use akunu_plan::{
-    Capabilities, Device, Entries, FewRows, KvType, PlanOptions, Row, Submission, load, plan, unwatched,
-};
+use akunu_plan::{Capabilities, Device, FewRows, KvType, PlanOptions, plan};
 
 use crate::common;
-
-/// The logits of every position of one sequence, processed in chunks.
-///
-/// Weights are dequantised, so that activations are not rounded, as in the goldens of quantised models. Small chunks
-/// use folded commands.
-fn logits(model: &dyn WeightProvider, ids: &[u32], chunk: usize, kv: KvType) -> Vec<Vec<f32>> {
-    let model = &Dequantised::as_stored(model);
-    let reference = ReferenceDevice::new();
-    let mut device = ReferenceDevice::like(&Capabilities { folds: true, ..reference.capabilities().clone() });
-    let options = PlanOptions {
-        context: ids.len(),
-        slots: 1,
-        kv,
-        kv_bytes: None,
-        prefill_rows: chunk,
-        prefill_logit_rows: chunk,
-        chain: 1,
-        windows: 1,
-        beams: 1,
-        word_times: false,
-        fuse: true,
-        keep_inputs: false,
-    };
-    let plan = plan(model, device.capabilities(), &options).unwrap();
-    let loaded = load(&plan, model, &mut device, &mut unwatched).unwrap();
-    let vocab = plan.config.vocab_size;
-    let table = Arc::clone(plan.tables.prefill());
-    let mut all = Vec::new();
-    for (n, ids) in ids.chunks(chunk).enumerate() {
-        let rows: Vec<Row> =
-            ids.iter().enumerate().map(|(i, &id)| Row::causal(id, (n * chunk + i) as u32, 0)).collect();
-        let asking: Vec<u32> = (0..rows.len() as u32).collect();
-        let submission = Submission {
-            entries: Entries::Rows(&rows),
-            logit_rows: &asking,
-            steps: 1,
-            stop: &[],
-            cancel: None,
-        };
-        device.replay(*loaded.replays.prefill(), submission).unwrap();
-        device.wait().unwrap();
-        let mut values = vec![0.0f32; rows.len() * vocab];
-        let buffer = loaded.buffers[table.io.logits.index()];
-        device.download(buffer, 0, bytemuck::cast_slice_mut(&mut values)).unwrap();
-        all.extend(values.chunks(vocab).map(<[f32]>::to_vec));
-    }
-    all
-}
 
 /// The largest difference over the largest logit, or the reason why the model did not run.
 fn try_worst(folder: &Path, chunk: usize) -> Result<f64, String> {
@@ -73,29 +23,13 @@ fn try_worst(folder: &Path, chunk: usize) -> Result<f64, String> {
 }
 
 /// The largest difference over the largest logit.
+///
+/// Weights are dequantised, so that activations are not rounded, as in the goldens of quantised models. Small chunks
+/// use folded commands.
 fn worst(model: &dyn WeightProvider, golden: &Path, chunk: usize, kv: KvType) -> f64 {
-    let golden: serde_json::Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
-    let mut worst = 0.0f64;
-    for (ids, expected) in
-        golden["sequences"].as_array().unwrap().iter().zip(golden["logits"].as_array().unwrap())
-    {
-        let ids: Vec<u32> = ids.as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect();
-        let found = logits(model, &ids, chunk, kv);
-        let expected: Vec<Vec<f64>> = expected
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|row| row.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect())
-            .collect();
-        assert_eq!(found.len(), expected.len());
-        let largest = expected.iter().flatten().fold(0.0f64, |m, v| m.max(v.abs()));
-        for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
-            let difference = (f64::from(*found) - expected).abs();
-            assert!(difference.is_finite());
-            worst = worst.max(difference / largest);
-        }
-    }
-    worst
+    let folds = Capabilities { folds: true, ..ReferenceDevice::new().capabilities().clone() };
+    let mut open = || Box::new(ReferenceDevice::like(&folds)) as Box<dyn Device>;
+    goldens::worst(&Dequantised::as_stored(model), &mut open, golden, chunk, kv).unwrap()
 }
 
 #[test]

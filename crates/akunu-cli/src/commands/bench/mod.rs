@@ -85,9 +85,8 @@ pub struct BenchArgs {
     /// allows]
     #[arg(long, value_name = "MS", value_parser = args::count_or_zero)]
     chain_ms: Option<usize>,
-    /// Device that runs the model
-    #[arg(long, default_value = "auto", value_parser = args::device())]
-    device: DeviceChoice,
+    #[command(flatten)]
+    on: args::OnDevices,
     /// Read the model's files into memory instead of mapping them
     #[arg(long)]
     no_mmap: bool,
@@ -280,9 +279,9 @@ fn measure_all(
         .hint(format!("--chunk {batch}, or more")));
     }
     let options = akunu::EngineOptions {
-        device: args.device,
+        device: args.on.device.choice,
         threads,
-        backends: crate::environment::backends(),
+        backends: args.on.backends(),
         context: Some((longest + 1).max(batch)),
         kv: args.kv_type.unwrap_or(KvType::F16),
         slots: batch,
@@ -294,17 +293,23 @@ fn measure_all(
     let engine = match metal_icb {
         None => super::engine(model, &options, true)?,
         Some(indirect) => {
-            let device = akunu::devices::open_metal(args.device, indirect, &options.backends)?;
+            let device = akunu::devices::open_metal(args.on.device.choice, indirect, &options.backends)?;
             Engine::on_device(Arc::clone(model), device, &options)?
         }
     };
     let load_s = (open_time + engine.load_time()).as_secs_f64();
-    let used =
-        if args.device.resolve(&options.backends) == DeviceChoice::Cpu { super::threads(threads) } else { 1 };
+    let used = if args.on.device.choice.resolve(&options.backends) == DeviceChoice::Cpu {
+        super::threads(threads)
+    } else {
+        1
+    };
     let row = [akunu_plan::Row::causal(0, 0, 0)];
     let weights = engine.plan().tables.decode().cost(akunu_plan::Entries::Rows(&row), 1).weight_bytes;
-    let mut beside =
-        if args.ceilings { ceilings::of(args.device, &options.backends, used, weights)? } else { None };
+    let mut beside = if args.ceilings {
+        ceilings::of(args.on.device.choice, &options.backends, used, weights)?
+    } else {
+        None
+    };
     let format = args.format.read()?;
     let constraints = Constraints::new(model.clone());
     let constraint = format.map(|format| constraints.get(&format, None, None)).transpose()?;

@@ -120,9 +120,9 @@ pub fn run(
     let mut rows = Vec::new();
     for threads in threads {
         let options = EmbedOptions {
-            device: args.device,
+            device: args.on.device.choice,
             threads,
-            backends: crate::environment::backends(),
+            backends: args.on.backends(),
             task,
             longest: tests.iter().map(|test| test.length).max(),
             kv: args.kv_type,
@@ -152,7 +152,7 @@ fn measure(
     let text = |seed| TextIds::from(crate::commands::random_ids(length, vocab, seed));
     let texts: Vec<TextIds> = (1..=batch as u64).map(text).collect();
     let (cost, tokens) = (embedder.cost(&texts)?, (batch * length) as f64);
-    let used = match args.device.resolve(&options.backends) {
+    let used = match args.on.device.choice.resolve(&options.backends) {
         DeviceChoice::Cpu => crate::commands::threads(options.threads),
         _ => 1,
     };

@@ -142,9 +142,9 @@ pub fn run(
     let mut rows = Vec::new();
     for threads in threads {
         let options = TowerOptions {
-            device: args.device,
+            device: args.on.device.choice,
             threads,
-            backends: crate::environment::backends(),
+            backends: args.on.backends(),
             kv: args.kv_type.unwrap_or(KvType::F16),
             context,
             windows,
@@ -173,7 +173,7 @@ fn measure(
         Test::Encode(windows) => (towers.encode_cost(windows), windows * towers.positions(), 1),
         Test::Decode(test) => (test.cost(towers.plan()), test.all_tokens(), test.tokens),
     };
-    let used = match args.device.resolve(&options.backends) {
+    let used = match args.on.device.choice.resolve(&options.backends) {
         DeviceChoice::Cpu => crate::commands::threads(options.threads),
         _ => 1,
     };

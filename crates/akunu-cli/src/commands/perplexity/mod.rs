@@ -115,9 +115,9 @@ pub fn run(args: &PerplexityArgs, out: &mut Output) -> Result<(), Failure> {
     };
     let windows = base.as_ref().map_or_else(|| windows(args, WINDOW, ids.len()), |(_, base)| base.windows);
     let options = akunu::EngineOptions {
-        device: args.device.device,
+        device: args.device.on.device.choice,
         threads: args.device.threads,
-        backends: crate::environment::backends(),
+        backends: args.device.on.backends(),
         context: Some(windows.window),
         kv: args.kv_type,
         logit_rows: LOGIT_ROWS.min(windows.window),

@@ -282,6 +282,7 @@ pub fn capabilities() -> Capabilities {
         prefill_rows: 16,
         workspace_bytes: 0,
         workspace_row_bytes: 0,
+        ranks: 1,
         available_bytes: None,
     }
 }

@@ -1,0 +1,41 @@
+//! Ranks as emulated GPUs, which exchange what they have computed in kernels.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use akunu_arch::open_model;
+use akunu_device_testing::goldens;
+use akunu_emulated::Emulator;
+use akunu_fixtures::Dequantised;
+use akunu_fleet::Fleet;
+use akunu_plan::{Device, Group, KvType, Member};
+
+fn ranks(count: usize, gpu: fn() -> Emulator) -> Box<dyn Device> {
+    let open = Arc::new(move |member: Member| Ok(Box::new(gpu().in_group(&member)?) as Box<dyn Device>));
+    Box::new(Fleet::open(Group::members(count, 1), open).unwrap())
+}
+
+fn worst(name: &str, count: usize, chunk: usize, gpu: fn() -> Emulator) -> f64 {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models").join(name);
+    let model = Dequantised::as_stored(&*open_model(&folder).unwrap());
+    let golden = folder.join("golden.json");
+    goldens::worst(&model, &mut || ranks(count, gpu), &golden, chunk, KvType::F32).unwrap()
+}
+
+#[test]
+fn emulated_ranks_match_float64_goldens() {
+    if akunu_emulated::skipped() {
+        return;
+    }
+    for (name, count) in
+        [("llama-hd64-gqa2", 2), ("gemma2-hd64-softcap", 4), ("qwen2-moe-shared", 3), ("falcon-40b", 8)]
+    {
+        for chunk in [1, 7] {
+            for gpu in [Emulator::default, Emulator::cuda] {
+                let worst = worst(name, count, chunk, gpu);
+                println!("{name} on {count} ranks, chunks of {chunk}: {worst:.2e}");
+                assert!(worst < 1e-5, "{name} on {count} ranks, chunks of {chunk}: {worst:.2e}");
+            }
+        }
+    }
+}

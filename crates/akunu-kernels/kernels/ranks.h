@@ -1,0 +1,257 @@
+// What ranks exchange: each writes its part of the numbers into the memory of all others, and waits for theirs.
+//
+// The memory for it follows the scratch memory (`Exchange`). A threadgroup exchanges chunks with the threadgroup of the
+// same number on the other ranks, and counts them. It has several places for chunks of each rank, which are used again in
+// turn:
+// - Two for packets. A rank that sends packets n + 2 has received packets n + 1 of all others, which they send once they
+//   have read packets n.
+// - Four for floats, of which a chunk is sent before the last one is awaited. A rank that sends chunk n + 4 has received
+//   chunk n + 2 of all others, which they send once they have read chunk n.
+
+#define MOST_RANKS 16
+#define EXCHANGE_GROUPS 128
+// A chunk of packets: two numbers for each thread. A chunk of floats: four times four numbers for each thread.
+#define PACKETS 256
+#define FLOATS 4096
+
+// `EXCHANGE_HEAD` bytes, then the places for packets, then those for floats.
+struct Exchange {
+    // The addresses of this struct on all ranks.
+    u64 peers[MOST_RANKS];
+    u32 ranks;
+    // A rank did not come in time.
+    u32 broken;
+    u32 reserved[30];
+    // Chunks that each threadgroup has exchanged: of packets, and of floats.
+    u32 packets[EXCHANGE_GROUPS];
+    u32 floats[EXCHANGE_GROUPS];
+    // The last chunk of floats that each threadgroup has received from each rank.
+    u32 arrived[EXCHANGE_GROUPS][MOST_RANKS];
+};
+#define EXCHANGE_HEAD 16384
+#define PATIENCE_NS 20000000000ull
+
+INLINE DEVICE Exchange* exchange_of(DEVICE u8* scratch) { return (DEVICE Exchange*)(scratch + SCRATCH_BYTES); }
+
+// The place for a chunk from rank `from`, in the memory of any rank.
+INLINE u64 packet_place(u32 group, u32 chunk, u32 from, u32 ranks) {
+    return EXCHANGE_HEAD + (u64)((group * 2 + chunk % 2) * ranks + from) * (PACKETS * 16);
+}
+
+INLINE u64 float_place(u32 group, u32 chunk, u32 from, u32 ranks) {
+    const u64 packets = (u64)EXCHANGE_GROUPS * 2 * ranks * (PACKETS * 16);
+    return EXCHANGE_HEAD + packets + (u64)((group * 4 + chunk % 4) * ranks + from) * (FLOATS * 4);
+}
+
+// Ends the chain of steps: later kernels return at once, and the host reports it.
+INLINE void give_up(DEVICE Exchange* exchange, DEVICE Pass* pass) {
+    exchange->broken = 1;
+    pass->stopped = 2;
+}
+
+// Two numbers, each with the number of its chunk, which says that it has arrived: no other signal is needed.
+INLINE u32x4 packet(f32 a, f32 b, u32 chunk) {
+    const u32x4 packet = {as_u32(a), chunk, as_u32(b), chunk};
+    return packet;
+}
+
+INLINE u32x4 await_packet(const DEVICE u8* from, u32 chunk, DEVICE Exchange* exchange, DEVICE Pass* pass) {
+    u32x4 packet = receive16(from);
+    const u64 since = now_ns();
+    for (u32 polls = 1; packet.y != chunk || packet.w != chunk; polls++) {
+        if (polls % 256 == 0) {
+            if (exchange->broken || now_ns() - since > PATIENCE_NS) {
+                give_up(exchange, pass);
+                return packet;
+            }
+            LET_OTHERS_RUN();
+        }
+        packet = receive16(from);
+    }
+    return packet;
+}
+
+// residual + the sum over ranks, in their order; for few numbers. A thread has two at a time.
+BODY(all_reduce_few) {
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    DEVICE Exchange* const exchange = exchange_of(scratch);
+    const u32 ranks = exchange->ranks, rank = pass->rank, group = at.group_x;
+    const u64 total = (u64)live_rows(pass, false) * COLS;
+    const DEVICE f32* const x = (const DEVICE f32*)in.x;
+    u32 chunk = exchange->packets[group];
+    for (u64 first = (u64)group * (PACKETS * 2); first < total; first += (u64)GROUPS * (PACKETS * 2)) {
+        chunk++;
+        const u64 i = first + at.in_group * 2;
+        const bool both = i + 1 < total, one = i < total;
+        const f32 a = one ? x[i] : 0.0f, b = both ? x[i + 1] : 0.0f;
+        const u64 place = packet_place(group, chunk, rank, ranks) + at.in_group * 16;
+        for (u32 peer = 0; peer < ranks; peer++) {
+            if (peer != rank) send16((DEVICE u8*)exchange->peers[peer] + place, packet(a, b, chunk));
+        }
+        f32 sum_a = 0.0f, sum_b = 0.0f;
+#if RESIDUAL
+        const DEVICE f32* const residual = (const DEVICE f32*)in.residual;
+        if (one) sum_a = residual[i];
+        if (both) sum_b = residual[i + 1];
+#endif
+        for (u32 from = 0; from < ranks; from++) {
+            f32 part_a = a, part_b = b;
+            if (from != rank) {
+                const DEVICE u8* const there = (const DEVICE u8*)exchange + packet_place(group, chunk, from, ranks) + at.in_group * 16;
+                const u32x4 part = await_packet(there, chunk, exchange, pass);
+                part_a = as_f32(part.x);
+                part_b = as_f32(part.z);
+            }
+            sum_a = plus(sum_a, part_a);
+            sum_b = plus(sum_b, part_b);
+        }
+        if (one) ((DEVICE f32*)in.out)[i] = sum_a;
+        if (both) ((DEVICE f32*)in.out)[i + 1] = sum_b;
+    }
+    // All threads have read the number of chunks.
+    BARRIER();
+    if (at.in_group == 0) exchange->packets[group] = chunk;
+}
+
+INLINE u32x4 four_numbers(const DEVICE f32* x, u64 i, u64 total) {
+    if (i + 4 <= total) return read16((const DEVICE u8*)(x + i));
+    const u32x4 four = {
+        i < total ? as_u32(x[i]) : 0,
+        i + 1 < total ? as_u32(x[i + 1]) : 0,
+        i + 2 < total ? as_u32(x[i + 2]) : 0,
+        0,
+    };
+    return four;
+}
+
+// Sends the numbers from `first` on to all other ranks, and then the number of the chunk.
+INLINE void send_floats(const DEVICE f32* x, u64 first, u64 total, u32 chunk, DEVICE Exchange* exchange, const DEVICE Pass* pass, Place at) {
+    const u32 ranks = exchange->ranks, rank = pass->rank, group = at.group_x;
+    const u64 place = float_place(group, chunk, rank, ranks);
+    UNROLL for (u32 k = at.in_group; k < FLOATS / 4; k += THREADS) {
+        const u32x4 four = four_numbers(x, first + k * 4, total);
+        for (u32 peer = 0; peer < ranks; peer++) {
+            if (peer != rank) send16((DEVICE u8*)exchange->peers[peer] + place + k * 16, four);
+        }
+    }
+    BARRIER();
+    if (at.in_group < ranks && at.in_group != rank) {
+        signal(&((DEVICE Exchange*)exchange->peers[at.in_group])->arrived[group][rank], chunk);
+    }
+}
+
+// Waits for a chunk of all other ranks.
+INLINE void await_floats(u32 chunk, DEVICE Exchange* exchange, DEVICE Pass* pass, Place at) {
+    if (at.in_group < exchange->ranks && at.in_group != pass->rank) {
+        const DEVICE u32* const arrived = &exchange->arrived[at.group_x][at.in_group];
+        const u64 since = now_ns();
+        for (u32 polls = 1; (i32)(signalled(arrived) - chunk) < 0; polls++) {
+            if (polls % 256 == 0) {
+                if (exchange->broken || now_ns() - since > PATIENCE_NS) {
+                    give_up(exchange, pass);
+                    break;
+                }
+                LET_OTHERS_RUN();
+            }
+        }
+    }
+    BARRIER();
+}
+
+// Calls `COMBINE(first, chunk)` for each chunk of this threadgroup, once that of all ranks is there. A macro, because the
+// dialect has no functions as arguments.
+#define EACH_CHUNK(COMBINE) \
+    do { \
+        const u64 stride = (u64)GROUPS * FLOATS; \
+        u64 first = (u64)group * FLOATS; \
+        u32 chunk = exchange->floats[group]; \
+        if (first < total) send_floats(x, first, total, ++chunk, exchange, pass, at); \
+        for (; first < total; first += stride) { \
+            const u32 awaited = chunk; \
+            if (first + stride < total) send_floats(x, first + stride, total, ++chunk, exchange, pass, at); \
+            await_floats(awaited, exchange, pass, at); \
+            COMBINE(first, awaited); \
+        } \
+        BARRIER(); \
+        if (at.in_group == 0) exchange->floats[group] = chunk; \
+    } while (false)
+
+// What rank `from` has sent, or this rank's own numbers.
+INLINE u32x4 four_of(u32 from, const DEVICE f32* x, u64 i, u64 total, u64 place, const DEVICE Exchange* exchange, const DEVICE Pass* pass) {
+    return from == pass->rank ? four_numbers(x, i, total) : receive16((const DEVICE u8*)exchange + place);
+}
+
+INLINE void sum_chunk(Bindings in, u64 first, u64 total, u32 chunk, const DEVICE Exchange* exchange, const DEVICE Pass* pass, Place at) {
+    const u32 ranks = exchange->ranks;
+    UNROLL for (u32 k = at.in_group; k < FLOATS / 4; k += THREADS) {
+        const u64 i = first + k * 4;
+        f32 sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#if RESIDUAL
+        const u32x4 start = four_numbers((const DEVICE f32*)in.residual, i, total);
+        sums[0] = as_f32(start.x);
+        sums[1] = as_f32(start.y);
+        sums[2] = as_f32(start.z);
+        sums[3] = as_f32(start.w);
+#endif
+        for (u32 from = 0; from < ranks; from++) {
+            const u64 place = float_place(at.group_x, chunk, from, ranks) + k * 16;
+            const u32x4 part = four_of(from, (const DEVICE f32*)in.x, i, total, place, exchange, pass);
+            sums[0] = plus(sums[0], as_f32(part.x));
+            sums[1] = plus(sums[1], as_f32(part.y));
+            sums[2] = plus(sums[2], as_f32(part.z));
+            sums[3] = plus(sums[3], as_f32(part.w));
+        }
+        DEVICE f32* const out = (DEVICE f32*)in.out + i;
+        if (i + 4 <= total) {
+            const f32x4 four = {sums[0], sums[1], sums[2], sums[3]};
+            *(DEVICE f32x4*)out = four;
+        } else {
+            UNROLL for (u32 n = 0; n < 4; n++) {
+                if (i + n < total) out[n] = sums[n];
+            }
+        }
+    }
+}
+
+// The same for many numbers.
+BODY(all_reduce_many) {
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    DEVICE Exchange* const exchange = exchange_of(scratch);
+    const u32 group = at.group_x;
+    const u64 total = (u64)live_rows(pass, false) * COLS;
+    const DEVICE f32* const x = (const DEVICE f32*)in.x;
+#define SUM(first, chunk) sum_chunk(in, first, total, chunk, exchange, pass, at)
+    EACH_CHUNK(SUM);
+}
+
+// Rows of the columns of all ranks.
+#if defined(TOTAL)
+INLINE void place_chunk(Bindings in, u64 first, u64 total, u32 chunk, const DEVICE Exchange* exchange, const DEVICE Pass* pass, Place at) {
+    const u32 ranks = exchange->ranks;
+    for (u32 k = at.in_group; k < FLOATS / 4; k += THREADS) {
+        const u64 i = first + k * 4;
+        for (u32 from = 0; from < ranks; from++) {
+            const u64 place = float_place(at.group_x, chunk, from, ranks) + k * 16;
+            const u32x4 part = four_of(from, (const DEVICE f32*)in.x, i, total, place, exchange, pass);
+            const u32 four[4] = {part.x, part.y, part.z, part.w};
+            UNROLL for (u32 n = 0; n < 4; n++) {
+                const u64 row = (i + n) / COLS, col = (i + n) % COLS + (u64)from * COLS;
+                if (i + n < total && col < TOTAL) ((DEVICE f32*)in.out)[row * TOTAL + col] = as_f32(four[n]);
+            }
+        }
+    }
+}
+
+BODY(all_gather) {
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    DEVICE Exchange* const exchange = exchange_of(scratch);
+    const u32 group = at.group_x;
+    const u64 total = (u64)live_rows(pass, true) * COLS;
+    const DEVICE f32* const x = (const DEVICE f32*)in.x;
+#define PUT(first, chunk) place_chunk(in, first, total, chunk, exchange, pass, at)
+    EACH_CHUNK(PUT);
+}
+#endif

@@ -1,0 +1,68 @@
+//! Several devices that share out a model between them.
+
+use std::sync::Arc;
+
+use akunu_cpu::physical_cores;
+use akunu_fleet::Fleet;
+use akunu_plan::reference::ReferenceDevice;
+use akunu_plan::{Device, DeviceError, Group, Member};
+
+use super::{DeviceChoice, cpu};
+use crate::{BackendOptions, Error};
+
+/// The most ranks of a model.
+const MOST_RANKS: usize = 16;
+
+/// Opens `ranks` devices of one kind as one. CPU threads are those of all ranks together.
+pub(super) fn open(
+    choice: DeviceChoice,
+    ranks: usize,
+    threads: Option<usize>,
+    backends: &BackendOptions,
+) -> Result<Box<dyn Device>, Error> {
+    if !(1..=MOST_RANKS).contains(&ranks) {
+        let value = ranks.to_string();
+        return Err(Error::Setting { name: "the number of ranks", value, expected: "from 1 to 16" });
+    }
+    let fleet = match choice {
+        DeviceChoice::Reference => Fleet::open(
+            Group::members(ranks, 1),
+            Arc::new(|member| boxed(Ok(ReferenceDevice::new().in_group(member)))),
+        ),
+        #[cfg(not(target_vendor = "apple"))]
+        DeviceChoice::Cuda => {
+            let cards = match &backends.cards[..] {
+                [] => (0..ranks as u32).collect(),
+                cards if cards.len() == ranks => cards.to_vec(),
+                cards => {
+                    let value = format!("{} for {} cards", ranks, cards.len());
+                    return Err(Error::Setting {
+                        name: "the number of ranks",
+                        value,
+                        expected: "one for each card",
+                    });
+                }
+            };
+            let options = backends.cuda.clone();
+            let open = move |member: Member| boxed(akunu_cuda::open_rank(options.clone(), &cards, &member));
+            Fleet::open(Group::members(ranks, 1), Arc::new(open))
+        }
+        #[cfg(target_vendor = "apple")]
+        DeviceChoice::Metal => {
+            let message = "one Apple GPU is one device: it cannot be several ranks".into();
+            Err(DeviceError::Failed { device: "metal", message })
+        }
+        DeviceChoice::Auto | DeviceChoice::Cpu => {
+            let threads = (threads.unwrap_or_else(physical_cores) / ranks).max(1);
+            let backends = backends.clone();
+            let open =
+                move |member: Member| boxed(cpu(Some(threads), &backends).map(|cpu| cpu.in_group(member)));
+            Fleet::open(Group::members(ranks, threads), Arc::new(open))
+        }
+    };
+    Ok(Box::new(fleet?))
+}
+
+fn boxed<D: Device + 'static>(device: Result<D, DeviceError>) -> Result<Box<dyn Device>, DeviceError> {
+    device.map(|device| Box::new(device) as Box<dyn Device>)
+}
