@@ -78,7 +78,11 @@ impl Context {
     /// Makes the memory of other cards readable and writable for kernels of this one. Their contexts stay retained while the
     /// process runs.
     pub(crate) fn see(&self, peers: &[u32]) -> Result<(), CudaError> {
+        let cards = self.driver.cards()?.unsigned_abs();
         for &number in peers {
+            if number >= cards {
+                return Err(CudaError::UnknownCard { number, cards });
+            }
             let (mut ordinal, mut can) = (0, 0);
             // SAFETY: each call writes one number to the given place.
             unsafe {

@@ -9,10 +9,10 @@
 //   chunk n + 2 of all others, which they send once they have read chunk n.
 
 #define MOST_RANKS 16
-#define EXCHANGE_GROUPS 128
-// A chunk of packets: two numbers for each thread. A chunk of floats: four times four numbers for each thread.
+#define EXCHANGE_GROUPS 256
+// A chunk of packets: two numbers for each thread. The most floats of a chunk; `CHUNK` of the launch, 16 for each thread.
 #define PACKETS 256
-#define FLOATS 4096
+#define FLOATS 8192
 
 // `EXCHANGE_HEAD` bytes, then the places for packets, then those for floats.
 struct Exchange {
@@ -28,7 +28,7 @@ struct Exchange {
     // The last chunk of floats that each threadgroup has received from each rank.
     u32 arrived[EXCHANGE_GROUPS][MOST_RANKS];
 };
-#define EXCHANGE_HEAD 16384
+#define EXCHANGE_HEAD 32768
 #define PATIENCE_NS 20000000000ull
 
 INLINE DEVICE Exchange* exchange_of(DEVICE u8* scratch) { return (DEVICE Exchange*)(scratch + SCRATCH_BYTES); }
@@ -129,7 +129,7 @@ INLINE u32x4 four_numbers(const DEVICE f32* x, u64 i, u64 total) {
 INLINE void send_floats(const DEVICE f32* x, u64 first, u64 total, u32 chunk, DEVICE Exchange* exchange, const DEVICE Pass* pass, Place at) {
     const u32 ranks = exchange->ranks, rank = pass->rank, group = at.group_x;
     const u64 place = float_place(group, chunk, rank, ranks);
-    UNROLL for (u32 k = at.in_group; k < FLOATS / 4; k += THREADS) {
+    UNROLL for (u32 k = at.in_group; k < CHUNK / 4; k += THREADS) {
         const u32x4 four = four_numbers(x, first + k * 4, total);
         for (u32 peer = 0; peer < ranks; peer++) {
             if (peer != rank) send16((DEVICE u8*)exchange->peers[peer] + place + k * 16, four);
@@ -163,8 +163,8 @@ INLINE void await_floats(u32 chunk, DEVICE Exchange* exchange, DEVICE Pass* pass
 // dialect has no functions as arguments.
 #define EACH_CHUNK(COMBINE) \
     do { \
-        const u64 stride = (u64)GROUPS * FLOATS; \
-        u64 first = (u64)group * FLOATS; \
+        const u64 stride = (u64)GROUPS * CHUNK; \
+        u64 first = (u64)group * CHUNK; \
         u32 chunk = exchange->floats[group]; \
         if (first < total) send_floats(x, first, total, ++chunk, exchange, pass, at); \
         for (; first < total; first += stride) { \
@@ -184,7 +184,7 @@ INLINE u32x4 four_of(u32 from, const DEVICE f32* x, u64 i, u64 total, u64 place,
 
 INLINE void sum_chunk(Bindings in, u64 first, u64 total, u32 chunk, const DEVICE Exchange* exchange, const DEVICE Pass* pass, Place at) {
     const u32 ranks = exchange->ranks;
-    UNROLL for (u32 k = at.in_group; k < FLOATS / 4; k += THREADS) {
+    UNROLL for (u32 k = at.in_group; k < CHUNK / 4; k += THREADS) {
         const u64 i = first + k * 4;
         f32 sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #if RESIDUAL
@@ -230,7 +230,7 @@ BODY(all_reduce_many) {
 #if defined(TOTAL)
 INLINE void place_chunk(Bindings in, u64 first, u64 total, u32 chunk, const DEVICE Exchange* exchange, const DEVICE Pass* pass, Place at) {
     const u32 ranks = exchange->ranks;
-    for (u32 k = at.in_group; k < FLOATS / 4; k += THREADS) {
+    for (u32 k = at.in_group; k < CHUNK / 4; k += THREADS) {
         const u64 i = first + k * 4;
         for (u32 from = 0; from < ranks; from++) {
             const u64 place = float_place(at.group_x, chunk, from, ranks) + k * 16;

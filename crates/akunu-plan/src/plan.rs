@@ -92,6 +92,8 @@ pub struct CachePlan {
     pub row_bytes: u32,
     /// The blocks of sliding-window layers, if they have their own.
     pub windows: Option<WindowPlan>,
+    /// Ranks that have such blocks, each for its heads.
+    pub ranks: u32,
 }
 
 impl CachePlan {
@@ -107,9 +109,14 @@ impl CachePlan {
         [Some(self.k), (self.v != self.k).then_some(self.v)].into_iter().flatten()
     }
 
-    /// Bytes of the keys and values of a block.
+    /// Bytes of the keys, or the values, of a block on all ranks.
+    pub fn half_block_bytes(&self) -> usize {
+        self.strips(0).all() * self.ranks as usize
+    }
+
+    /// Bytes of the keys and values of a block on all ranks.
     pub fn block_bytes(&self) -> usize {
-        self.buffers().count() * self.strips(0).all()
+        self.buffers().count() * self.half_block_bytes()
     }
 }
 

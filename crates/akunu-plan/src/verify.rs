@@ -10,8 +10,8 @@ use crate::ops::{Access, Content, Counts, Extent, Slot};
 use crate::plan::{EncodePlan, ModelPlan};
 use crate::reference::{ReferenceDevice, kv_load};
 use crate::{
-    Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Entries, KvType, PassKind, ReplayId,
-    Row, RowBounds, Submission, TextPass, halves, q8,
+    BufferSpec, Capabilities, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Entries,
+    KvType, PassKind, ReplayId, Row, RowBounds, Strips, Submission, TextPass, halves, q8,
 };
 
 /// Allowed difference of f32 from the reference, as a fraction of the largest value in the buffer.
@@ -76,7 +76,18 @@ pub fn verify(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, DeviceError> {
     let mut reference = ReferenceDevice::like(device.capabilities());
-    let ours = load(plan, weights, &mut reference, &mut unwatched)?;
+    verify_against(plan, weights, [&mut reference, device], tokens, progress)
+}
+
+/// The same, with the reference that is compared with: for several ranks, as many reference devices as one.
+pub fn verify_against(
+    plan: &ModelPlan,
+    weights: &dyn WeightProvider,
+    [reference, device]: [&mut dyn Device; 2],
+    tokens: &[u32],
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Report, DeviceError> {
+    let ours = load(plan, weights, reference, &mut unwatched)?;
     let theirs = load(plan, weights, device, &mut unwatched)?;
     let split = tokens.len().saturating_sub(1).min(plan.tables.prefill().rows);
     let row = |i: usize| Row::causal(tokens[i], i as u32, 0);
@@ -99,8 +110,8 @@ pub fn verify(
         reference.upload(ours.buffers[frames.index()], 0, bytemuck::cast_slice(&values))?;
         device.upload(theirs.buffers[frames.index()], 0, bytemuck::cast_slice(&values))?;
     }
-    let sides = Sides { reference: &mut reference, device, ours: &ours.buffers, theirs: &theirs.buffers };
-    sides.compare_all(&passes, progress)
+    let (ours, theirs) = (&ours.buffers[..], &theirs.buffers[..]);
+    Sides { reference, device, ours, theirs, specs: &plan.buffers }.compare_all(&passes, progress)
 }
 
 /// Frames as of some sound: from −1 to 1.
@@ -129,7 +140,9 @@ pub fn verify_encoder(
     }
     let (rows, asking) = (texts.rows.clone(), texts.asking.clone());
     let pass = Pass { table: &plan.table, replays, rows, asking };
-    Sides { reference: &mut reference, device, ours: &ours, theirs: &theirs }.compare_all(&[pass], progress)
+    let specs = &plan.buffers;
+    Sides { reference: &mut reference, device, ours: &ours, theirs: &theirs, specs }
+        .compare_all(&[pass], progress)
 }
 
 /// A table, prepared on both devices, and its input.
@@ -141,10 +154,11 @@ struct Pass<'a> {
 }
 
 struct Sides<'a> {
-    reference: &'a mut ReferenceDevice,
+    reference: &'a mut dyn Device,
     device: &'a mut dyn Device,
     ours: &'a [DeviceBuffer],
     theirs: &'a [DeviceBuffer],
+    specs: &'a [BufferSpec],
 }
 
 impl Sides<'_> {
@@ -188,15 +202,23 @@ impl Sides<'_> {
                 continue;
             }
             let buffer = binding.buffer.index();
-            let mut expected = vec![0; self.reference.buffer_bytes(self.ours[buffer])];
-            let mut found = vec![0; expected.len()];
-            self.reference.download(self.ours[buffer], 0, &mut expected)?;
-            self.device.download(self.theirs[buffer], 0, &mut found)?;
-            let keys = self.device.capabilities().keys;
+            // The buffers of all ranks, one after the other.
+            let size = self.specs[buffer].bytes as usize;
+            let whole = Strips { first: 0, bytes: size, pitch: size as u64, count: 1 };
+            let Capabilities { keys, ranks, .. } = *self.device.capabilities();
+            let mut expected = vec![0; size * ranks];
+            let mut found = vec![0; size * ranks];
+            self.reference.download_strips(self.ours[buffer], whole, &mut expected)?;
+            self.device.download_strips(self.theirs[buffer], whole, &mut found)?;
             let found = reordered(command, slot, found, |kv, dim, all| keys.to_positions(kv, dim, all))?;
             let dead = command.kernel.dead_rows(&command.params, rows.len());
-            let part = compared(slot, extent, dead, binding.offset as usize, expected.len());
-            let (relative, tolerance) = compare(command, slot, &expected[part.clone()], &found[part]);
+            let part = compared(slot, extent, dead, binding.offset as usize, size);
+            let (mut relative, mut tolerance) = (0.0f64, 0.0);
+            for (expected, found) in expected.chunks_exact(size).zip(found.chunks_exact(size)) {
+                let (of_rank, allowed) =
+                    compare(command, slot, &expected[part.clone()], &found[part.clone()]);
+                (relative, tolerance) = (relative.max(of_rank), allowed);
+            }
             report.differences.push(Difference {
                 table: table.name,
                 command: index,
@@ -208,7 +230,7 @@ impl Sides<'_> {
             });
             let expected =
                 reordered(command, slot, expected, |kv, dim, all| keys.from_positions(kv, dim, all))?;
-            self.device.upload(self.theirs[buffer], 0, &expected)?;
+            self.device.upload_strips(self.theirs[buffer], whole, &expected)?;
         }
         Ok(())
     }

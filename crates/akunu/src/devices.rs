@@ -7,7 +7,7 @@ use std::str::FromStr;
 use akunu_cpu::{CpuDevice, CpuOptions};
 pub use akunu_cpu::{Isa, IsaError, ceilings, physical_cores};
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{Device, DeviceError};
+use akunu_plan::{Capabilities, Device, DeviceError};
 
 use crate::{BackendOptions, Error};
 
@@ -137,6 +137,11 @@ pub fn open_device(
         DeviceChoice::Metal => Ok(Box::new(akunu_metal::open(backends.metal.clone())?)),
         DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Box::new(cpu(threads, backends)?)),
     }
+}
+
+/// The reference that a device is compared with, of as many ranks.
+pub fn reference_for(capabilities: &Capabilities) -> Result<Box<dyn Device>, Error> {
+    ranks::reference_for(capabilities)
 }
 
 fn cpu(threads: Option<usize>, backends: &BackendOptions) -> Result<CpuDevice, DeviceError> {

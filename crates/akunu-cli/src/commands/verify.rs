@@ -1,7 +1,7 @@
 //! `akunu verify`: compares a device with the reference, command by command.
 
 use akunu::{DeviceChoice, Model, TextIds};
-use akunu_plan::verify::{Difference, Report, verify};
+use akunu_plan::verify::{Difference, Report, verify_against};
 use clap::Args;
 use serde_json::json;
 
@@ -63,7 +63,9 @@ pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
             options.word_times = true;
             let plan = akunu::plan(&model, device.capabilities(), &options)?;
             let tokens = super::random_ids(args.tokens + 1, plan.config.vocab_size, 1);
-            verify(&plan, model.weights(), &mut *device, &tokens, &mut told).map_err(akunu::Error::from)?
+            let mut reference = akunu::devices::reference_for(device.capabilities())?;
+            let both: [&mut dyn akunu_plan::Device; 2] = [&mut *reference, &mut *device];
+            verify_against(&plan, model.weights(), both, &tokens, &mut told).map_err(akunu::Error::from)?
         }
         Some(task) => {
             let mut options = args.engine.text_options(task, args.context);

@@ -109,9 +109,12 @@ fn sums_over_ranks_are_those_of_the_reference() {
     for residual in [false, true] {
         let op = AllReduce { residual };
         let operands = AllReduceOperands { x: f32(4), out: f32(6), residual: residual.then_some(f32(5)) };
-        for ([rows, cols], lives) in
-            [([1, 64], &[1, 1][..]), ([3, 37], &[3, 1]), ([1, 5000], &[1]), ([40, 1000], &[40, 3, 40])]
-        {
+        for ([rows, cols], lives) in [
+            ([1, 64], &[1, 1][..]),
+            ([3, 37], &[3, 1]),
+            ([1, 5000], &[1]),
+            ([40, 1000], &[40, 3, 40, 40, 40, 40]),
+        ] {
             let command = op.command(operands, ElementParams { cols: cols as u32 });
             for ranks in [2, 3] {
                 agree(command, [rows, cols, cols], ranks, lives);

@@ -3,7 +3,7 @@
 use akunu_plan::ops::{AllGatherParams, AllReduce, ElementParams};
 use bytemuck::{Pod, Zeroable};
 
-use super::{Launch, Shape};
+use super::{Launch, LaunchBuilder, Shape};
 use crate::Source;
 use crate::function::source;
 
@@ -11,12 +11,13 @@ static RANKS: Source = source!("ranks.h");
 
 /// The constants of ranks.h.
 const MOST_RANKS: usize = 16;
-const GROUPS: u32 = 128;
+const GROUPS: u32 = 256;
 const PACKETS: u32 = 256;
-const FLOATS: u32 = 4096;
-const HEAD_BYTES: u64 = 16384;
+const FLOATS: u32 = 8192;
+const HEAD_BYTES: u64 = 32768;
 
-const THREADS: u32 = 256;
+/// Floats of a chunk for each thread.
+const FLOATS_PER_THREAD: u32 = 16;
 /// The most numbers that are sent in packets, which are twice as many bytes and need no signal.
 const MOST_IN_PACKETS: u64 = 16 << 10;
 
@@ -45,27 +46,50 @@ impl Exchange {
     }
 }
 
+/// Floats of a chunk: as few as make a chunk for each threadgroup, because one alone waits longest for a round trip.
+fn chunk_of(total: u64) -> u32 {
+    let most = |chunk: &u32| total <= u64::from(*chunk) * u64::from(GROUPS);
+    [2048, 4096].into_iter().find(most).unwrap_or(FLOATS)
+}
+
 impl Shape<'_> {
     pub(super) fn all_reduce(&self, AllReduce { residual }: AllReduce) -> Launch {
         let cols = self.command.params::<ElementParams>().cols;
         let total = u64::from(self.rows) * u64::from(cols);
-        let (entry, chunk) = match total <= MOST_IN_PACKETS {
-            true => ("all_reduce_few", PACKETS * 2),
-            false => ("all_reduce_many", FLOATS),
-        };
-        let groups = total.div_ceil(chunk.into()).clamp(1, GROUPS.into()) as u32;
-        self.launch(entry, vec![&RANKS], &format!("_{cols}"))
-            .variant([("RESIDUAL", u32::from(residual))])
+        if total > MOST_IN_PACKETS {
+            let finish = |launch: LaunchBuilder| {
+                launch.variant([("RESIDUAL", residual.into())]).constants([("COLS", cols)])
+            };
+            return self.in_chunks("all_reduce_many", cols, total, finish);
+        }
+        let groups = total.div_ceil(u64::from(PACKETS) * 2).max(1) as u32;
+        self.launch("all_reduce_few", vec![&RANKS], &format!("_{cols}"))
+            .variant([("RESIDUAL", residual.into()), ("CHUNK", FLOATS)])
             .constants([("COLS", cols), ("GROUPS", groups)])
-            .over([groups, 1, 1], THREADS)
+            .over([groups, 1, 1], PACKETS)
     }
 
     pub(super) fn all_gather(&self) -> Launch {
         let AllGatherParams { cols, total } = self.command.params();
         let numbers = u64::from(self.logit_rows) * u64::from(cols);
-        let groups = numbers.div_ceil(FLOATS.into()).clamp(1, GROUPS.into()) as u32;
-        self.launch("all_gather", vec![&RANKS], &format!("_{cols}"))
-            .constants([("COLS", cols), ("TOTAL", total), ("GROUPS", groups)])
-            .over([groups, 1, 1], THREADS)
+        let finish = |launch: LaunchBuilder| launch.constants([("COLS", cols), ("TOTAL", total)]);
+        self.in_chunks("all_gather", cols, numbers, finish)
+    }
+
+    /// A launch that exchanges `total` floats in chunks.
+    fn in_chunks(
+        &self,
+        entry: &'static str,
+        cols: u32,
+        total: u64,
+        finish: impl Fn(LaunchBuilder) -> LaunchBuilder,
+    ) -> Launch {
+        let chunk = chunk_of(total);
+        let groups = total.div_ceil(chunk.into()).clamp(1, GROUPS.into()) as u32;
+        let builder = self
+            .launch(entry, vec![&RANKS], &format!("_{cols}"))
+            .variant([("CHUNK", chunk)])
+            .constants([("GROUPS", groups)]);
+        finish(builder).over([groups, 1, 1], chunk / FLOATS_PER_THREAD)
     }
 }

@@ -77,6 +77,7 @@ pub(super) fn caches(
         heads: (layers * config.kv_head_count) as u32,
         row_bytes: row as u32,
         windows: None,
+        ranks: capabilities.ranks as u32,
     };
     if sliding == 0 || sizes.enough >= count.into() {
         let (kv, table) = layout("kv.", config.layer_count, count)?;

@@ -113,10 +113,6 @@ impl ReferenceDevice {
         DeviceBuffer(self.memory.len() as u32 - 1)
     }
 
-    pub(crate) fn buffer_bytes(&self, buffer: DeviceBuffer) -> usize {
-        self.memory[buffer.0 as usize].bytes().len()
-    }
-
     fn region(&mut self, buffer: DeviceBuffer, offset: u64, len: usize) -> Result<&mut Memory, DeviceError> {
         let memory = &mut self.memory[buffer.0 as usize];
         crate::device::check_bytes(NAME, offset, len as u64, memory.bytes().len() as u64)?;
@@ -190,6 +186,12 @@ impl Device for ReferenceDevice {
     fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
         crate::device::part_of(NAME, region, offset, bytes)?;
         Ok(self.push(Memory::imported(region.clone(), offset, bytes)))
+    }
+
+    fn import_owned(&mut self, bytes: Vec<u8>) -> Result<DeviceBuffer, DeviceError> {
+        let buffer = self.allocate("a part of a weight", bytes.len() as u64)?;
+        self.upload(buffer, 0, &bytes)?;
+        Ok(buffer)
     }
 
     fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {

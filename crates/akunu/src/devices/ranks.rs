@@ -5,7 +5,7 @@ use std::sync::Arc;
 use akunu_cpu::physical_cores;
 use akunu_fleet::Fleet;
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{Device, DeviceError, Group, Member};
+use akunu_plan::{Capabilities, Device, DeviceError, Group, Member};
 
 use super::{DeviceChoice, cpu};
 use crate::{BackendOptions, Error};
@@ -61,6 +61,15 @@ pub(super) fn open(
         }
     };
     Ok(Box::new(fleet?))
+}
+
+pub(super) fn reference_for(capabilities: &Capabilities) -> Result<Box<dyn Device>, Error> {
+    if capabilities.ranks == 1 {
+        return Ok(Box::new(ReferenceDevice::like(capabilities)));
+    }
+    let like = capabilities.clone();
+    let open = move |member: Member| boxed(Ok(ReferenceDevice::like(&like).in_group(member)));
+    Ok(Box::new(Fleet::open(Group::members(capabilities.ranks, 1), Arc::new(open))?))
 }
 
 fn boxed<D: Device + 'static>(device: Result<D, DeviceError>) -> Result<Box<dyn Device>, DeviceError> {

@@ -25,6 +25,9 @@ pub(crate) fn fingerprint(model: &Model, plan: &ModelPlan, capabilities: &Capabi
     add(&format!("{ARITHMETIC} {} {}", capabilities.name, numerics(capabilities)));
     add(&format!("{} {:?}", plan.options.kv.name(), capabilities.keys));
     add(&format!("{} {} {}", cache.block, cache.heads, cache.row_bytes));
+    if cache.ranks > 1 {
+        add(&format!("{} ranks", cache.ranks));
+    }
     add(&format!("{:?}", plan.config));
     let weights = model.weights();
     for tensor in weights.tensors() {

@@ -15,7 +15,7 @@ pub(super) fn download(
     data: &mut [u8],
 ) -> Result<(), DeviceError> {
     let strips = plan.cache.strips(id);
-    for (buffer, part) in plan.cache.buffers().zip(data.chunks_exact_mut(strips.all())) {
+    for (buffer, part) in plan.cache.buffers().zip(data.chunks_exact_mut(plan.cache.half_block_bytes())) {
         device.download_strips(loaded.buffers[buffer.index()], strips, part)?;
     }
     Ok(())
@@ -29,7 +29,7 @@ pub(super) fn upload(
     data: &[u8],
 ) -> Result<(), DeviceError> {
     let strips = plan.cache.strips(id);
-    for (buffer, part) in plan.cache.buffers().zip(data.chunks_exact(strips.all())) {
+    for (buffer, part) in plan.cache.buffers().zip(data.chunks_exact(plan.cache.half_block_bytes())) {
         device.upload_strips(loaded.buffers[buffer.index()], strips, part)?;
     }
     Ok(())

@@ -16,6 +16,7 @@ mod jobs;
 mod limits;
 mod mlx;
 mod prompt_scores;
+mod ranks;
 mod sampling;
 mod schedule;
 mod scheduler;
