@@ -166,12 +166,16 @@ impl Drop for Server {
 /// A Python with the packages of a list.
 fn python(packages: &str) -> Result<PathBuf, String> {
     let folder = target().join("clients/python").join(packages.trim_end_matches(".txt"));
+    python_with(&root().join(SCRIPTS).join(packages), &folder)
+}
+
+/// A Python in a folder of its own, with the packages of a list.
+pub(crate) fn python_with(wanted: &Path, folder: &Path) -> Result<PathBuf, String> {
     let python = folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
-    let wanted = root().join(SCRIPTS).join(packages);
-    brought(&folder, &wanted, || {
+    brought(folder, wanted, || {
         let path = |path: &Path| path.display().to_string();
-        succeeds(&["python3", "-m", "venv", &path(&folder)])
-            && succeeds(&[&path(&python), "-m", "pip", "install", "--quiet", "-r", &path(&wanted)])
+        succeeds(&["python3", "-m", "venv", &path(folder)])
+            && succeeds(&[&path(&python), "-m", "pip", "install", "--quiet", "-r", &path(wanted)])
     })
     .map_err(|()| "`python3 -m venv` or pip with its registry is missing".to_string())?;
     Ok(python)

@@ -25,6 +25,7 @@ mod hash;
 mod kernels;
 mod metal;
 mod page;
+mod routers;
 mod sanitize;
 mod swift;
 
@@ -47,6 +48,7 @@ cargo xtask TASK
   cross      lint for macOS and Windows, run the CPU's tests for ARM in an emulator
   clients    test akunu serve with official clients
   page       test the chat page in headless Chromium
+  routers    test routers of vLLM and SGLang before several akunu serve, and the events of their caches
   kernels [every]  compile GPU kernels with NVRTC for three generations of GPUs, and check them as Metal with clang
   sanitize [miri | address | thread]  run the tests of unsafe code in Miri and with sanitizers (nightly Rust)
   swift [--bring]  build the Swift package and run its tests (--bring: install a compiler in a folder of its own)
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Some("cross") => cross::cross(),
         Some("clients") => clients::clients(),
         Some("page") => page::page(),
+        Some("routers") => routers::routers(),
         Some("kernels") => kernels::kernels(rest),
         Some("gpu") => gpu::bundle(),
         Some("sanitize") => sanitize::sanitize(rest),

@@ -33,6 +33,7 @@ mod connections;
 mod error;
 pub mod field_table;
 mod fields;
+mod fleet;
 mod form;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -41,6 +42,7 @@ mod guesses;
 mod health;
 mod job;
 mod keys;
+mod kv_events;
 mod limits;
 mod lm_studio;
 mod logged;
@@ -83,6 +85,7 @@ pub use job::{
     SamplingOverrides, ToolCall,
 };
 pub use keys::Keys;
+pub use kv_events::{Endpoint, KvEvents, KvEventsForm, KvEventsOptions};
 pub use limits::{Limits, Rate};
 pub use metrics::Metrics;
 pub use models::{
