@@ -120,8 +120,9 @@ fn text_models() -> Result<Vec<PathBuf>> {
 }
 
 /// The model that calls a tool.
-fn caller_model() -> Result<PathBuf> {
+pub(crate) fn caller_model() -> Result<PathBuf> {
     let model = target().join("clients/caller.gguf");
+    fs::create_dir_all(target().join("clients"))?;
     let program = format!("debug/examples/scripted_model{}", env::consts::EXE_SUFFIX);
     run(Command::new(target().join(program)).arg(&model))?;
     Ok(model)
