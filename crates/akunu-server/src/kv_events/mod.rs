@@ -2,6 +2,8 @@
 //! vLLM's router. Decision 41 explains the form.
 
 mod batch;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod msgpack;
 mod sockets;
 mod wire;
