@@ -45,6 +45,7 @@ mod keys;
 mod kv_events;
 mod limits;
 mod lm_studio;
+mod local;
 mod logged;
 mod memory;
 mod metrics;
@@ -87,6 +88,7 @@ pub use job::{
 pub use keys::Keys;
 pub use kv_events::{Endpoint, KvEvents, KvEventsForm, KvEventsOptions};
 pub use limits::{Limits, Rate};
+pub use local::{Local, LocalAnswer, LocalEvent, Notify};
 pub use metrics::Metrics;
 pub use models::{
     EMBEDDED, Finder, Kind, Lease, Loaded, ModelSpec, Models, ModelsOptions, OpenDevice, PARALLEL,

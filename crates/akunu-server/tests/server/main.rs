@@ -15,6 +15,7 @@ mod fleet;
 mod guards;
 mod http;
 mod kv_events;
+mod local;
 mod log;
 mod models;
 mod ollama;
