@@ -105,12 +105,15 @@ class Waker:
             await self._event.wait()
 
 
+CLOSED = "the model was closed while it answered"
+
+
 def call(engine: Engine, path: str, body: bytes | None, kind: str = "application/json") -> bytes:
     """The body of an answer."""
     answer = engine.request(path, body, kind)
     try:
         status = answer.next()
-        parts = []
+        parts: list[Any] = []
         while (part := answer.next()) is not None:
             parts.append(part)
     finally:
@@ -124,7 +127,7 @@ async def call_async(engine: Engine, path: str, body: bytes | None, kind: str = 
     answer = engine.request(path, body, kind, waker)
     try:
         status = await waker.next(answer)
-        parts = []
+        parts: list[Any] = []
         while (part := await waker.next(answer)) is not None:
             parts.append(part)
     finally:
@@ -133,6 +136,8 @@ async def call_async(engine: Engine, path: str, body: bytes | None, kind: str = 
 
 
 def checked(status: Any, body: bytes) -> bytes:
+    if status is None:
+        raise RuntimeError(CLOSED)
     if status != 200:
         raise error_of(status, body)
     return body
@@ -151,7 +156,7 @@ class Stream(Generic[T]):
         self._status: int | None = None
         self._buffer = b""
         self._items: list[T] = []
-        self._is_over = False
+        self._is_over = self._is_whole = False
         #: tokens and times, after the end
         self.usage: dict[str, Any] = {}
         self.timings: dict[str, Any] = {}
@@ -216,8 +221,10 @@ class Stream(Generic[T]):
 
     def _take(self, part: int | bytes | None) -> None:
         if part is None:
-            if self._status != 200:
-                raise error_of(self._status or 500, self._buffer)
+            if self._status not in (None, 200):
+                raise error_of(self._status, self._buffer)
+            if not self._is_whole:
+                raise RuntimeError(CLOSED)
             self._is_over = True
         elif isinstance(part, int):
             self._status = part
@@ -231,6 +238,7 @@ class Stream(Generic[T]):
     def _event(self, event: bytes) -> None:
         data = event.removeprefix(b"data: ")
         if data == b"[DONE]":
+            self._is_whole = True
             return
         chunk = json.loads(data)
         if "error" in chunk:

@@ -39,7 +39,7 @@ class ChatAkunu(BaseChatModel):
         return "akunu"
 
     def bind_tools(self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any) -> Runnable:
-        choice = "required" if tool_choice == "any" else tool_choice
+        choice: Any = "required" if tool_choice == "any" else tool_choice
         if choice not in (None, "auto", "none", "required"):
             choice = {"type": "function", "function": {"name": choice}}
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], tool_choice=choice, **kwargs)
@@ -64,7 +64,7 @@ class ChatAkunu(BaseChatModel):
 
     @staticmethod
     def _chunk(delta: dict[str, Any]) -> ChatGenerationChunk:
-        calls = [
+        calls: Any = [
             {
                 "name": call["function"].get("name"), "args": call["function"].get("arguments"),
                 "id": call.get("id"), "index": call["index"],

@@ -22,7 +22,7 @@ class Server:
 
     def __init__(self, models: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None, **options: Any):
         names = [""] if models is None else [models] if isinstance(models, (str, os.PathLike)) else list(models)
-        self._server = HttpServer(options_of(map(os.fspath, names), options))
+        self._server = HttpServer(options_of([os.fspath(name) for name in names], options))
 
     @property
     def url(self) -> str:

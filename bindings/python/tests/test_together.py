@@ -76,6 +76,27 @@ def test_other_threads_run_while_a_text_is_generated(model):
     assert counted > 5
 
 
+def test_a_model_that_is_closed_ends_its_requests_with_an_error():
+    loaded = akunu.Model(threads=1, device="cpu", context=100_000)
+    stream = loaded.stream("Once", max_tokens=90_000, ignore_eos=True)
+    assert next(stream)
+    errors = []
+
+    def generate():
+        with pytest.raises(RuntimeError, match="closed") as error:
+            loaded.generate("Once", max_tokens=90_000, ignore_eos=True)
+        errors.append(error)
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    time.sleep(0.2)
+    loaded.close()
+    thread.join()
+    assert len(errors) == 1
+    with pytest.raises(RuntimeError, match="closed"):
+        list(stream)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_ctrl_c_ends_a_generation():
     program = textwrap.dedent("""
