@@ -165,7 +165,7 @@ impl Drop for Server {
 }
 
 /// A Python with the packages of a list.
-fn python(packages: &str) -> Result<PathBuf, String> {
+pub(crate) fn python(packages: &str) -> Result<PathBuf, String> {
     let folder = target().join("clients/python").join(packages.trim_end_matches(".txt"));
     python_with(&root().join(SCRIPTS).join(packages), &folder)
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::clients::{caller_model, python_with};
+use crate::clients::{caller_model, python as python_of_clients, python_with};
 use crate::{cargo, root, run, skipped, target};
 
 const PACKAGE: &str = "bindings/python";
@@ -45,7 +45,16 @@ fn built() -> Result<()> {
             return Ok(());
         }
     };
-    test(&python, Some(&assemble()?))
+    let package = assemble()?;
+    test(&python, Some(&package))?;
+    // Their packages are installed for the tests of clients too.
+    for (packages, adapter) in [("frameworks.txt", "langchain"), ("llamaindex.txt", "llamaindex")] {
+        match python_of_clients(packages) {
+            Ok(python) => pytest(&python, Some(&package), &["-k", adapter])?,
+            Err(missing) => skipped(adapter, &missing),
+        }
+    }
+    Ok(())
 }
 
 /// A folder with the package and the module that the tests of the workspace have built, so that nothing is compiled for
@@ -90,25 +99,27 @@ fn wheel() -> Result<()> {
 
 /// Runs pytest, and the examples. `package`: a folder with the package, if it is not installed.
 fn test(python: &Path, package: Option<&Path>) -> Result<()> {
-    let caller = caller_model()?;
-    let with_package = |command: &mut Command| {
-        if let Some(folder) = package {
-            command.env("PYTHONPATH", folder);
-        }
-        command.env("AKUNU_CALLER", &caller).env("AKUNU_ROOT", root());
-        command.env("NO_PROXY", "*").env("no_proxy", "*");
-        run(command)
-    };
-    let tests = root().join(PACKAGE).join("tests");
-    with_package(
-        Command::new(python).args(["-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]).arg(tests),
-    )?;
+    pytest(python, package, &[])?;
     for example in ["text.py", "tools.py", "many.py"] {
-        with_package(
-            Command::new(python).arg("-B").arg(root().join(PACKAGE).join("examples").join(example)),
-        )?;
+        let example = root().join(PACKAGE).join("examples").join(example);
+        run(with_package(Command::new(python).arg("-B").arg(example), package))?;
     }
     Ok(())
+}
+
+fn pytest(python: &Path, package: Option<&Path>, more: &[&str]) -> Result<()> {
+    let mut pytest = Command::new(python);
+    pytest.args(["-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]).args(more);
+    pytest.arg(root().join(PACKAGE).join("tests"));
+    pytest.env("AKUNU_CALLER", caller_model()?).env("AKUNU_ROOT", root());
+    run(with_package(&mut pytest, package))
+}
+
+fn with_package<'a>(python: &'a mut Command, package: Option<&Path>) -> &'a mut Command {
+    if let Some(folder) = package {
+        python.env("PYTHONPATH", folder);
+    }
+    python.env("NO_PROXY", "*").env("no_proxy", "*")
 }
 
 /// Copies a folder without what Python has compiled.
