@@ -1,4 +1,4 @@
-"""Writes the seeds of the fuzz targets that are binary (GGUF, GGML, SafeTensors, calls), and those that begin with a byte that
+"""Writes the seeds of the fuzz targets that are binary (GGUF, GGML, SafeTensors, calls, ZMTP), and those that begin with a byte that
 selects something. Others are written by hand. Run it in this folder: python3 seeds.py"""
 
 import json
@@ -250,9 +250,24 @@ def grammars():
         write("grammar", name, source)
 
 
+def zmtps():
+    greeting = b"\xff" + bytes(8) + b"\x7f\3\0NULL" + bytes(48)
+
+    def command(name, rest=b""):
+        return bytes([4, 1 + len(name) + len(rest), len(name)]) + name + rest
+
+    def ready(kind):
+        return command(b"READY", b"\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind)
+
+    subscriptions = b"\0\4\1kv@" + command(b"SUBSCRIBE", b"kv") + command(b"PING", b"\0\nhello")
+    write("zmtp", "subscriber", greeting + ready(b"SUB") + subscriptions)
+    write("zmtp", "replay", greeting + ready(b"DEALER") + b"\1\0\0\x08" + bytes(8))
+
+
 ggufs()
 ggmls()
 folders()
 requests()
 calls()
 grammars()
+zmtps()

@@ -120,8 +120,9 @@ fn text_models() -> Result<Vec<PathBuf>> {
 }
 
 /// The model that calls a tool.
-fn caller_model() -> Result<PathBuf> {
+pub(crate) fn caller_model() -> Result<PathBuf> {
     let model = target().join("clients/caller.gguf");
+    fs::create_dir_all(target().join("clients"))?;
     let program = format!("debug/examples/scripted_model{}", env::consts::EXE_SUFFIX);
     run(Command::new(target().join(program)).arg(&model))?;
     Ok(model)
@@ -164,14 +165,18 @@ impl Drop for Server {
 }
 
 /// A Python with the packages of a list.
-fn python(packages: &str) -> Result<PathBuf, String> {
+pub(crate) fn python(packages: &str) -> Result<PathBuf, String> {
     let folder = target().join("clients/python").join(packages.trim_end_matches(".txt"));
+    python_with(&root().join(SCRIPTS).join(packages), &folder)
+}
+
+/// A Python in a folder of its own, with the packages of a list.
+pub(crate) fn python_with(wanted: &Path, folder: &Path) -> Result<PathBuf, String> {
     let python = folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
-    let wanted = root().join(SCRIPTS).join(packages);
-    brought(&folder, &wanted, || {
+    brought(folder, wanted, || {
         let path = |path: &Path| path.display().to_string();
-        succeeds(&["python3", "-m", "venv", &path(&folder)])
-            && succeeds(&[&path(&python), "-m", "pip", "install", "--quiet", "-r", &path(&wanted)])
+        succeeds(&["python3", "-m", "venv", &path(folder)])
+            && succeeds(&[&path(&python), "-m", "pip", "install", "--quiet", "-r", &path(wanted)])
     })
     .map_err(|()| "`python3 -m venv` or pip with its registry is missing".to_string())?;
     Ok(python)

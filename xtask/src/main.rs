@@ -25,6 +25,8 @@ mod hash;
 mod kernels;
 mod metal;
 mod page;
+mod python;
+mod routers;
 mod sanitize;
 mod swift;
 
@@ -47,6 +49,9 @@ cargo xtask TASK
   cross      lint for macOS and Windows, run the CPU's tests for ARM in an emulator
   clients    test akunu serve with official clients
   page       test the chat page in headless Chromium
+  python [wheel]  test the Python package with pytest; as a wheel that maturin builds, in a fresh environment
+  ray        test the deployment for Ray Serve
+  routers    test routers of vLLM and SGLang before several akunu serve, events of their caches, Kubernetes' manifests
   kernels [every]  compile GPU kernels with NVRTC for three generations of GPUs, and check them as Metal with clang
   sanitize [miri | address | thread]  run the tests of unsafe code in Miri and with sanitizers (nightly Rust)
   swift [--bring]  build the Swift package and run its tests (--bring: install a compiler in a folder of its own)
@@ -75,6 +80,9 @@ fn main() -> ExitCode {
         Some("cross") => cross::cross(),
         Some("clients") => clients::clients(),
         Some("page") => page::page(),
+        Some("python") => python::python(rest),
+        Some("ray") => python::ray(),
+        Some("routers") => routers::routers(),
         Some("kernels") => kernels::kernels(rest),
         Some("gpu") => gpu::bundle(),
         Some("sanitize") => sanitize::sanitize(rest),

@@ -43,7 +43,9 @@ pub fn command() -> clap::Command {
         true => arg,
         false => arg.allow_negative_numbers(true),
     };
-    Cli::command().mut_subcommands(|command| command.mut_args(option))
+    Cli::command()
+        .mut_subcommands(|command| command.mut_args(option))
+        .mut_subcommand("serve", |command| command.mut_args(environment::option_of_server))
 }
 
 #[derive(Debug, Subcommand)]
@@ -377,6 +379,13 @@ pub fn threads(text: &str) -> Result<usize, String> {
 }
 
 pub fn port(text: &str) -> Result<u16, String> {
+    if text.starts_with("tcp://") {
+        return Err(
+            "it must be a number; Kubernetes sets AKUNU_PORT to a URL in pods beside a service named akunu: \
+                    set enableServiceLinks: false, or call the service otherwise"
+                .into(),
+        );
+    }
     within(text, 0, u16::MAX.into()).map(|port| port as u16)
 }
 

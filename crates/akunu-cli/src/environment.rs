@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use akunu::BackendOptions;
 use akunu_hub::Settings;
+use clap::builder::BoolishValueParser;
+use clap::{Arg, ArgAction};
 
 /// The value of a variable, unless it is empty.
 fn variable(name: &str) -> Option<OsString> {
@@ -27,9 +29,35 @@ pub fn api_key() -> Option<String> {
     env::var("AKUNU_API_KEY").ok()
 }
 
-/// `AKUNU_LOG`: the format of a server's request log.
-pub fn log() -> Option<String> {
-    variable("AKUNU_LOG")?.into_string().ok()
+/// Lets an option of `serve` be read from the environment as well: `--max-memory` from `AKUNU_MAX_MEMORY`. Flags take
+/// words such as true and off. Lists whose values contain no commas take several.
+pub fn option_of_server(arg: Arg) -> Arg {
+    let Some(name) = arg.get_long().map(variable_of) else { return arg };
+    if variable(&name).is_none() || matches!(arg.get_action(), ArgAction::Help | ArgAction::Version) {
+        return arg;
+    }
+    let arg = match arg.get_action() {
+        ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
+        ArgAction::Append if LISTS.contains(&name.as_str()) => arg.value_delimiter(','),
+        _ => arg,
+    };
+    arg.env(name).hide_env(true)
+}
+
+/// The variable that an option of `serve` was read from, as in `--port <PORT>`.
+pub fn source_of(option: &str) -> Option<String> {
+    let name = option.strip_prefix("--")?.split([' ', '=']).next()?;
+    let is_given = |word: OsString| word.to_str().is_some_and(|word| word.starts_with(&format!("--{name}")));
+    let is_read = env::args_os().any(|word| word == "serve") && !env::args_os().any(is_given);
+    let variable_name = variable_of(name);
+    (is_read && variable(&variable_name).is_some()).then_some(variable_name)
+}
+
+/// Variables with lists.
+const LISTS: [&str; 3] = ["AKUNU_ALIAS", "AKUNU_CORS", "AKUNU_ALLOW_HOST"];
+
+fn variable_of(option: &str) -> String {
+    format!("AKUNU_{}", option.to_ascii_uppercase().replace('-', "_"))
 }
 
 /// `COLUMNS`: the width of tables.

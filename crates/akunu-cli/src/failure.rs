@@ -8,7 +8,7 @@ use akunu::devices::ceilings::CeilingsError;
 use akunu_format::FormatError;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::{hub, output};
+use crate::{environment, hub, output};
 
 #[derive(Debug)]
 pub enum Failure {
@@ -96,6 +96,10 @@ impl From<clap::Error> for Failure {
         if error.kind() == ErrorKind::InvalidSubcommand {
             return unknown_command(&error);
         }
+        let variable = match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::String(option)) => environment::source_of(option),
+            _ => None,
+        };
         let text = error.render().to_string();
         let text = ["invalid float literal", "cannot parse float from empty string"]
             .iter()
@@ -114,6 +118,7 @@ impl From<clap::Error> for Failure {
                 (None, None) => message.error += &format!("\n{line}"),
             }
         }
+        message.hints.extend(variable.map(|name| format!("the value is that of the variable {name}")));
         Failure::Usage(message)
     }
 }

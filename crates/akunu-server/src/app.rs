@@ -19,7 +19,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value as Json;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::body::may_be_long;
 use crate::connections::client_of;
@@ -46,6 +46,15 @@ const PULLS: usize = 2;
 /// Maximum bytes of an error message.
 const MAX_MESSAGE: usize = 4096;
 
+/// The models that are to be loaded at the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Preload {
+    Loading,
+    /// Or there are none.
+    Done,
+    Failed(String),
+}
+
 /// Clones share the same state.
 #[derive(Clone, Debug)]
 pub struct App(Arc<Shared>);
@@ -71,6 +80,7 @@ pub struct Shared {
     response_folder: Option<Arc<ResponseFolder>>,
     /// Also held by the engines' threads. A separate `Arc`, because those must not keep `Shared` alive.
     metrics: Arc<Metrics>,
+    preload: watch::Sender<Preload>,
     /// Shutting down: running requests may finish, and new ones are refused.
     draining: AtomicBool,
     /// The threads for requests with long bodies.
@@ -161,6 +171,11 @@ impl Shared {
         }
     }
 
+    /// Whether the models that are to be loaded at the start are.
+    pub(crate) fn preload(&self) -> &watch::Sender<Preload> {
+        &self.preload
+    }
+
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
@@ -218,6 +233,7 @@ impl App {
             slots,
             log,
             pull,
+            preload,
             ..
         } = options;
         App(Arc::new(Shared {
@@ -238,6 +254,7 @@ impl App {
             pull,
             pulls: Arc::new(Semaphore::new(PULLS)),
             metrics: Arc::default(),
+            preload: watch::Sender::new(if preload { Preload::Loading } else { Preload::Done }),
             draining: AtomicBool::new(false),
             long_requests,
         }))

@@ -9,6 +9,10 @@ pub enum ServeError {
     Listen { address: String, error: io::Error },
     #[error("cannot start the server's threads: {0}")]
     Threads(io::Error),
+    #[error("--preload: {0}")]
+    Preload(String),
+    #[error("{0}")]
+    Model(String),
     #[error("cannot listen for signals: {0}")]
     Signals(io::Error),
     #[error("cannot read {path}: {error}")]

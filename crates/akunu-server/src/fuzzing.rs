@@ -1,4 +1,5 @@
-//! The server without sockets. Only for the fuzz target `http`, with `--cfg fuzzing`.
+//! The server without sockets, and what peers of the events' sockets send. Only for the fuzz targets `http` and `zmtp`,
+//! with `--cfg fuzzing`.
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -6,6 +7,8 @@ use axum::http::Request;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use tokio::runtime::{Builder, Runtime};
+
+pub use crate::kv_events::fuzzing::messages;
 
 use crate::app::App;
 use crate::{Options, ServeError};

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use serde_json::json;
 
-use crate::app::{App, json};
+use crate::app::{App, Preload, json};
 use crate::openai;
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
@@ -28,11 +28,16 @@ async fn health() -> Response {
     json(&json!({ "status": "ok" }))
 }
 
-/// Whether new requests are accepted.
+/// Whether new requests are accepted, and the models loaded that are to be at the start.
 async fn ready(State(app): State<App>) -> Result<Response, Refusal> {
-    match app.is_draining() {
-        true => Err(Refusal::new(Reason::Unavailable, "the server is shutting down")),
-        false => Ok(json(&json!({ "status": "ready" }))),
+    let unavailable = |message: &str| Err(Refusal::new(Reason::Unavailable, message));
+    if app.is_draining() {
+        return unavailable("the server is shutting down");
+    }
+    match &*app.preload().borrow() {
+        Preload::Done => Ok(json(&json!({ "status": "ready" }))),
+        Preload::Loading => unavailable("the models are being loaded"),
+        Preload::Failed(_) => unavailable("a model could not be loaded"),
     }
 }
 

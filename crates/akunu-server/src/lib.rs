@@ -33,6 +33,7 @@ mod connections;
 mod error;
 pub mod field_table;
 mod fields;
+mod fleet;
 mod form;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -41,8 +42,10 @@ mod guesses;
 mod health;
 mod job;
 mod keys;
+mod kv_events;
 mod limits;
 mod lm_studio;
+mod local;
 mod logged;
 mod memory;
 mod metrics;
@@ -83,7 +86,9 @@ pub use job::{
     SamplingOverrides, ToolCall,
 };
 pub use keys::Keys;
+pub use kv_events::{Endpoint, KvEvents, KvEventsForm, KvEventsOptions};
 pub use limits::{Limits, Rate};
+pub use local::{Local, LocalAnswer, LocalEvent, Notify};
 pub use metrics::Metrics;
 pub use models::{
     EMBEDDED, Finder, Kind, Lease, Loaded, ModelSpec, Models, ModelsOptions, OpenDevice, PARALLEL,

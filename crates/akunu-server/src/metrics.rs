@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use akunu::schedule::Stats;
 
+use crate::kv_events::KvEvents;
 use crate::memory::RequestMemory;
 use crate::models::{Lease, Models, SpeechCounts, TextCounts};
 
@@ -99,6 +100,33 @@ impl Metrics {
                 page.line(name, &[("model_name", model)], value(stats));
             }
         }
+        if let Some(counts) = models.kv_events().map(KvEvents::counts) {
+            for (name, kind, help, value) in [
+                (
+                    "akunu_kv_event_batches_total",
+                    "counter",
+                    "Batches of events of the KV cache.",
+                    counts.batches,
+                ),
+                ("akunu_kv_event_subscribers", "gauge", "Connected subscribers.", counts.subscribers as u64),
+                (
+                    "akunu_kv_event_missed_total",
+                    "counter",
+                    "Batches that subscribers were too slow for.",
+                    counts.missed,
+                ),
+            ] {
+                page.about(name, kind, help);
+                page.line(name, &[], value);
+            }
+        }
+        page.about(CACHE_CONFIG, "gauge", "The blocks of the KV cache.");
+        for (model, stats) in &loaded {
+            let block = stats.kv_block.max(1);
+            let (size, count) = (block.to_string(), (stats.kv_capacity / block).to_string());
+            let labels = [("model_name", *model), ("block_size", &size), ("num_gpu_blocks", &count)];
+            page.line(CACHE_CONFIG, &labels, 1);
+        }
         let embedders: Vec<(&str, &Lease)> = all
             .iter()
             .filter_map(|(spec, lease)| Some((spec.name.as_str(), lease.as_ref()?)))
@@ -182,6 +210,9 @@ const ENGINE_METRICS: &[EngineMetric] = &[
         s.kv_kept as f64
     }),
     ("akunu_kv_capacity_tokens", "gauge", "Positions of the KV cache.", |s| s.kv_capacity as f64),
+    ("akunu_kv_known_blocks", "gauge", "Full blocks of the KV cache that prompts may share.", |s| {
+        s.kv_known_blocks as f64
+    }),
     ("akunu_kv_host_bytes", "gauge", "Memory of the host for the KV cache that was allocated so far.", |s| {
         s.tiers.host_bytes as f64
     }),
@@ -236,6 +267,8 @@ const VLLM_METRICS: &[EngineMetric] = &[
     ("vllm:prompt_tokens_total", "counter", "Tokens of prompts.", prompt_tokens),
     ("vllm:generation_tokens_total", "counter", "Tokens generated.", |s| s.generated_tokens as f64),
 ];
+
+const CACHE_CONFIG: &str = "vllm:cache_config_info";
 
 fn kv_usage(stats: &Stats) -> f64 {
     stats.kv_tokens as f64 / stats.kv_capacity.max(1) as f64

@@ -23,7 +23,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
 }
 
 /// A value of the query, in which `%2F`, `%3A` and the like are decoded.
-fn query(uri: &Uri, name: &str) -> Option<String> {
+pub(crate) fn query(uri: &Uri, name: &str) -> Option<String> {
     let mut pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.rfind(|(key, value)| *key == name && !value.is_empty())?;
     let (mut bytes, mut rest) = (Vec::with_capacity(value.len()), value.as_bytes());

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use crate::app::App;
 use crate::refusal::Refusal;
-use crate::{anthropic, health, lm_studio, ollama, openai, page, props, rerank, slots, tei, tools};
+use crate::{anthropic, fleet, health, lm_studio, ollama, openai, page, props, rerank, slots, tei, tools};
 
 /// A protocol: its paths, and the format of its errors.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,7 @@ pub struct Protocol {
 /// The last one owns all paths that no other owns.
 pub const PROTOCOLS: &[Protocol] = &[
     health::PROTOCOL,
+    fleet::PROTOCOL,
     tools::PROTOCOL,
     props::PROTOCOL,
     slots::PROTOCOL,

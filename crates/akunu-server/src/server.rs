@@ -20,11 +20,12 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{interval, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use crate::app::{App, Caller};
+use crate::app::{App, Caller, Preload};
 use crate::connections::{Connections, OnSpare, SpareConnections};
 use crate::error::ServeError;
 use crate::guard::Cors;
 use crate::keys::Keys;
+use crate::kv_events::{KvEvents, KvEventsOptions};
 use crate::limits::Limits;
 use crate::models::ModelsOptions;
 use crate::openai::responses::folder::ResponseFolder;
@@ -54,6 +55,10 @@ pub struct Options {
     pub slots: Option<PathBuf>,
     /// A folder in which stored responses are kept for the next start.
     pub response_folder: Option<PathBuf>,
+    /// All models are loaded at the start, and `/ready` says when. Without it, the first request for a model loads it.
+    pub preload: bool,
+    /// Publishes what is in the caches of models. `None`: nothing is published.
+    pub kv_events: Option<KvEventsOptions>,
     /// Clients may have models downloaded, with these settings of the hub.
     pub pull: Option<akunu_hub::Settings>,
     /// `None`: plain HTTP.
@@ -78,6 +83,8 @@ impl Default for Options {
             stable_prompts: true,
             slots: None,
             response_folder: None,
+            preload: false,
+            kv_events: None,
             pull: None,
             tls: None,
             log: None,
@@ -114,21 +121,30 @@ const LAST_WAIT: Duration = Duration::from_millis(300);
 /// Timeout for the head of a request on a connection beyond the limits.
 const SPARE_READ: Duration = Duration::from_secs(5);
 
+/// The threads for requests, and those for requests with long bodies.
+pub(crate) fn runtimes() -> Result<(Runtime, Runtime), ServeError> {
+    let runtime = |threads: usize, blocking: usize, on_start: fn()| {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(threads).max_blocking_threads(blocking).on_thread_start(on_start);
+        builder.thread_name("akunu-server").enable_all().build().map_err(ServeError::Threads)
+    };
+    let long_requests = runtime(LONG_THREADS, LONG_BLOCKING_THREADS, akunu_pool::give_way)?;
+    Ok((runtime(THREADS, BLOCKING_THREADS, || ())?, long_requests))
+}
+
 impl Server {
     /// Binds the address and starts serving.
-    pub fn start(options: Options) -> Result<Server, ServeError> {
-        let runtime = |threads: usize, blocking: usize, on_start: fn()| {
-            let mut builder = Builder::new_multi_thread();
-            builder.worker_threads(threads).max_blocking_threads(blocking).on_thread_start(on_start);
-            builder.thread_name("akunu-server").enable_all().build().map_err(ServeError::Threads)
-        };
-        let long_requests = runtime(LONG_THREADS, LONG_BLOCKING_THREADS, akunu_pool::give_way)?;
-        let runtime = runtime(THREADS, BLOCKING_THREADS, || ())?;
+    pub fn start(mut options: Options) -> Result<Server, ServeError> {
+        let (runtime, long_requests) = runtimes()?;
         let address = format!("{}:{}", options.host, options.port);
         let failed = |error| ServeError::Listen { address: address.clone(), error };
         let binding = TcpListener::bind((options.host.as_str(), options.port));
         let listener = runtime.block_on(binding).map_err(&failed)?;
         let bound = listener.local_addr().map_err(failed)?;
+        if let Some(events) = &options.kv_events {
+            let events = KvEvents::listen(runtime.handle(), events, &bound.to_string())?;
+            options.models.kv_events = Some(events);
+        }
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
         let drain = options.drain;
         let folder = |path: &PathBuf| {
@@ -138,6 +154,9 @@ impl Server {
         let response_folder = options.response_folder.as_ref().map(folder).transpose()?;
         let app =
             App::new(options, response_folder, bound.ip().is_loopback(), long_requests.handle().clone());
+        if *app.preload().borrow() == Preload::Loading {
+            runtime.spawn(preload(app.clone()));
+        }
         let (stop, stopped) = watch::channel(false);
         let serving = serve(listener, tls, app.clone(), stopped, drain);
         let serving = Some(runtime.spawn(serving));
@@ -174,9 +193,17 @@ impl Server {
         }
     }
 
-    /// Waits for Ctrl-C or, on Unix, SIGTERM.
+    /// Waits for Ctrl-C or, on Unix, SIGTERM. An error if a model that is to be loaded at the start cannot be.
     pub fn wait_for_signal(&self) -> Result<(), ServeError> {
-        self.runtime.block_on(signal()).map_err(ServeError::Signals)
+        let mut preload = self.app.preload().subscribe();
+        let failed = preload.wait_for(|state| matches!(state, Preload::Failed(_)));
+        match self.runtime.block_on(either(signal(), failed)) {
+            Either::First(signal) => signal.map_err(ServeError::Signals),
+            Either::Second(state) => match state.as_deref() {
+                Ok(Preload::Failed(message)) => Err(ServeError::Preload(message.clone())),
+                _ => Ok(()),
+            },
+        }
     }
 }
 
@@ -246,6 +273,14 @@ async fn serve(
     let _ = timeout(drain, all_done).await;
     connections.shutdown().await;
     unloader.abort();
+}
+
+async fn preload(app: App) {
+    let state = match app.models().preload().await {
+        Ok(()) => Preload::Done,
+        Err(refusal) => Preload::Failed(refusal.message),
+    };
+    app.preload().send_replace(state);
 }
 
 async fn unload_idle(app: App) {

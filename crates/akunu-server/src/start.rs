@@ -29,35 +29,82 @@ use crate::response_format::RequestedFormat;
 /// Maximum choices of one job, over all its prompts.
 pub const MAX_CHOICES: usize = 128;
 
+/// What a prompt would run with.
+#[derive(Clone, Debug)]
+pub(crate) struct Rendered {
+    pub(crate) model: String,
+    pub(crate) ids: Vec<u32>,
+    pub(crate) options: GenerateOptions,
+    /// `None`: random.
+    pub(crate) seed: Option<u64>,
+    /// Answers to the prompt.
+    pub(crate) choices: usize,
+    pub(crate) cache_salt: Option<String>,
+    pub(crate) priority: i32,
+}
+
 impl App {
-    /// Starts a job.
-    pub async fn start(&self, mut job: Job, caller: Caller) -> Result<Running, Refusal> {
+    /// What each prompt of a job would run with.
+    pub(crate) async fn render(&self, job: Job, caller: Caller) -> Result<Vec<Rendered>, Refusal> {
+        let (job, priority) = self.check(job, caller)?;
+        let lease = self.models().get(job.model.as_deref()).await?;
+        let (prepared, _) = self.prepare(&job, &lease, caller).await?;
+        let rendered = |Prepared { request, .. }: Prepared| Rendered {
+            model: lease.name().to_string(),
+            ids: request.prompt,
+            options: request.options,
+            seed: job.sampling.seed,
+            choices: job.choices,
+            cache_salt: job.cache_salt.clone(),
+            priority,
+        };
+        Ok(prepared.into_iter().step_by(job.choices).map(rendered).collect())
+    }
+
+    /// Checks a job, with the settings of its model's variant, and returns its priority.
+    fn check(&self, mut job: Job, caller: Caller) -> Result<(Arc<Job>, i32), Refusal> {
         if let Some(variant) = self.models().variant(job.model.as_deref()) {
             variant.apply(&mut job);
         }
         let priority = priority(&job, caller)?;
         self.check_lists(&job)?;
-        let salt = self.salt(caller, job.cache_salt.as_deref());
         let choices = job.prompts.len() * job.choices;
         if !(1..=MAX_CHOICES).contains(&choices) {
             let message =
                 format!("a request may ask for 1 to {MAX_CHOICES} answers, and this one asks for {choices}");
             return Err(Refusal::invalid(message).param("n"));
         }
-        let job = Arc::new(job);
+        Ok((Arc::new(job), priority))
+    }
+
+    /// Renders and tokenizes the prompts of a job, on a thread for blocking work. The flag cancels its requests.
+    async fn prepare(
+        &self,
+        job: &Arc<Job>,
+        lease: &Lease,
+        caller: Caller,
+    ) -> Result<(Vec<Prepared>, Arc<AtomicBool>), Refusal> {
+        lease.check_kind(Kind::Generates)?;
+        let (of_job, of_lease, memory) = (job.clone(), lease.clone(), self.memory().clone());
+        let cancel = Arc::new(AtomicBool::new(false));
+        // If the client hangs up, this future is dropped, and the grammar need not be compiled.
+        let hung_up = CancelOnDrop(Some(cancel.clone()));
+        let (of_cancel, owner) = (cancel.clone(), caller.owner);
+        let prepared = move || Prepared::all(&of_job, &of_lease, &memory, owner, &of_cancel);
+        let prepared = blocking(prepared).await??;
+        hung_up.keep();
+        Ok((prepared, cancel))
+    }
+
+    /// Starts a job.
+    pub async fn start(&self, job: Job, caller: Caller) -> Result<Running, Refusal> {
+        let (job, priority) = self.check(job, caller)?;
+        let salt = self.salt(caller, job.cache_salt.as_deref());
         let deadline = self.limits().request.map(|limit| Instant::now() + limit);
         // The second attempt is for a model whose engine had failed.
         for _ in 0..2 {
             let lease = self.models().get(job.model.as_deref()).await?;
-            lease.check_kind(Kind::Generates)?;
-            let (of_job, of_lease, memory) = (job.clone(), lease.clone(), self.memory().clone());
-            let cancel = Arc::new(AtomicBool::new(false));
-            // If the client hangs up, this future is dropped, and the grammar need not be compiled.
-            let hung_up = CancelOnDrop(Some(cancel.clone()));
-            let (of_cancel, owner) = (cancel.clone(), caller.owner);
-            let prepared = move || Prepared::all(&of_job, &of_lease, &memory, owner, &of_cancel);
-            let mut prepared = blocking(prepared).await??;
-            hung_up.keep();
+            let (mut prepared, cancel) = self.prepare(&job, &lease, caller).await?;
             for Prepared { request, .. } in &mut prepared {
                 (request.owner, request.priority, request.salt) = (caller.owner, priority, salt);
             }

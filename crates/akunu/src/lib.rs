@@ -66,6 +66,7 @@ pub use akunu_plan::{
     MemoryPlan, ModelPlan, OnLoad,
 };
 pub use backends::BackendOptions;
+pub use blocks::CacheEvent;
 pub use cache_size::DEFAULT_CONTEXT;
 pub use chips::ChipChoice;
 pub use constraint::{Constraint, Constraints, Preamble};

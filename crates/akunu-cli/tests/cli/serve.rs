@@ -135,10 +135,103 @@ fn the_log_is_on_stderr_or_as_json_on_stdout() {
     command.env("AKUNU_LOG", "all");
     let done = crate::common::finish(command);
     assert_eq!(done.code, 2);
-    assert!(
-        done.stderr.contains("$AKUNU_LOG is \"all\": it must be requests, json or off"),
-        "{}",
-        done.stderr
+    for said in
+        ["invalid value 'all' for '--log <FORMAT>'", "possible values: requests, json, off", "AKUNU_LOG"]
+    {
+        assert!(done.stderr.contains(said), "{}", done.stderr);
+    }
+}
+
+/// The answer to a GET.
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nhost: localhost\r\nx-api-key: sesame\r\nconnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn options_come_from_the_environment_too() {
+    let variables = [
+        ("AKUNU_PORT", "0"),
+        ("AKUNU_DEVICE", "cpu"),
+        ("AKUNU_THREADS", "1"),
+        ("AKUNU_ALIAS", "one,two"),
+        ("AKUNU_PARALLEL", "3"),
+        ("AKUNU_PRELOAD", "yes"),
+        ("AKUNU_SHARE_CACHE", "off"),
+        ("AKUNU_CONTEXT", "300"),
+        ("AKUNU_LOG", "off"),
+        ("AKUNU_KV_EVENTS", "tcp://127.0.0.1:0"),
+        ("AKUNU_API_KEY", "sesame"),
+        // An empty one is unset.
+        ("AKUNU_MAX_MEMORY", ""),
+    ];
+    // The command line comes first.
+    let mut command = akunu(&["serve", "--parallel", "2"]);
+    command.envs(variables);
+    let (mut child, address) = started(command);
+    while !get(&address, "/ready").starts_with("HTTP/1.1 200") {}
+    let info = get(&address, "/get_server_info");
+    for said in ["\"context_length\":300", "\"max_running_requests\":2"] {
+        assert!(info.contains(said), "{info}");
+    }
+    let models = get(&address, "/v1/models");
+    assert!(["\"one\"", "\"two\""].iter().all(|alias| models.contains(alias)), "{models}");
+    assert!(get(&address, "/metrics").contains("akunu_kv_event_subscribers 0"));
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_wrong_variable_is_named_and_a_secret_is_not_shown() {
+    for (name, value, said) in [
+        ("AKUNU_PORT", "tcp://10.0.0.1:80", "enableServiceLinks: false"),
+        ("AKUNU_PARALLEL", "many", "an integer"),
+        ("AKUNU_PRELOAD", "perhaps", "--preload"),
+        ("AKUNU_KV_EVENTS", "5557", "tcp://HOST:PORT"),
+    ] {
+        let mut command = akunu(&["serve"]);
+        command.env(name, value);
+        let done = crate::common::finish(command);
+        assert_eq!(done.code, 2, "{name}");
+        assert!(done.stderr.contains(said) && done.stderr.contains(name), "{}", done.stderr);
+    }
+    let mut command = akunu(&["serve", "--help"]);
+    command.env("AKUNU_API_KEY", "sesame").env("AKUNU_API_KEYS", "/secret").env("AKUNU_TLS_KEY", "/secret");
+    let help = crate::common::finish(command);
+    assert!(help.code == 0 && !help.stdout.contains("sesame") && !help.stdout.contains("/secret"));
+    // Options of other commands are only on the command line.
+    let mut command = akunu(&["tokenize", "Once"]);
+    command.env("AKUNU_THREADS", "none").env("AKUNU_MODEL", "/missing");
+    assert!(!crate::common::finish(command).stderr.contains("AKUNU_THREADS"));
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_first_ends_the_server() {
+    let mut command = akunu(&[&ARGS[..], &["--preload", "--max-memory", "1"]].concat());
+    command.stdin(Stdio::null());
+    let done = crate::common::finish(command);
+    assert_eq!(done.code, 1);
+    assert!(done.stderr.contains("--preload: the model needs"), "{}", done.stderr);
+    refuses(
+        &[
+            "serve",
+            "embedded",
+            "--models",
+            ".",
+            "--kv-events",
+            "tcp://127.0.0.1:0",
+            "--kv-events-replay",
+            "tcp://127.0.0.1:0",
+        ],
+        2,
+        &["--kv-events-replay needs a server with one model"],
     );
 }
 

@@ -10,12 +10,15 @@ use akunu_fixtures::Dequantised;
 use akunu_fleet::Fleet;
 use akunu_plan::{Device, Group, KvType, Member};
 
-fn ranks(count: usize, gpu: fn() -> Emulator) -> Box<dyn Device> {
+/// Makes an emulated GPU of some kind.
+type Make = fn() -> Emulator;
+
+fn ranks(count: usize, gpu: Make) -> Box<dyn Device> {
     let open = Arc::new(move |member: Member| Ok(Box::new(gpu().in_group(&member)?) as Box<dyn Device>));
     Box::new(Fleet::open(Group::members(count, 1), open).unwrap())
 }
 
-fn worst(name: &str, count: usize, chunk: usize, gpu: fn() -> Emulator) -> f64 {
+fn worst(name: &str, count: usize, chunk: usize, gpu: Make) -> f64 {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models").join(name);
     let model = Dequantised::as_stored(&*open_model(&folder).unwrap());
     let golden = folder.join("golden.json");
@@ -27,7 +30,7 @@ fn emulated_ranks_match_float64_goldens() {
     if akunu_emulated::skipped() {
         return;
     }
-    let cases: [(&str, usize, usize, fn() -> Emulator); 3] = [
+    let cases: [(&str, usize, usize, Make); 3] = [
         ("llama-hd64-gqa2", 2, 7, Emulator::cuda),
         ("qwen2-moe-shared", 3, 1, Emulator::default),
         ("gemma2-hd64-softcap", 4, 7, Emulator::default),

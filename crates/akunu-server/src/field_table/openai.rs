@@ -5,13 +5,13 @@ use super::{Field, Group, Route, done, ignored, refused, warned};
 const CLOSED: &[&str] = &["guided_", "structured_outputs."];
 
 pub(crate) const CHAT: Route = Route {
-    paths: &["/v1/chat/completions"],
+    paths: &["/v1/chat/completions", "/v1/chat/completions/render"],
     groups: &[&CHAT_FIELDS, &GENERATION, &SAMPLING, &FORMATS, &BOTH, &CHAT_OTHERS, &VLLM, &LLAMA_CPP],
     closed: CLOSED,
 };
 
 pub(crate) const COMPLETIONS: Route = Route {
-    paths: &["/v1/completions"],
+    paths: &["/v1/completions", "/v1/completions/render"],
     groups: &[&COMPLETION_FIELDS, &GENERATION, &SAMPLING, &FORMATS, &BOTH, &VLLM, &LLAMA_CPP],
     closed: CLOSED,
 };

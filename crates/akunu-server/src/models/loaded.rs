@@ -19,6 +19,7 @@ use super::entry::longest_text;
 use super::speech::{SpeechQueue, SpeechWorker};
 use super::texts::{TextQueue, TextWorker};
 use super::{KeepAlive, Kind, ModelSpec, ModelsOptions};
+use crate::kv_events::KvEvents;
 use crate::refusal::{Reason, Refusal};
 
 /// The memory limit for all models, and what the others use of it.
@@ -85,6 +86,7 @@ pub struct Loaded {
     users: AtomicUsize,
     last_used: Mutex<Instant>,
     constraints: Constraints,
+    kv_events: Option<KvEvents>,
 }
 
 impl Loaded {
@@ -98,7 +100,7 @@ impl Loaded {
         let kind = Kind::of(&model, &options);
         let chat_format = chat_format(spec, &model);
         let (sender, receiver) = mpsc::channel();
-        let on_thread = model.clone();
+        let (on_thread, kv_events) = (model.clone(), options.kv_events.clone());
         let thread = std::thread::Builder::new()
             .name("akunu-engine".into())
             .spawn(move || run(on_thread, &options, kind, budget, &sender))
@@ -122,6 +124,7 @@ impl Loaded {
             thread: Some(thread),
             users: AtomicUsize::new(0),
             last_used: Mutex::new(Instant::now()),
+            kv_events,
         })
     }
 
@@ -234,6 +237,9 @@ impl Drop for Loaded {
             // An error means that the thread panicked, which its requests have reported.
             let _ = thread.join();
         }
+        if let (Some(events), Kind::Generates) = (&self.kv_events, self.kind) {
+            events.publish(&self.name, None, 0);
+        }
     }
 }
 
@@ -332,7 +338,8 @@ fn start(
     options: &ModelsOptions,
     budget: MemoryBudget,
 ) -> Result<(Worker, Ready), LoadError> {
-    let ModelsOptions { models, shares, engine, device, scheduler, log, .. } = options;
+    let ModelsOptions { models, shares, engine, device, scheduler, kv_events, log, .. } = options;
+    let name = model.name().to_string();
     let device = device(engine)?;
     let engine = EngineOptions {
         memory: budget.limit,
@@ -346,7 +353,13 @@ fn start(
     let mut engine = Engine::on_device(model, device, &EngineOptions { context, kv_memory, ..engine })?;
     engine.set_log(*log);
     let context = engine.context();
-    let (scheduler, handle) = Scheduler::new(engine, scheduler)?;
+    let (mut scheduler, handle) = Scheduler::new(engine, scheduler)?;
+    if let Some(events) = kv_events {
+        let (events, block) = (events.clone(), handle.stats().kv_block);
+        // Of an engine before this one.
+        events.publish(&name, None, block);
+        scheduler.report_cache(Box::new(move |changes| events.publish(&name, Some(changes), block)));
+    }
     Ok((
         Worker::Scheduler(Box::new(scheduler)),
         Ready { work: RequestQueue::Engine(handle), context, memory },

@@ -21,6 +21,7 @@ use akunu::{Device, EngineOptions, Error, Model, Pooling, open_device};
 
 use tokio::task::JoinHandle;
 
+use crate::kv_events::KvEvents;
 use crate::record;
 use crate::refusal::{Reason, Refusal};
 use entry::Entry;
@@ -117,6 +118,8 @@ pub struct ModelsOptions {
     pub beams: usize,
     /// Read the files of models that are loaded into memory, instead of mapping them.
     pub no_mmap: bool,
+    /// Publishes what is in the caches of models. Set by the server, from its own options.
+    pub kv_events: Option<KvEvents>,
     /// Receives messages for the operator, such as errors with paths of files.
     pub log: fn(&str),
 }
@@ -137,6 +140,7 @@ impl Default for ModelsOptions {
             rerank: false,
             beams: 1,
             no_mmap: false,
+            kv_events: None,
             log: |_| {},
         }
     }
@@ -266,6 +270,10 @@ impl Models {
         Some(self.entry(Some(&spec.name)).ok()?.loaded().as_ref()?.context())
     }
 
+    pub(crate) fn kv_events(&self) -> Option<&KvEvents> {
+        self.options.kv_events.as_ref()
+    }
+
     /// The most requests that a model answers at once.
     pub(crate) fn slots(&self) -> usize {
         self.options.engine.slots
@@ -291,12 +299,28 @@ impl Models {
         Ok(lease)
     }
 
+    /// Loads all models that there are now, all at once.
+    pub(crate) async fn preload(&self) -> Result<(), Refusal> {
+        for entry in self.entries() {
+            let _guard = self.loading.lock().await;
+            if entry.loaded().is_none() {
+                let loaded = self.load_beside(&entry.spec).await??;
+                *entry.loaded() = Some(Arc::new(loaded));
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads a model beside those that are loaded.
+    async fn load_beside(&self, spec: &ModelSpec) -> Result<Result<Loaded, LoadError>, Refusal> {
+        let budget = MemoryBudget { limit: self.options.memory, used: self.used() };
+        let (spec, options) = (spec.clone(), self.options.clone());
+        blocking(move || Loaded::load(&spec, options, budget)).await
+    }
+
     async fn load(&self, spec: &ModelSpec) -> Result<Arc<Loaded>, Refusal> {
         loop {
-            let budget = MemoryBudget { limit: self.options.memory, used: self.used() };
-            let (spec, options) = (spec.clone(), self.options.clone());
-            let loading = blocking(move || Loaded::load(&spec, options, budget)).await?;
-            match loading {
+            match self.load_beside(spec).await? {
                 Ok(loaded) => return Ok(Arc::new(loaded)),
                 Err(LoadError::OutOfMemory(_)) if self.unload_oldest().await => {}
                 Err(error) => return Err(error.into()),

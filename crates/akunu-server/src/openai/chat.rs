@@ -42,7 +42,7 @@ pub(super) async fn completions(
     Ok(warnings.on(response))
 }
 
-fn read(fields: &Fields<'_>) -> Result<Job, Refusal> {
+pub(super) fn read(fields: &Fields<'_>) -> Result<Job, Refusal> {
     let mut conversation = messages::conversation_of(fields)?;
     choose_tool(fields, &mut conversation)?;
     let mut job = options::job(fields, Vec::new())?;

@@ -68,7 +68,7 @@ pub(super) async fn completions(
 
 /// What a request asks for beside its job.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+pub(super) struct Asked {
     echo: bool,
     logprobs: bool,
     /// The alternatives to each token in them.
@@ -79,7 +79,7 @@ struct Asked {
     best: usize,
 }
 
-fn read(fields: &Fields<'_>, is_streamed: bool) -> Result<(Job, Asked), Refusal> {
+pub(super) fn read(fields: &Fields<'_>, is_streamed: bool) -> Result<(Job, Asked), Refusal> {
     let mut job = options::job(fields, prompts(fields)?)?;
     job.max_tokens = Some(fields.count("max_tokens", 0..=usize::MAX)?.unwrap_or(MAX_TOKENS));
     job.logprobs = fields.count("logprobs", 0..=5)?;

@@ -7,6 +7,7 @@ mod embeddings;
 pub(crate) mod logprobs;
 mod messages;
 mod options;
+mod render;
 pub(crate) mod responses;
 
 use std::hash::{BuildHasher, RandomState};
@@ -38,7 +39,9 @@ const FINGERPRINT: &str = concat!("akunu-", env!("CARGO_PKG_VERSION"));
 fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     let mut routes = vec![
         ("/v1/chat/completions", post(chat::completions)),
+        ("/v1/chat/completions/render", post(render::chat)),
         ("/v1/completions", post(completions::completions)),
+        ("/v1/completions/render", post(render::completions)),
         ("/v1/embeddings", post(embeddings::embeddings)),
         ("/v1/audio/transcriptions", post(audio::transcriptions)),
         ("/v1/audio/translations", post(audio::translations)),

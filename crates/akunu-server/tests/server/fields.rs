@@ -37,10 +37,10 @@ fn serve() -> (Served, [TempDir; 3]) {
 fn base(path: &str) -> Json {
     let chat = json!([{ "role": "user", "content": "tell me a story about a dog" }]);
     match path {
-        "/v1/chat/completions" => {
+        "/v1/chat/completions" | "/v1/chat/completions/render" => {
             json!({ "model": TALES, "messages": chat, "max_tokens": 5, "temperature": 0 })
         }
-        "/v1/completions" => {
+        "/v1/completions" | "/v1/completions/render" => {
             json!({ "model": TALES, "prompt": "Once upon a time", "max_tokens": 5, "temperature": 0 })
         }
         "/v1/responses" => {
@@ -107,8 +107,9 @@ fn said(answer: &Answer) -> Json {
         match json {
             Json::Object(map) => {
                 map.retain(|name, _| {
-                    let varies = ["id", "created", "created_at", "completed_at", "usage", "timings"]
-                        .contains(&name.as_str());
+                    let varies =
+                        ["id", "request_id", "created", "created_at", "completed_at", "usage", "timings"]
+                            .contains(&name.as_str());
                     !varies && !name.ends_with("_duration")
                 });
                 map.values_mut().for_each(strip);

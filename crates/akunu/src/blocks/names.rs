@@ -115,6 +115,13 @@ impl BlockPool {
         }
     }
 
+    /// Forgets all blocks that were about to leave.
+    pub(super) fn drop_all_leaving(&mut self) {
+        if let Some(names) = &mut self.names_of_blocks {
+            names.leaving.clear();
+        }
+    }
+
     /// The full blocks without users, those that were released last first: what precedes a block is before it.
     pub(crate) fn kept_blocks(&self) -> Vec<(BlockId, Named)> {
         let ids: Vec<BlockId> = self.kept_from_newest().collect();

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use super::events::EventLog;
 use super::names::Names;
 use super::siblings::Siblings;
 use super::windows::{LOST, WindowBlock, Windows};
@@ -80,7 +81,9 @@ pub(crate) struct BlockPool {
     /// released before it, so the oldest one has no children.
     oldest: BlockId,
     newest: BlockId,
-    /// Their number, and that of their tokens.
+    /// Full blocks whose content is known.
+    full_known: usize,
+    /// The number of blocks without users whose content is known, and that of their tokens.
     kept: usize,
     kept_tokens: usize,
     /// Blocks that sequences may still take, and that are kept available for them.
@@ -89,6 +92,8 @@ pub(crate) struct BlockPool {
     pub(super) windows: Option<Windows>,
     /// If blocks that leave are moved elsewhere.
     pub(super) names_of_blocks: Option<Names>,
+    /// If what becomes known and unknown is reported.
+    pub(super) events: Option<EventLog>,
 }
 
 fn hash_of(parent: Parent, tokens: &[u32]) -> u64 {
@@ -119,11 +124,13 @@ impl BlockPool {
             roots: HashMap::with_capacity(2 * count),
             oldest: NONE,
             newest: NONE,
+            full_known: 0,
             kept: 0,
             kept_tokens: 0,
             promised: 0,
             windows: None,
             names_of_blocks: None,
+            events: None,
         }
     }
 
@@ -134,6 +141,11 @@ impl BlockPool {
 
     pub(crate) fn count(&self) -> usize {
         self.blocks.len()
+    }
+
+    /// Full blocks whose content is known.
+    pub(crate) fn full_known(&self) -> usize {
+        self.full_known
     }
 
     /// Tokens in blocks that are kept without users.
@@ -289,6 +301,16 @@ impl BlockPool {
         is_own && self.make_own(id)
     }
 
+    /// Forgets all blocks without users, and returns the number of their tokens. They are not moved elsewhere.
+    pub(crate) fn forget_kept(&mut self) -> usize {
+        let tokens = self.kept_tokens;
+        while self.oldest != NONE {
+            self.forget(self.oldest);
+        }
+        self.drop_all_leaving();
+        tokens
+    }
+
     /// Frees a kept block without children.
     fn forget(&mut self, id: BlockId) {
         self.leave_kept(id);
@@ -303,7 +325,9 @@ impl BlockPool {
         }
         if self.block(id).len == self.positions {
             self.note_leaving(id);
+            self.note_removed(id);
             self.remove_name(id);
+            self.full_known -= 1;
         }
         self.remove_child(self.block(id).parent, id);
         (self.at(id).len, self.at(id).window) = (0, LOST);
@@ -381,6 +405,8 @@ impl BlockPool {
             let same_hash = self.names.insert(hash_of(parent, tokens), id);
             self.at(id).same_hash = same_hash.unwrap_or(NONE);
             self.give_name(id, parent, tokens);
+            self.note_stored(id, parent, tokens);
+            self.full_known += 1;
         }
         self.forget_beginning(parent, tokens);
         self.tokens[id as usize * self.positions..][..tokens.len()].copy_from_slice(tokens);
@@ -473,6 +499,8 @@ impl BlockPool {
             children += siblings.len();
         }
         assert_eq!(children, known);
+        let is_full = |block: &&Block| block.len == self.positions;
+        assert_eq!(self.full_known, self.blocks.iter().filter(is_full).count());
         assert_eq!(self.kept, kept.len());
         assert_eq!(self.kept_tokens, kept.iter().map(|&id| self.block(id).len).sum::<usize>());
         assert!(self.promised <= self.available());

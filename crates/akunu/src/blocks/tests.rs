@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::pool::Parent;
-use super::{BlockCopy, BlockList, BlockPool, MIN_COPY, PoolFull, common};
+use super::{BlockCopy, BlockList, BlockPool, CacheEvent, MIN_COPY, PoolFull, common};
 
 /// Numbers from 0 to `below`.
 struct Random(u64);
@@ -26,7 +26,12 @@ struct Cache {
     /// The same of sliding-window layers, and the positions that a row sees there.
     windows: HashMap<(u32, usize), Cell>,
     window: Option<usize>,
+    /// What a reader of events knows: blocks by their hashes.
+    reader: HashMap<u64, Known>,
 }
+
+/// A block's parent and its tokens.
+type Known = (Option<u64>, Vec<u32>);
 
 #[derive(Default)]
 struct Sequence {
@@ -39,8 +44,10 @@ struct Sequence {
 
 impl Cache {
     fn new(count: usize, positions: usize) -> Cache {
-        let pool = BlockPool::new(count, positions);
-        Cache { pool, cells: HashMap::new(), windows: HashMap::new(), window: None }
+        let mut pool = BlockPool::new(count, positions);
+        pool.log_events();
+        let (cells, windows, reader) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Cache { pool, cells, windows, window: None, reader }
     }
 
     /// With `windows` blocks for layers of which a row sees `window` positions.
@@ -116,6 +123,21 @@ impl Cache {
         if let Some(windows) = &self.pool.windows {
             windows.check(lists.flat_map(BlockList::held_windows).copied());
         }
+    }
+
+    /// A reader of events knows what the pool knows.
+    fn check_reader(&mut self) {
+        for event in self.pool.take_events() {
+            match event {
+                CacheEvent::Stored { hash, parent, tokens } => {
+                    assert!(parent.is_none_or(|parent| self.reader.contains_key(&parent)));
+                    assert!(self.reader.insert(hash, (parent, tokens)).is_none());
+                }
+                CacheEvent::Removed { hash } => assert!(self.reader.remove(&hash).is_some()),
+            }
+        }
+        assert_eq!(self.reader, self.pool.full_blocks().collect());
+        assert_eq!(self.reader.len(), self.pool.full_known());
     }
 
     /// All that the sequence attends to is its own.
@@ -217,6 +239,11 @@ fn sequences_find_their_own_content_and_no_block_is_lost() {
                         list.clear(&mut cache.pool);
                     }
                 }
+                9 if random.below(10) == 0 => {
+                    let kept = cache.pool.kept_tokens();
+                    assert_eq!(cache.pool.forget_kept(), kept);
+                    assert_eq!(cache.pool.kept_tokens(), 0);
+                }
                 _ if !running.is_empty() => {
                     let mut sequence = running.swap_remove(random.below(running.len()));
                     sequence.list.end(&mut cache.pool, sequence.salt, &sequence.tokens);
@@ -225,6 +252,7 @@ fn sequences_find_their_own_content_and_no_block_is_lost() {
             }
             running.iter().for_each(|sequence| cache.check(sequence));
             cache.check_users(running.iter().map(|sequence| &sequence.list));
+            cache.check_reader();
         }
         reused_in_windows += if cache.window.is_some() { reused_tokens } else { 0 };
         assert!(refused + reused_tokens > 0, "{seed}");

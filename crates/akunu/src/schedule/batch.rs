@@ -139,7 +139,8 @@ impl<'a> Batch<'a> {
 
     /// Counts tokens and requests for `stats`.
     pub(super) fn count(&mut self) {
-        let Stats { reading, running, paused, kv_tokens, kv_kept, .. } = &mut self.stats;
+        let Stats { reading, running, paused, kv_tokens, kv_kept, kv_block, kv_known_blocks, .. } =
+            &mut self.stats;
         (*reading, *running, *paused) = (0, 0, 0);
         let mut generated = self.generated;
         for active in self.slots.iter().filter_map(|slot| slot.active.as_ref()) {
@@ -151,6 +152,7 @@ impl<'a> Batch<'a> {
             let blocks = &slot.session.pool.lock().blocks;
             *kv_tokens = (blocks.count() - blocks.available()) * blocks.positions();
             *kv_kept = blocks.kept_tokens();
+            (*kv_block, *kv_known_blocks) = (blocks.positions(), blocks.full_known());
         }
         self.stats.generated_tokens = generated;
     }

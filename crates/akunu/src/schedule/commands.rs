@@ -28,6 +28,24 @@ pub(super) struct SlotCommand {
     pub(super) on_done: OnSlot,
 }
 
+/// Called on the engine's thread with the number of tokens that were forgotten.
+pub type OnFlush = Box<dyn FnOnce(usize) + Send>;
+
+/// What a handle asks for beside requests.
+pub(super) enum Command {
+    Slot(SlotCommand),
+    Flush(OnFlush),
+}
+
+impl std::fmt::Debug for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Command::Slot(command) => command.fmt(f),
+            Command::Flush(_) => f.write_str("Flush"),
+        }
+    }
+}
+
 impl std::fmt::Debug for SlotCommand {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SlotCommand").field("slot", &self.slot).field("action", &self.action).finish()
@@ -42,22 +60,33 @@ pub(super) struct LastText {
 }
 
 impl Scheduler {
-    /// Runs the commands for slots without requests.
+    /// Runs the commands, but those for slots with requests.
     pub(super) fn run_commands(&mut self) {
         let mut index = 0;
         while let Some(command) = self.commands.get(index) {
-            let slot = self.batch.slots.get(command.slot);
-            if slot.is_some_and(|slot| slot.active.is_some()) {
+            if let Command::Slot(SlotCommand { slot, .. }) = command
+                && self.batch.slots.get(*slot).is_some_and(|slot| slot.active.is_some())
+            {
                 index += 1;
                 continue;
             }
-            let SlotCommand { slot, salt, action, on_done } = self.commands.remove(index);
-            let done = self.run_command(slot, salt, &action);
             // A panic of the caller's function is not one of the engine.
-            let _ = catch_panic(move || {
-                on_done(done);
-                Ok(())
-            });
+            let _ = match self.commands.remove(index) {
+                Command::Slot(SlotCommand { slot, salt, action, on_done }) => {
+                    let done = self.run_command(slot, salt, &action);
+                    catch_panic(move || {
+                        on_done(done);
+                        Ok(())
+                    })
+                }
+                Command::Flush(on_done) => {
+                    let forgotten = self.engine.flush_cache();
+                    catch_panic(move || {
+                        on_done(forgotten);
+                        Ok(())
+                    })
+                }
+            };
         }
     }
 

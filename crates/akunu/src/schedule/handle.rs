@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::commands::{OnSlot, SlotAction, SlotCommand};
+use super::commands::{Command, OnFlush, OnSlot, SlotAction, SlotCommand};
 use super::forecast::Forecast;
 use super::request::{Job, Refused};
 use super::{OnEvent, Request, SchedulerOptions, Stats};
@@ -69,11 +69,21 @@ impl Handle {
         action: SlotAction,
         on_done: OnSlot,
     ) -> Result<(), Refused> {
+        self.command(Command::Slot(SlotCommand { slot, salt, action, on_done }))
+    }
+
+    /// Forgets what is kept of requests that have ended: their blocks on the device and in the host's memory. Files on
+    /// disk, and blocks of requests that run, stay. If the scheduler ends before, `on_done` is dropped.
+    pub fn flush_cache(&self, on_done: OnFlush) -> Result<(), Refused> {
+        self.command(Command::Flush(on_done))
+    }
+
+    fn command(&self, command: Command) -> Result<(), Refused> {
         let mut state = self.0.0.lock();
         if state.closing != Closing::Never {
             return Err(Refused::Closed);
         }
-        state.commands.push(SlotCommand { slot, salt, action, on_done });
+        state.commands.push(command);
         drop(state);
         self.0.0.wake.notify_one();
         Ok(())
@@ -114,7 +124,7 @@ pub(super) struct Shared {
 struct State {
     /// Submitted and not received by the engine's thread yet.
     arrived: Vec<Job>,
-    commands: Vec<SlotCommand>,
+    commands: Vec<Command>,
     /// Requests without a slot, received or not.
     waiting: usize,
     /// Requests in slots.
@@ -196,11 +206,7 @@ impl Worker {
     }
 
     /// Receives new requests and commands. Sleeps until there are any if `idle`, that is, if the scheduler has no requests.
-    pub(super) fn next(
-        &self,
-        idle: bool,
-        (arrived, commands): (&mut Vec<Job>, &mut Vec<SlotCommand>),
-    ) -> Work {
+    pub(super) fn next(&self, idle: bool, (arrived, commands): (&mut Vec<Job>, &mut Vec<Command>)) -> Work {
         let mut state = self.0.lock();
         while idle && state.arrived.is_empty() && state.commands.is_empty() && state.closing == Closing::Never
         {
@@ -216,7 +222,7 @@ impl Worker {
     }
 
     /// Receives new requests and commands without waiting.
-    pub(super) fn take_arrived(&self, (arrived, commands): (&mut Vec<Job>, &mut Vec<SlotCommand>)) {
+    pub(super) fn take_arrived(&self, (arrived, commands): (&mut Vec<Job>, &mut Vec<Command>)) {
         let mut state = self.0.lock();
         arrived.append(&mut state.arrived);
         commands.append(&mut state.commands);

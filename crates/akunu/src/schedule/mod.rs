@@ -27,15 +27,15 @@ mod tests;
 
 use std::time::Duration;
 
-pub use commands::{OnSlot, SlotAction};
+pub use commands::{OnFlush, OnSlot, SlotAction};
 pub use handle::Handle;
 pub use request::{Event, Finished, OnEvent, Refused, Request, TokenLogprob};
 pub use stats::Stats;
 
-use crate::{Engine, Error};
+use crate::{CacheEvent, Engine, Error};
 pub(crate) use alone::run_alone;
 use batch::Batch;
-use commands::{LastText, SlotCommand};
+use commands::{Command, LastText};
 use handle::{CloseOnDrop, Work, Worker};
 use pace::Pace;
 use queue::Queue;
@@ -60,6 +60,17 @@ impl Default for SchedulerOptions {
     }
 }
 
+/// Called with what became known and unknown in the cache.
+pub type OnCacheEvents = Box<dyn FnMut(Vec<CacheEvent>) + Send>;
+
+struct OnCache(OnCacheEvents);
+
+impl std::fmt::Debug for OnCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnCache")
+    }
+}
+
 /// The engine, the batch of its slots, and the queue.
 #[derive(Debug)]
 pub struct Scheduler {
@@ -72,7 +83,8 @@ pub struct Scheduler {
     /// Reused between steps to avoid allocations.
     arrived: Vec<Job>,
     /// Commands whose slots have requests.
-    commands: Vec<SlotCommand>,
+    commands: Vec<Command>,
+    on_cache: Option<OnCache>,
 }
 
 impl Scheduler {
@@ -90,6 +102,7 @@ impl Scheduler {
         let cache = engine.plan().cache;
         let capacity = (cache.count * cache.block) as usize;
         let mut batch = Batch::new(sessions, capacity, Pace::new(options.stall));
+        batch.stats.kv_block = cache.block as usize;
         if options.keep_texts {
             batch.texts = vec![LastText::default(); slots];
         }
@@ -102,8 +115,18 @@ impl Scheduler {
             worker,
             arrived: Vec::new(),
             commands: Vec::new(),
+            on_cache: None,
         };
         Ok((scheduler, handle))
+    }
+
+    /// Reports from now on which full blocks of the cache become known and unknown, after each step and on the engine's
+    /// thread. So `on_events` should pass them on and return at once.
+    pub fn report_cache(&mut self, on_events: OnCacheEvents) {
+        if let Some(slot) = self.batch.slots.first() {
+            slot.session.pool.lock().blocks.log_events();
+        }
+        self.on_cache = Some(OnCache(on_events));
     }
 
     /// Runs on this thread until all handles are dropped, or one has closed the scheduler, and all requests have finished.

@@ -22,6 +22,10 @@ pub struct Stats {
     pub kv_kept: usize,
     /// Positions of all blocks.
     pub kv_capacity: usize,
+    /// Positions of a block.
+    pub kv_block: usize,
+    /// Full blocks that prompts may share, in use or kept.
+    pub kv_known_blocks: usize,
     /// Requests that got a slot.
     pub started: u64,
     /// Requests that ended without an error.

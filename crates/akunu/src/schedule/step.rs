@@ -1,10 +1,10 @@
 //! A step of the scheduler: ends requests, admits waiting ones to slots, and runs one submission.
 
-use super::Scheduler;
 use super::active::{Active, COUNTED};
 use super::batch::Batch;
-use super::request::{Job, Request, send_last_event};
+use super::request::{Job, Request, catch_panic, send_last_event};
 use super::slots::{Need, make_room};
+use super::{OnCache, Scheduler};
 use crate::FinishReason;
 
 impl Scheduler {
@@ -115,8 +115,24 @@ impl Scheduler {
         }
     }
 
+    /// Passes on what became known and unknown in the cache.
+    fn report_events(&mut self) {
+        let (Some(OnCache(on_events)), Some(slot)) = (&mut self.on_cache, self.batch.slots.first()) else {
+            return;
+        };
+        let events = slot.session.pool.lock().blocks.take_events();
+        if !events.is_empty() {
+            // A panic of the caller's function is not one of the engine.
+            let _ = catch_panic(|| {
+                on_events(events);
+                Ok(())
+            });
+        }
+    }
+
     fn publish(&mut self) {
         self.batch.count();
+        self.report_events();
         self.batch.stats.tiers = self.engine.tier_stats();
         self.worker.publish(self.queue.len(), self.batch.stats);
     }

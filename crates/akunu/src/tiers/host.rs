@@ -75,6 +75,14 @@ impl HostTier {
         gone
     }
 
+    /// Forgets all blocks, and returns their number. Their memory is used again.
+    pub(super) fn clear(&mut self) -> usize {
+        let count = self.entries.len();
+        self.free.extend(self.entries.drain().map(|(_, entry)| entry.data));
+        self.by_time.clear();
+        count
+    }
+
     /// Memory for one more block; `None` if the host has none.
     fn memory(&mut self, bytes: usize) -> Option<Vec<u8>> {
         if let Some(memory) = self.free.pop() {

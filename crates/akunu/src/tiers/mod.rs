@@ -183,6 +183,11 @@ impl Tiers {
         self.report();
     }
 
+    /// Forgets the blocks in the host's memory, and returns their number.
+    fn clear_host(&mut self) -> usize {
+        self.host.as_mut().map_or(0, HostTier::clear)
+    }
+
     /// Whether a block seems to be here.
     fn has(&self, name: Name) -> bool {
         let in_memory = self.host.as_ref().is_some_and(|host| host.has(name));

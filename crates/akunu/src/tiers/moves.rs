@@ -62,6 +62,13 @@ impl Engine {
         }
     }
 
+    /// Forgets the blocks without users, on the device and in the host's memory, and returns the number of their tokens.
+    pub(crate) fn flush_cache(&mut self) -> usize {
+        let on_device = self.pool.lock().blocks.forget_kept();
+        let in_memory = self.tiers.as_mut().map_or(0, |tiers| tiers.clear_host());
+        on_device + in_memory * self.pool.block()
+    }
+
     /// Makes the session's tokens those of the longest prefix of `tokens` in whole blocks that is known or in the tiers, if that
     /// is longer than what it has. Afterwards all of these blocks are known.
     pub(crate) fn bring_back(

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use akunu::Pooling;
 use akunu_server::{
-    Cors, Finder, Keys, Limits, LogFormat, ModelSpec, ModelsOptions, Options, PARALLEL, RequestLog, Server,
-    TlsFiles,
+    Cors, Endpoint, Finder, Keys, KvEventsForm, KvEventsOptions, Limits, LogFormat, ModelSpec, ModelsOptions,
+    Options, PARALLEL, RequestLog, Server, TlsFiles,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args};
@@ -39,6 +39,9 @@ Examples:
 /// /. Encoders compute embeddings (/v1/embeddings), models with a classifier rank documents (/v1/rerank), Whisper models
 /// transcribe (/v1/audio/transcriptions), all others generate text. A model is loaded on its first request. Ctrl-C or SIGTERM completes running requests and rejects new
 /// ones; a second Ctrl-C ends the process immediately.
+///
+/// Each option is also read from the environment, under its name in capitals after AKUNU_: AKUNU_MAX_MEMORY for
+/// --max-memory. The command line comes first.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct ServeArgs {
@@ -51,6 +54,10 @@ pub struct ServeArgs {
     /// Also serves the models below a folder, or without one those in the cache of the hub, loading them on demand
     #[arg(long = "models", value_name = "DIR", num_args = 0..=1)]
     found: Option<Option<PathBuf>>,
+    /// Loads all models at the start, and not on their first requests; /ready says when they are. A model that cannot be
+    /// loaded beside the others ends the server
+    #[arg(long)]
+    preload: bool,
     /// Lets clients download models from the hub (/api/pull), with this server's disk and token
     #[arg(long, help_heading = "Guards")]
     allow_pull: bool,
@@ -116,6 +123,19 @@ pub struct ServeArgs {
     /// Keeps stored responses (/v1/responses) in this folder too, so that they are there after a restart
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
+    /// Publishes what is in the KV caches over ZeroMQ on tcp://HOST:PORT, with the tokens of prompts, for routers such as
+    /// llm-d's. Whoever can connect can read it
+    #[arg(long, value_name = "URL", value_parser = endpoint, help_heading = "Fleet")]
+    kv_events: Option<Endpoint>,
+    /// Repeats events for subscribers that have missed some, on tcp://HOST:PORT
+    #[arg(long, value_name = "URL", value_parser = endpoint, requires = "kv_events", help_heading = "Fleet")]
+    kv_events_replay: Option<Endpoint>,
+    /// How events are written: list, for llm-d; map, for vLLM's router
+    #[arg(long, value_name = "FORM", default_value = "list", value_parser = events_form(), help_heading = "Fleet")]
+    kv_events_form: KvEventsForm,
+    /// The topic of events, in which {model} stands for a model's name [default: kv@HOST:PORT@{model}; of maps, none]
+    #[arg(long, value_name = "TOPIC", requires = "kv_events", help_heading = "Fleet")]
+    kv_events_topic: Option<String>,
     /// Certificate chain for HTTPS, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Guards")]
     tls_cert: Option<PathBuf>,
@@ -150,7 +170,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = args::count_or_zero)]
     drain: usize,
     /// The request log: a line for each request when it ends, without any text of it. requests: for people, on stderr;
-    /// json: an object on each line, on stdout; off [default: $AKUNU_LOG, or else requests, with --quiet off]
+    /// json: an object on each line, on stdout; off [default: requests, with --quiet off]
     #[arg(long, value_name = "FORMAT", value_parser = log_format())]
     log: Option<LogChoice>,
     /// Logs sampling settings, the names of client programs, and health checks too
@@ -197,17 +217,8 @@ fn note(text: &str) {
 
 /// The log goes where no other output of the server is in its way: stdout has nothing but JSON.
 fn log(args: &ServeArgs) -> Result<Option<RequestLog>, Failure> {
-    let variable = || -> Result<Option<LogChoice>, Failure> {
-        let Some(name) = crate::environment::log() else { return Ok(None) };
-        let failed = || Failure::usage(format!("$AKUNU_LOG is {name:?}: it must be requests, json or off"));
-        log_choice(&name).ok_or_else(failed).map(Some)
-    };
-    let choice = match args.log {
-        Some(choice) => Some(choice),
-        None => variable()?,
-    };
     let default = if args.quiet { LogChoice::Off } else { LogChoice::Requests };
-    let (format, to): (_, Box<dyn Write + Send>) = match choice.unwrap_or(default) {
+    let (format, to): (_, Box<dyn Write + Send>) = match args.log.unwrap_or(default) {
         LogChoice::Off => return Ok(None),
         LogChoice::Requests => (LogFormat::Text, Box::new(std::io::stderr())),
         LogChoice::Json => (LogFormat::Json, Box::new(std::io::stdout())),
@@ -226,6 +237,17 @@ const SHARES: usize = 4;
 fn pooling() -> impl TypedValueParser<Value = Pooling> {
     PossibleValuesParser::new(["mean", "cls", "last"])
         .try_map(|name| Pooling::from_name(&name).ok_or("it must be mean, cls or last"))
+}
+
+fn events_form() -> impl TypedValueParser<Value = KvEventsForm> {
+    PossibleValuesParser::new(["list", "map"]).map(|name| match name.as_str() {
+        "map" => KvEventsForm::Map,
+        _ => KvEventsForm::List,
+    })
+}
+
+fn endpoint(text: &str) -> Result<Endpoint, String> {
+    text.parse().map_err(String::from)
 }
 
 fn on_or_off() -> impl TypedValueParser<Value = bool> {
@@ -314,11 +336,25 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         stable_prompts: args.stable_prompts,
         slots: args.slot_save_path.clone(),
         response_folder: args.store.clone(),
+        preload: args.preload,
+        kv_events: kv_events(args, count)?,
         pull: if args.allow_pull { Some(hub::settings()?) } else { None },
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
         log: log(args)?,
         drain: seconds(args.drain),
     })
+}
+
+/// `models`: how many are served.
+fn kv_events(args: &ServeArgs, models: usize) -> Result<Option<KvEventsOptions>, Failure> {
+    let Some(publish) = args.kv_events.clone() else { return Ok(None) };
+    if args.kv_events_replay.is_some() && (models > 1 || args.found.is_some()) {
+        return Err(Failure::usage(
+            "--kv-events-replay needs a server with one model: replays do not name it",
+        ));
+    }
+    let (replay, topic) = (args.kv_events_replay.clone(), args.kv_events_topic.clone());
+    Ok(Some(KvEventsOptions { publish, replay, topic, form: args.kv_events_form }))
 }
 
 fn keys(args: &ServeArgs) -> Result<Keys, Failure> {

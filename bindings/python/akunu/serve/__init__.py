@@ -1,0 +1,1 @@
+"""Models in fleets that others manage."""
