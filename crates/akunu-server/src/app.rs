@@ -28,6 +28,7 @@ use crate::guesses::Guesses;
 use crate::keys::Keys;
 use crate::limits::{Limits, Rate};
 use crate::logged;
+use crate::mcp::McpServers;
 use crate::memory::{Charge, RequestMemory};
 use crate::metrics::Metrics;
 use crate::models::{Attached, Models};
@@ -65,6 +66,7 @@ pub struct Shared {
     slots: Option<PathBuf>,
     log: Option<RequestLog>,
     pull: Option<akunu_hub::Settings>,
+    mcp: Option<McpServers>,
     /// Downloads that may run at once.
     pulls: Arc<Semaphore>,
     responses: ResponseStore,
@@ -130,6 +132,10 @@ impl Shared {
 
     pub(crate) fn pulls(&self) -> &Arc<Semaphore> {
         &self.pulls
+    }
+
+    pub(crate) fn mcp(&self) -> Option<&McpServers> {
+        self.mcp.as_ref()
     }
 
     pub(crate) fn response_folder(&self) -> Option<&Arc<ResponseFolder>> {
@@ -218,6 +224,7 @@ impl App {
             slots,
             log,
             pull,
+            mcp,
             ..
         } = options;
         App(Arc::new(Shared {
@@ -236,6 +243,7 @@ impl App {
             slots,
             log,
             pull,
+            mcp,
             pulls: Arc::new(Semaphore::new(PULLS)),
             metrics: Arc::default(),
             draining: AtomicBool::new(false),

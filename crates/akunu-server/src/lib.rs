@@ -44,6 +44,7 @@ mod keys;
 mod limits;
 mod lm_studio;
 mod logged;
+mod mcp;
 mod memory;
 mod metrics;
 mod models;
@@ -84,6 +85,7 @@ pub use job::{
 };
 pub use keys::Keys;
 pub use limits::{Limits, Rate};
+pub use mcp::McpServers;
 pub use metrics::Metrics;
 pub use models::{
     EMBEDDED, Finder, Kind, Lease, Loaded, ModelSpec, Models, ModelsOptions, OpenDevice, PARALLEL,

@@ -26,6 +26,7 @@ use crate::error::ServeError;
 use crate::guard::Cors;
 use crate::keys::Keys;
 use crate::limits::Limits;
+use crate::mcp::McpServers;
 use crate::models::ModelsOptions;
 use crate::openai::responses::folder::ResponseFolder;
 use crate::record::Peer;
@@ -56,6 +57,8 @@ pub struct Options {
     pub response_folder: Option<PathBuf>,
     /// Clients may have models downloaded, with these settings of the hub.
     pub pull: Option<akunu_hub::Settings>,
+    /// Servers whose tools the chat page may call.
+    pub mcp: Option<McpServers>,
     /// `None`: plain HTTP.
     pub tls: Option<TlsFiles>,
     /// `None`: requests are not logged.
@@ -79,6 +82,7 @@ impl Default for Options {
             slots: None,
             response_folder: None,
             pull: None,
+            mcp: None,
             tls: None,
             log: None,
             drain: Duration::from_secs(30),
@@ -129,6 +133,9 @@ impl Server {
         let binding = TcpListener::bind((options.host.as_str(), options.port));
         let listener = runtime.block_on(binding).map_err(&failed)?;
         let bound = listener.local_addr().map_err(failed)?;
+        if options.mcp.is_some() && options.keys.is_empty() && !bound.ip().is_loopback() {
+            return Err(ServeError::OpenTools);
+        }
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
         let drain = options.drain;
         let folder = |path: &PathBuf| {
@@ -160,6 +167,9 @@ impl Server {
         self.runtime.shutdown_timeout(LAST_WAIT);
         let (sender, ended) = std::sync::mpsc::channel::<()>();
         let app = self.app;
+        if let Some(servers) = app.mcp() {
+            servers.end();
+        }
         let log = app.log().cloned();
         let engines = std::thread::Builder::new().name("akunu-shutdown".into());
         let waiting = engines.spawn(move || {

@@ -14,6 +14,7 @@ mod fields;
 mod guards;
 mod http;
 mod log;
+mod mcp;
 mod models;
 mod ollama;
 mod ollama_models;

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use akunu::Pooling;
 use akunu_server::{
-    Cors, Finder, Keys, Limits, LogFormat, ModelSpec, ModelsOptions, Options, PARALLEL, RequestLog, Server,
-    TlsFiles,
+    Cors, Finder, Keys, Limits, LogFormat, McpServers, ModelSpec, ModelsOptions, Options, PARALLEL,
+    RequestLog, Server, TlsFiles,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args};
@@ -20,6 +20,7 @@ use crate::args::{self, GeneratingArgs};
 use crate::failure::Failure;
 use crate::hub;
 use crate::interrupt;
+use crate::mcp;
 use crate::output;
 
 const EXAMPLES: &str = "\
@@ -116,6 +117,9 @@ pub struct ServeArgs {
     /// Keeps stored responses (/v1/responses) in this folder too, so that they are there after a restart
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
+    /// Offers the tools of the MCP servers in this file ({"mcpServers": ...}) on the chat page, which asks before each call
+    #[arg(long, value_name = "FILE")]
+    mcp: Option<PathBuf>,
     /// Certificate chain for HTTPS, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Guards")]
     tls_cert: Option<PathBuf>,
@@ -235,7 +239,7 @@ fn on_or_off() -> impl TypedValueParser<Value = bool> {
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let options = options(args)?;
     let is_open = options.keys.is_empty();
-    let pulls = options.pull.is_some();
+    let (pulls, has_tools) = (options.pull.is_some(), options.mcp.is_some());
     let banner = banner::Banner::new(&options);
     // A second Ctrl-C ends the process; the first one is handled by the server.
     let _listening = interrupt::listen();
@@ -251,6 +255,11 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     if is_open && pulls && !args.quiet {
         output::note(
             "note: anyone who can use the server can fill its disk with models: use --api-keys to require a key",
+        );
+    }
+    if is_open && has_tools && !args.quiet {
+        output::note(
+            "note: every program and user of this machine can call the tools: use --api-keys to require a key",
         );
     }
     server.wait_for_signal()?;
@@ -315,6 +324,12 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         slots: args.slot_save_path.clone(),
         response_folder: args.store.clone(),
         pull: if args.allow_pull { Some(hub::settings()?) } else { None },
+        mcp: args
+            .mcp
+            .as_deref()
+            .map(|config| mcp::start(config, args.quiet))
+            .transpose()?
+            .map(McpServers::new),
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
         log: log(args)?,
         drain: seconds(args.drain),
