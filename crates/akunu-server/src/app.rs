@@ -31,7 +31,7 @@ use crate::logged;
 use crate::mcp::McpServers;
 use crate::memory::{Charge, RequestMemory};
 use crate::metrics::Metrics;
-use crate::models::{Attached, Models};
+use crate::models::{Attached, Models, variants};
 use crate::openai::responses::folder::ResponseFolder;
 use crate::openai::responses::store::ResponseStore;
 use crate::origin::Hosts;
@@ -67,6 +67,7 @@ pub struct Shared {
     log: Option<RequestLog>,
     pull: Option<akunu_hub::Settings>,
     mcp: Option<McpServers>,
+    delete: Option<akunu_hub::Settings>,
     /// Downloads that may run at once.
     pulls: Arc<Semaphore>,
     responses: ResponseStore,
@@ -136,6 +137,11 @@ impl Shared {
 
     pub(crate) fn mcp(&self) -> Option<&McpServers> {
         self.mcp.as_ref()
+    }
+
+    /// The settings of the hub, if clients may delete what is in its cache.
+    pub(crate) fn delete(&self) -> Option<&akunu_hub::Settings> {
+        self.delete.as_ref()
     }
 
     pub(crate) fn response_folder(&self) -> Option<&Arc<ResponseFolder>> {
@@ -225,6 +231,7 @@ impl App {
             log,
             pull,
             mcp,
+            delete,
             ..
         } = options;
         App(Arc::new(Shared {
@@ -244,6 +251,7 @@ impl App {
             log,
             pull,
             mcp,
+            delete,
             pulls: Arc::new(Semaphore::new(PULLS)),
             metrics: Arc::default(),
             draining: AtomicBool::new(false),
@@ -256,6 +264,7 @@ impl App {
         protocol::router()
             .fallback(unknown)
             .method_not_allowed_fallback(wrong_method)
+            .layer(from_fn_with_state(self.clone(), variants::of_caller))
             .layer(from_fn(guard_panics))
             .layer(from_fn(logged::scope))
             .layer(from_fn_with_state(self.clone(), set_apart))

@@ -28,6 +28,7 @@ use crate::keys::Keys;
 use crate::limits::Limits;
 use crate::mcp::McpServers;
 use crate::models::ModelsOptions;
+use crate::ollama::kept;
 use crate::openai::responses::folder::ResponseFolder;
 use crate::record::Peer;
 use crate::request_log::RequestLog;
@@ -57,6 +58,8 @@ pub struct Options {
     pub response_folder: Option<PathBuf>,
     /// Clients may have models downloaded, with these settings of the hub.
     pub pull: Option<akunu_hub::Settings>,
+    /// Clients may delete downloaded models, which are where these settings of the hub say.
+    pub delete: Option<akunu_hub::Settings>,
     /// Servers whose tools the chat page may call.
     pub mcp: Option<McpServers>,
     /// `None`: plain HTTP.
@@ -82,6 +85,7 @@ impl Default for Options {
             slots: None,
             response_folder: None,
             pull: None,
+            delete: None,
             mcp: None,
             tls: None,
             log: None,
@@ -145,6 +149,10 @@ impl Server {
         let response_folder = options.response_folder.as_ref().map(folder).transpose()?;
         let app =
             App::new(options, response_folder, bound.ip().is_loopback(), long_requests.handle().clone());
+        if let Some(folder) = app.response_folder() {
+            let failed = |error| ServeError::File { path: folder.path().display().to_string(), error };
+            kept::load(&app, folder.path()).map_err(failed)?;
+        }
         let (stop, stopped) = watch::channel(false);
         let serving = serve(listener, tls, app.clone(), stopped, drain);
         let serving = Some(runtime.spawn(serving));

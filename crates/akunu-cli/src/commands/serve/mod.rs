@@ -55,6 +55,9 @@ pub struct ServeArgs {
     /// Lets clients download models from the hub (/api/pull), with this server's disk and token
     #[arg(long, help_heading = "Guards")]
     allow_pull: bool,
+    /// Lets clients delete models in the cache of the hub (/api/delete)
+    #[arg(long, help_heading = "Guards")]
+    allow_delete: bool,
     /// An alias of a model: NAME for the first, or NAME=MODEL; may be repeated
     #[arg(long, value_name = "NAME[=MODEL]")]
     alias: Vec<String>,
@@ -114,7 +117,8 @@ pub struct ServeArgs {
     /// Lets clients save the texts of slots in this folder, and restore and erase them (/slots/{id})
     #[arg(long, value_name = "DIR", help_heading = "Guards")]
     slot_save_path: Option<PathBuf>,
-    /// Keeps stored responses (/v1/responses) in this folder too, so that they are there after a restart
+    /// Keeps stored responses (/v1/responses) and models made by clients (/api/create) in this folder too, so that they are
+    /// there after a restart
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
     /// Offers the tools of the MCP servers in this file ({"mcpServers": ...}) on the chat page, which asks before each call
@@ -239,7 +243,8 @@ fn on_or_off() -> impl TypedValueParser<Value = bool> {
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let options = options(args)?;
     let is_open = options.keys.is_empty();
-    let (pulls, has_tools) = (options.pull.is_some(), options.mcp.is_some());
+    let (pulls, has_tools, deletes) =
+        (options.pull.is_some(), options.mcp.is_some(), options.delete.is_some());
     let banner = banner::Banner::new(&options);
     // A second Ctrl-C ends the process; the first one is handled by the server.
     let _listening = interrupt::listen();
@@ -255,6 +260,11 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     if is_open && pulls && !args.quiet {
         output::note(
             "note: anyone who can use the server can fill its disk with models: use --api-keys to require a key",
+        );
+    }
+    if is_open && deletes && !args.quiet {
+        output::note(
+            "note: anyone who can use the server can delete its downloaded models: use --api-keys to require a key",
         );
     }
     if is_open && has_tools && !args.quiet {
@@ -324,6 +334,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         slots: args.slot_save_path.clone(),
         response_folder: args.store.clone(),
         pull: if args.allow_pull { Some(hub::settings()?) } else { None },
+        delete: if args.allow_delete { Some(hub::settings()?) } else { None },
         mcp: args
             .mcp
             .as_deref()
