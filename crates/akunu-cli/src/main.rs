@@ -10,6 +10,7 @@ mod grid;
 mod hub;
 mod ids;
 mod interrupt;
+mod mcp;
 mod out_file;
 mod output;
 mod progress;

@@ -23,6 +23,12 @@ pub enum Reason {
     Unreachable(String),
     #[error("answered with HTTP status {status}{}", said(.text))]
     Status { status: u16, text: String },
+    #[error(
+        "has a tool that models cannot call by its name: {0:?}; names have at most 64 of the letters a to z and A to Z, digits, _ and -"
+    )]
+    ToolName(String),
+    #[error("has a tool with the name of another one: {0}")]
+    SameName(String),
     /// The caller's flag was set.
     #[error("was interrupted")]
     Cancelled,

@@ -2,8 +2,8 @@
 //! starts, or over HTTP ("streamable HTTP"). Blocking, without an async runtime.
 //!
 //! ```text
-//! Client ─JSON-RPC─▶ Transport: stdio | http
-//! Client ◀─ Inbox ── threads that read
+//! Toolbox ─▶ Client ─JSON-RPC─▶ Transport: stdio | http
+//!            Client ◀─ Inbox ── threads that read
 //! ```
 //!
 //! A server may die, hang, write nonsense or write without end: each is an [`Error`] that names the server.
@@ -14,7 +14,9 @@ mod error;
 mod http;
 mod inbox;
 mod stdio;
+mod toolbox;
 
 pub use client::{Answer, Client, Limits, Tool};
 pub use config::{Place, ServerConfig, parse};
 pub use error::{Error, Reason};
+pub use toolbox::{Offered, Toolbox};

@@ -1,5 +1,6 @@
-//! Writes a model that calls the tool `clock` if the conversation has tools, and answers in words when it has the result:
-//! `scripted_model FILE`. For tests of frameworks that act by what a model says.
+//! Writes a model that calls a tool if the conversation has tools, and answers in words when it has the result:
+//! `scripted_model FILE [TOOL ARGUMENTS]`, by default `clock '{"zone": "UTC"}'`. For tests of programs that act by what a
+//! model says.
 #![allow(clippy::print_stderr)]
 
 use std::path::PathBuf;
@@ -19,20 +20,17 @@ fn main() -> ExitCode {
         eprintln!("usage: scripted_model FILE");
         return ExitCode::FAILURE;
     };
-    let chain = [
-        "\n",
-        "<think>",
-        "Which time",
-        " is it?",
-        "</think>",
-        "<tool_call>\n{\"name\": \"clock\", \"arguments\": {\"zo",
-        "ne\": \"UTC\"}}\n</tool_call>",
-        "<|im_end|>",
-        ":",
-        "It is",
-        " noon.",
-        "<|im_end|>",
-    ];
+    let mut of_call = std::env::args().skip(2);
+    let tool = of_call.next().unwrap_or_else(|| "clock".into());
+    let arguments = of_call.next().unwrap_or_else(|| "{\"zone\": \"UTC\"}".into());
+    // In two tokens, the first of which ends within the arguments.
+    let half = arguments.floor_char_boundary(arguments.len() / 2);
+    let begin = format!("<tool_call>\n{{\"name\": \"{tool}\", \"arguments\": {}", &arguments[..half]);
+    let end = format!("{}}}\n</tool_call>", &arguments[half..]);
+    let thoughts = ["\n", "<think>", "Which time", " is it?", "</think>"];
+    let call = [begin.as_str(), end.as_str(), "<|im_end|>"];
+    let answer = [":", "It is", " noon.", "<|im_end|>"];
+    let chain = [&thoughts[..], &call, &answer].concat();
     scripted::write(&path, Some(TEMPLATE), &chain);
     ExitCode::SUCCESS
 }

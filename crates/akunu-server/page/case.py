@@ -59,7 +59,7 @@ class Case(unittest.TestCase):
 
     def tearDown(self):
         self.assertEqual(self.browser.complaints(), [])
-        self.assertLessEqual(set(self.fake.paths), {"/", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/audio/transcriptions", "/health"})
+        self.assertLessEqual(set(self.fake.paths), {"/", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/audio/transcriptions", "/health", "/mcp/tools", "/mcp/call"})
 
     def load(self):
         self.browser.open(self.fake.url)

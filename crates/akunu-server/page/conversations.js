@@ -61,14 +61,15 @@ function openTalk(one) {
 function conversation(value) {
   const list = Array.isArray(value) ? value : value?.turns ?? value?.messages;
   if (!Array.isArray(list)) throw new Error("it has no messages");
-  const turns = list.map((turn, i) => {
-    const {role, content, reasoning, thought, numbers, problem, audio, files: texts} = turn ?? {};
+  const turns = joined(list).map((turn, i) => {
+    const {role, content, reasoning, thought, numbers, problem, audio, calls, files: texts} = turn ?? {};
     if (!ROLES.includes(role) || (role === "system" && i > 0)) throw new Error(`message ${i + 1} has a role that the page does not have`);
     if (typeof content !== "string") throw new Error(`message ${i + 1} has no text`);
     const kept = {role, content};
     for (const [name, text] of Object.entries({reasoning, numbers, problem})) if (typeof text === "string") kept[name] = text;
     if (typeof thought === "number") kept.thought = thought;
     if (audio === true) kept.audio = true;
+    if (calls !== undefined && role === "assistant") kept.calls = keptCalls(calls, `message ${i + 1}`);
     if (Array.isArray(texts) && texts.length) kept.files = texts.map(file => {
       if (typeof file?.name !== "string" || typeof file.text !== "string") throw new Error(`message ${i + 1} has a file without a text`);
       return {name: file.name, text: file.text};
@@ -92,7 +93,8 @@ async function importFile(file) {
 function asMarkdown(one) {
   const names = {user: "You", assistant: "Answer", system: "System"};
   const quote = text => text.trim().split("\n").map(line => `> ${line}`.trimEnd()).join("\n");
-  const parts = one.turns.flatMap(turn => [`## ${names[turn.role]}`, ...(turn.reasoning ? [quote(turn.reasoning)] : []), whole(turn).trim()]);
+  const called = ({name, arguments: text, result}) => [fenced({name: `Call of ${name}`, text}), fenced({name: "Result", text: result ?? NOT_RUN})];
+  const parts = one.turns.flatMap(turn => [`## ${names[turn.role]}`, ...(turn.reasoning ? [quote(turn.reasoning)] : []), whole(turn).trim(), ...(turn.calls ?? []).flatMap(called)].filter(Boolean));
   return `${[`# ${titleOf(one)}`, ...parts].join("\n\n")}\n`;
 }
 

@@ -1,5 +1,6 @@
 """A fake server with scripted replies, which also serves the page."""
 
+import contextlib
 import json
 import re
 import threading
@@ -25,7 +26,7 @@ class Refusal(Exception):
 
 
 class Fake:
-    """`reply(body)` yields deltas for chat, texts for completions; or raises a Refusal."""
+    """`reply(body)` yields deltas for chat, texts for completions; `call(body)` returns a tool's result; both may raise a Refusal."""
 
     def __init__(self):
         self.reset()
@@ -52,10 +53,11 @@ class Fake:
         self.reply = lambda body: iter(["Hello", " there", "!"])
         self.models, self.key = ["talker", "teller"], None
         self.listeners, self.embedders = [], []
+        self.tools, self.call = [], lambda body: {"content": "done", "is_error": False}
         self.timings = None  # of the last chunk, beside the usage
         self.breaks = False  # answers end before their announced length, and the server is gone
         self.gone = False  # connections are closed without an answer
-        self.paths, self.bodies, self.keys = [], [], []
+        self.paths, self.bodies, self.calls, self.keys = [], [], [], []
         self.hung_up = threading.Event()
 
     def send(self, handler, status, body, kind="application/json"):
@@ -85,9 +87,11 @@ class Fake:
             models += [{"id": name, "object": "model", "capabilities": ["embedding"]} for name in self.embedders]
             models += [{"id": name, "object": "model", "capabilities": ["transcription"]} for name in self.listeners]
             self.send(handler, 200, json.dumps({"object": "list", "data": models}).encode())
+        elif handler.path == "/mcp/tools" and not self.locked(handler):
+            self.send(handler, 200, json.dumps({"tools": self.tools}).encode())
         elif handler.path == "/health":
             self.send(handler, 200, b"{}")
-        elif handler.path != "/v1/models":
+        elif handler.path not in ["/v1/models", "/mcp/tools"]:
             self.send(handler, 404, b"{}")
 
     def answer_post(self, handler):
@@ -95,13 +99,18 @@ class Fake:
         body = handler.rfile.read(int(handler.headers["Content-Length"]))
         hears = handler.path == "/v1/audio/transcriptions"
         body = self.form(handler.headers["Content-Type"], body) if hears else json.loads(body)
-        self.bodies.append(body)
+        is_call = handler.path == "/mcp/call"
+        (self.calls if is_call else self.bodies).append(body)
         if self.locked(handler):
             return
         try:
-            reply = self.reply(body)
+            reply = self.call(body) if is_call else self.reply(body)
         except Refusal as refusal:
             return self.refuse(handler, refusal)
+        if is_call:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self.send(handler, 200, json.dumps(reply).encode())
+            return
         handler.send_response(200)
         handler.send_header("Content-Type", "text/event-stream")
         if self.breaks:

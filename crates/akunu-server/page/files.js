@@ -6,12 +6,14 @@ let attached = [];
 
 function size(bytes) { return bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${Math.round(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`; }
 
-/** A turn as the model reads it: each file with its name in a fence that is in none of them. */
+/** A text with its name, in a fence that is not in it. */
+function fenced({name, text}) {
+  const fence = "`".repeat((text.match(/`+/g) ?? []).reduce((most, run) => Math.max(most, run.length + 1), 3));
+  return `${name}:\n${fence}\n${text}${text.endsWith("\n") ? "" : "\n"}${fence}`;
+}
+
+/** A turn as the model reads it: each file in a fence. */
 function whole({content, files}) {
-  const fenced = ({name, text}) => {
-    const fence = "`".repeat(Math.max(3, ...Array.from(text.matchAll(/`+/g), ([run]) => run.length + 1)));
-    return `${name}:\n${fence}\n${text}${text.endsWith("\n") ? "" : "\n"}${fence}`;
-  };
   return [...(files ?? []).map(fenced), content].filter(Boolean).join("\n\n");
 }
 

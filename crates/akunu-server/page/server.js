@@ -59,10 +59,10 @@ async function chat(turns, signal) {
   if (listens()) return transcribe(turns.at(-1), signal);
   if (!plain.has($("model").value)) {
     const system = $("system").value.trim();
-    const messages = turns.map(turn => ({role: turn.role, content: whole(turn)}));
+    const messages = turns.flatMap(turn => turn.calls ? messagesOf(turn) : [{role: turn.role, content: whole(turn)}]);
     if (system && messages[0].role !== "system") messages.unshift({role: "system", content: system});
     try {
-      return await ask("v1/chat/completions", {...request(), messages}, signal);
+      return await ask("v1/chat/completions", {...request(), ...offered(), messages}, signal);
     } catch (error) {
       if (![400, 404, 422, 501].includes(error.status) || !/template/i.test(`${error.code} ${error.message}`)) throw error;
       plain.add($("model").value);
@@ -84,6 +84,7 @@ async function models() {
     $("model").replaceChildren(...data.map(model => make("option", {value: model.id, disabled: !talks(model), selected: model.id === chosen && talks(model)}, named(model))));
     $("models").replaceChildren(...data.map(modelRow));
     hint();
+    await loadTools();
   } catch (error) {
     if (!watch.gone) note(error.status === 401 ? "This server requires an API key: enter it in the settings." : `The models cannot be listed: ${error.message}`);
     if (error.status === 401) settings("key");

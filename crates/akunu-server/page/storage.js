@@ -14,7 +14,7 @@ const plain = new Set();
 /** Models that transcribe. */
 const listeners = new Set();
 /** Turns are {role, content, reasoning, thought: seconds, numbers, problem, audio,
- *  files: [{name, text}]}. The audio of turns, which is not kept when the page is left. */
+ *  files: [{name, text}], calls: [{id, name, arguments, state, result}]}. The audio of turns, which is not kept when the page is left. */
 const files = new WeakMap();
 /** The recording that is being made, if one is. */
 let recorder = null;

@@ -25,12 +25,12 @@ function show(turn) {
   } else {
     const summary = make("summary"), thoughts = make("div", {className: "text"});
     const thought = make("details", {className: "thought", hidden: true}, summary, thoughts);
-    const problem = make("div", {className: "problem", hidden: true}), numbers = make("span", {className: "numbers"});
+    const problem = make("div", {className: "problem", hidden: true}), calls = make("div"), numbers = make("span", {className: "numbers"});
     foot.append(button("Regenerate", again, {className: "last-only"}), copier(() => turn.content, "Copy"), numbers);
-    article.append(thought, text, problem, foot);
+    article.append(thought, text, calls, problem, foot);
     article.update = running => {
       article.ariaBusy = String(running);
-      text.classList.toggle("waiting", running && !turn.content);
+      text.classList.toggle("waiting", running && !turn.content && !turn.calls);
       foot.hidden = running;
       thought.hidden = !turn.reasoning;
       if (turn.reasoning) {
@@ -38,6 +38,7 @@ function show(turn) {
         render(thoughts, turn.reasoning);
       }
       render(text, turn.content);
+      renderCalls(calls, turn.calls ?? [], running);
       problem.hidden = !turn.problem;
       if (turn.problem) problem.replaceChildren(make("b", {}, "That did not work. "), turn.problem);
       numbers.textContent = turn.numbers ?? "";

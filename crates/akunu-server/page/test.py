@@ -9,8 +9,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from chat_test import Chat
 from reach_test import Reach
 from talks_test import Talks
+from tools_test import Tools
 
-__all__ = ["Chat", "Reach", "Talks"]
+__all__ = ["Chat", "Reach", "Talks", "Tools"]
 
 if __name__ == "__main__":
     unittest.main()

@@ -28,9 +28,10 @@ use crate::guesses::Guesses;
 use crate::keys::Keys;
 use crate::limits::{Limits, Rate};
 use crate::logged;
+use crate::mcp::McpServers;
 use crate::memory::{Charge, RequestMemory};
 use crate::metrics::Metrics;
-use crate::models::{Attached, Models};
+use crate::models::{Attached, Models, variants};
 use crate::openai::responses::folder::ResponseFolder;
 use crate::openai::responses::store::ResponseStore;
 use crate::origin::Hosts;
@@ -74,6 +75,8 @@ pub struct Shared {
     slots: Option<PathBuf>,
     log: Option<RequestLog>,
     pull: Option<akunu_hub::Settings>,
+    mcp: Option<McpServers>,
+    delete: Option<akunu_hub::Settings>,
     /// Downloads that may run at once.
     pulls: Arc<Semaphore>,
     responses: ResponseStore,
@@ -140,6 +143,15 @@ impl Shared {
 
     pub(crate) fn pulls(&self) -> &Arc<Semaphore> {
         &self.pulls
+    }
+
+    pub(crate) fn mcp(&self) -> Option<&McpServers> {
+        self.mcp.as_ref()
+    }
+
+    /// The settings of the hub, if clients may delete what is in its cache.
+    pub(crate) fn delete(&self) -> Option<&akunu_hub::Settings> {
+        self.delete.as_ref()
     }
 
     pub(crate) fn response_folder(&self) -> Option<&Arc<ResponseFolder>> {
@@ -234,6 +246,8 @@ impl App {
             log,
             pull,
             preload,
+            mcp,
+            delete,
             ..
         } = options;
         App(Arc::new(Shared {
@@ -252,6 +266,8 @@ impl App {
             slots,
             log,
             pull,
+            mcp,
+            delete,
             pulls: Arc::new(Semaphore::new(PULLS)),
             metrics: Arc::default(),
             preload: watch::Sender::new(if preload { Preload::Loading } else { Preload::Done }),
@@ -265,6 +281,7 @@ impl App {
         protocol::router()
             .fallback(unknown)
             .method_not_allowed_fallback(wrong_method)
+            .layer(from_fn_with_state(self.clone(), variants::of_caller))
             .layer(from_fn(guard_panics))
             .layer(from_fn(logged::scope))
             .layer(from_fn_with_state(self.clone(), set_apart))

@@ -23,6 +23,10 @@ pub enum ServeError {
         "line {line} of {path} is not an API key; write KEY, KEY PRIORITY with an integer, or either with name=NAME"
     )]
     Key { path: String, line: usize },
+    #[error(
+        "tools of MCP servers are not offered to other machines without API keys: use --api-keys, or listen on 127.0.0.1"
+    )]
+    OpenTools,
     #[error("{path} cannot be used for TLS: {reason}")]
     Tls { path: String, reason: String },
 }

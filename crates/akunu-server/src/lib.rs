@@ -47,6 +47,7 @@ mod limits;
 mod lm_studio;
 mod local;
 mod logged;
+mod mcp;
 mod memory;
 mod metrics;
 mod models;
@@ -89,6 +90,7 @@ pub use keys::Keys;
 pub use kv_events::{Endpoint, KvEvents, KvEventsForm, KvEventsOptions};
 pub use limits::{Limits, Rate};
 pub use local::{Local, LocalAnswer, LocalEvent, Notify};
+pub use mcp::McpServers;
 pub use metrics::Metrics;
 pub use models::{
     EMBEDDED, Finder, Kind, Lease, Loaded, ModelSpec, Models, ModelsOptions, OpenDevice, PARALLEL,

@@ -68,6 +68,23 @@ pub(crate) fn check(request: &Request, hosts: &Hosts, cors: &Cors) -> Result<(),
     }
 }
 
+/// Refuses requests of web pages other than the server's own, whatever [`Cors`] allows and whatever else is on this host.
+pub(crate) fn check_own_page(headers: &HeaderMap) -> Result<(), Refusal> {
+    let host = one(headers, HOST.as_str())?.unwrap_or_default();
+    let is_own = |origin: &str| {
+        let authority = origin.split_once("://").map(|(_, authority)| authority);
+        authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host))
+    };
+    let origin = one(headers, ORIGIN.as_str())?;
+    let site = headers.get("sec-fetch-site");
+    let is_known = site.is_none_or(|site| site == "same-origin" || site == "none");
+    if is_known && origin.is_none_or(is_own) {
+        return Ok(());
+    }
+    let message = "tools can be called by this server's own page only, not by pages of other origins";
+    Err(Refusal::new(Reason::Forbidden, message).code("origin_not_allowed"))
+}
+
 /// Whether the body is a form, which a page of another site may send without asking first. Old browsers do so without an
 /// `Origin`.
 fn is_form(headers: &HeaderMap) -> bool {

@@ -28,6 +28,7 @@ const PAGE: &str = concat!(
     include_str!("../page/settings.js"),
     include_str!("../page/server.js"),
     include_str!("../page/watch.js"),
+    include_str!("../page/tools.js"),
     include_str!("../page/talk.js"),
     include_str!("../page/files.js"),
     include_str!("../page/answer.js"),

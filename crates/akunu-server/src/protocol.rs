@@ -7,7 +7,9 @@ use serde_json::Value as Json;
 
 use crate::app::App;
 use crate::refusal::Refusal;
-use crate::{anthropic, fleet, health, lm_studio, ollama, openai, page, props, rerank, slots, tei, tools};
+use crate::{
+    anthropic, fleet, health, lm_studio, mcp, ollama, openai, page, props, rerank, slots, tei, tools,
+};
 
 /// A protocol: its paths, and the format of its errors.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +36,7 @@ pub const PROTOCOLS: &[Protocol] = &[
     rerank::PROTOCOL,
     tei::PROTOCOL,
     page::PROTOCOL,
+    mcp::PROTOCOL,
     openai::PROTOCOL,
 ];
 

@@ -20,6 +20,8 @@ pub enum Reason {
     TooMany,
     Internal,
     Unavailable,
+    /// Another server, which this one asked, failed.
+    Upstream,
     /// The answer exceeded the server's time limit.
     Overdue,
 }
@@ -38,6 +40,7 @@ impl Reason {
             Reason::TooMany => StatusCode::TOO_MANY_REQUESTS,
             Reason::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Reason::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Reason::Upstream => StatusCode::BAD_GATEWAY,
             Reason::Overdue => StatusCode::GATEWAY_TIMEOUT,
         }
     }
@@ -58,6 +61,7 @@ impl Reason {
             Reason::TooMany => "too_many",
             Reason::Internal => "internal",
             Reason::Unavailable => "unavailable",
+            Reason::Upstream => "upstream",
             Reason::Overdue => "overdue",
         }
     }

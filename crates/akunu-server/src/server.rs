@@ -27,7 +27,9 @@ use crate::guard::Cors;
 use crate::keys::Keys;
 use crate::kv_events::{KvEvents, KvEventsOptions};
 use crate::limits::Limits;
+use crate::mcp::McpServers;
 use crate::models::ModelsOptions;
+use crate::ollama::kept;
 use crate::openai::responses::folder::ResponseFolder;
 use crate::record::Peer;
 use crate::request_log::RequestLog;
@@ -61,6 +63,10 @@ pub struct Options {
     pub kv_events: Option<KvEventsOptions>,
     /// Clients may have models downloaded, with these settings of the hub.
     pub pull: Option<akunu_hub::Settings>,
+    /// Clients may delete downloaded models, which are where these settings of the hub say.
+    pub delete: Option<akunu_hub::Settings>,
+    /// Servers whose tools the chat page may call.
+    pub mcp: Option<McpServers>,
     /// `None`: plain HTTP.
     pub tls: Option<TlsFiles>,
     /// `None`: requests are not logged.
@@ -86,6 +92,8 @@ impl Default for Options {
             preload: false,
             kv_events: None,
             pull: None,
+            delete: None,
+            mcp: None,
             tls: None,
             log: None,
             drain: Duration::from_secs(30),
@@ -145,6 +153,9 @@ impl Server {
             let events = KvEvents::listen(runtime.handle(), events, &bound.to_string())?;
             options.models.kv_events = Some(events);
         }
+        if options.mcp.is_some() && options.keys.is_empty() && !bound.ip().is_loopback() {
+            return Err(ServeError::OpenTools);
+        }
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
         let drain = options.drain;
         let folder = |path: &PathBuf| {
@@ -154,6 +165,10 @@ impl Server {
         let response_folder = options.response_folder.as_ref().map(folder).transpose()?;
         let app =
             App::new(options, response_folder, bound.ip().is_loopback(), long_requests.handle().clone());
+        if let Some(folder) = app.response_folder() {
+            let failed = |error| ServeError::File { path: folder.path().display().to_string(), error };
+            kept::load(&app, folder.path()).map_err(failed)?;
+        }
         if *app.preload().borrow() == Preload::Loading {
             runtime.spawn(preload(app.clone()));
         }
@@ -179,6 +194,9 @@ impl Server {
         self.runtime.shutdown_timeout(LAST_WAIT);
         let (sender, ended) = std::sync::mpsc::channel::<()>();
         let app = self.app;
+        if let Some(servers) = app.mcp() {
+            servers.end();
+        }
         let log = app.log().cloned();
         let engines = std::thread::Builder::new().name("akunu-shutdown".into());
         let waiting = engines.spawn(move || {

@@ -86,6 +86,30 @@ fn ctrl_c_twice_ends_at_once() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 
+#[test]
+fn tools_of_mcp_servers_are_offered_and_a_bad_configuration_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("servers.json");
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../akunu-mcp/tests/server.sh");
+    let config = |command: &str| {
+        let servers = serde_json::json!({ "small": { "command": command, "args": [path(&script)] } });
+        std::fs::write(&file, serde_json::json!({ "mcpServers": servers }).to_string()).unwrap();
+    };
+    config("sh");
+    let (mut child, address) = serve(&["--mcp", path(&file)]);
+    let mut stream = TcpStream::connect(&address).unwrap();
+    let call = br#"{"name": "clock", "arguments": {"zone": "UTC"}}"#;
+    stream.write_all(&request("/mcp/call", call)).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with(r#"{"content":"Noon in UTC.","is_error":false}"#), "{answer}");
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    refuses(&[&ARGS[..], &["--mcp", path(&file), "--host", "0.0.0.0"]].concat(), 1, &["--api-keys"]);
+    config("no-such-program");
+    refuses(&[&ARGS[..], &["--mcp", path(&file)]].concat(), 1, &["the MCP server small cannot be started"]);
+}
+
 /// The lines of a pipe that have a text, until there are `count`.
 fn lines_with(pipe: impl Read, text: &str, count: usize) -> Vec<String> {
     BufReader::new(pipe).lines().map(Result::unwrap).filter(|line| line.contains(text)).take(count).collect()

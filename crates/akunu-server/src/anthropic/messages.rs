@@ -25,7 +25,9 @@ pub(super) fn conversation(fields: &Fields<'_>, stable: bool) -> Result<Conversa
         }
     }
     for (index, message) in given.iter().enumerate() {
-        read(&format!("messages[{index}]"), message, &mut messages)?;
+        let before = messages.len();
+        read(&format!("messages[{index}]"), message, index > 0, &mut messages)?;
+        join_reminder(&mut messages, before, message, given.get(index.wrapping_sub(1)));
     }
     if given.is_empty() {
         return Err(refuse("messages", "is empty"));
@@ -64,10 +66,16 @@ fn text(content: &Json, place: &str) -> Result<String, Refusal> {
     }
 }
 
-/// Converts a message to one or several of OpenAI's, where each tool result is a message.
-fn read(place: &str, message: &Json, to: &mut Vec<Json>) -> Result<(), Refusal> {
+/// Converts a message to one or several of OpenAI's, where each tool result is a message. A message of the system after
+/// others becomes a reminder from the user, in the form that Claude Code uses: few templates have a system message there.
+fn read(place: &str, message: &Json, has_turns: bool, to: &mut Vec<Json>) -> Result<(), Refusal> {
     let role = match message["role"].as_str() {
         Some(role @ ("user" | "assistant")) => role,
+        Some("system") if has_turns => {
+            let text = text(&message["content"], &format!("{place}.content"))?;
+            to.push(json!({ "role": "user", "content": format!("<system-reminder>\n{text}\n</system-reminder>") }));
+            return Ok(());
+        }
         _ => return Err(refuse(format!("{place}.role"), "must be \"user\" or \"assistant\"")),
     };
     let place = format!("{place}.content");
@@ -119,6 +127,25 @@ fn read(place: &str, message: &Json, to: &mut Vec<Json>) -> Result<(), Refusal> 
     }
     to.push(message);
     Ok(())
+}
+
+/// Joins a reminder and the user's messages around it, since many templates want the user and the assistant in turn.
+/// `before`: the number of messages before the last one given.
+fn join_reminder(messages: &mut Vec<Json>, before: usize, given: &Json, previous: Option<&Json>) {
+    let is_reminder = |message: &Json| message["role"] == "system";
+    if !(is_reminder(given) || previous.is_some_and(is_reminder))
+        || before == 0
+        || messages.len() != before + 1
+    {
+        return;
+    }
+    let is_user = |message: &Json| message["role"] == "user";
+    if is_user(&messages[before - 1]) && is_user(&messages[before]) {
+        let last = messages.remove(before);
+        let text = |message: &Json| message["content"].as_str().unwrap_or_default().to_string();
+        messages[before - 1]["content"] =
+            format!("{}\n\n{}", text(&messages[before - 1]), text(&last)).into();
+    }
 }
 
 /// Whether an answer may have only one tool call.
@@ -234,6 +261,22 @@ mod tests {
             "name": "add", "description": "Adds", "parameters": { "type": "object" } } });
         assert_eq!(conversation.tools, Some(vec![tool]));
         assert_eq!(conversation.variables["enable_thinking"], true);
+    }
+
+    #[test]
+    fn a_system_message_among_others_is_a_reminder_from_the_user() {
+        let said = |role: &str, text: &str| json!({ "role": role, "content": text });
+        let body = json!({ "messages": [
+            said("user", "a"), said("system", "b"), said("assistant", "c"),
+            { "role": "system", "content": [{ "type": "text", "text": "d" }] }, said("user", "e"),
+        ] });
+        let reminder = |text: &str| format!("<system-reminder>\n{text}\n</system-reminder>");
+        let expected = [
+            said("user", &format!("a\n\n{}", reminder("b"))),
+            said("assistant", "c"),
+            said("user", &format!("{}\n\ne", reminder("d"))),
+        ];
+        assert_eq!(read(&body).unwrap().messages, expected);
     }
 
     #[test]

@@ -37,7 +37,7 @@ fn error(refusal: &Refusal) -> Json {
         Reason::TooLarge => "request_too_large",
         Reason::TooSlow | Reason::Overdue => "timeout_error",
         Reason::TooMany => "rate_limit_error",
-        Reason::Internal => "api_error",
+        Reason::Internal | Reason::Upstream => "api_error",
         Reason::Unavailable => "overloaded_error",
     };
     json!({ "type": "error", "error": { "type": kind, "message": refusal.message } })

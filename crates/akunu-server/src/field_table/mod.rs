@@ -161,6 +161,11 @@ pub(crate) struct Warnings {
 }
 
 impl Warnings {
+    /// Adds what has no effect.
+    pub(crate) fn ignores(&mut self, what: &'static str) {
+        self.ignored.push(what);
+    }
+
     /// Adds the header to a response.
     pub(crate) fn on(&self, mut response: Response) -> Response {
         let ignored = (!self.ignored.is_empty()).then(|| format!("ignored: {}", self.ignored.join(", ")));

@@ -1,11 +1,11 @@
 //! Models that are added while the server runs: to its folder, by downloads, and by clients that make them of others.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::entry::Entry;
-use super::{Finder, ModelSpec, Models, Settings, Variant, blocking, hub_name};
+use super::{Finder, ModelSpec, Models, Owner, Settings, Variant, blocking, hub_name};
 use crate::refusal::{Reason, Refusal};
 
 /// The least time between two searches for models.
@@ -61,6 +61,18 @@ impl Models {
         self.variants.all()
     }
 
+    /// The variants of all owners.
+    pub(crate) fn variants_of_all(&self) -> Vec<Arc<Variant>> {
+        self.variants.of_all()
+    }
+
+    /// Forgets the models whose files are in a folder.
+    pub(crate) fn remove_in(&self, folder: &Path) {
+        let is_there =
+            |entry: &Arc<Entry>| entry.spec.path.as_deref().is_some_and(|path| path.starts_with(folder));
+        self.entries.write().unwrap_or_else(PoisonError::into_inner).retain(|entry| !is_there(entry));
+    }
+
     /// Adds a model that has been downloaded, unless it is served already.
     pub(crate) fn add(&self, name: &str, path: PathBuf) -> Result<(), Refusal> {
         if self.has(name) {
@@ -104,8 +116,14 @@ impl Models {
         self.variants.put(variant)
     }
 
+    /// Adds a variant of an earlier start. One whose name a model now has is not found by it.
+    pub(crate) fn put_kept(&self, variant: Variant) {
+        // There were no more than may be kept.
+        let _ = self.variants.put(variant);
+    }
+
     /// Removes a variant; false: there is none of this name.
-    pub(crate) fn remove_variant(&self, name: &str, owner: Option<u64>) -> Result<bool, Refusal> {
+    pub(crate) fn remove_variant(&self, name: &str, owner: Owner) -> bool {
         self.variants.remove(&hub_name(name), owner)
     }
 }

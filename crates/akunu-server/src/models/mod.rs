@@ -9,7 +9,7 @@ mod loaded;
 mod residence;
 mod speech;
 mod texts;
-mod variants;
+pub(crate) mod variants;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub use speech::{SpeechCounts, SpeechQueue};
 pub(crate) use speech::{SpeechEvent, SpeechResult};
 pub use texts::{TextCounts, TextQueue};
 use variants::Variants;
-pub(crate) use variants::{MAX_BYTES, Preset, Settings, Variant};
+pub(crate) use variants::{MAX_BYTES, Owner, Preset, Settings, Variant};
 
 /// A model that can be requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,16 +1,41 @@
-//! Models with settings of their own that clients have made of others (Ollama's `create` and `copy`), kept in memory.
+//! Models with settings of their own that clients have made of others (Ollama's `create` and `copy`). With keys, each belongs
+//! to the key that made it, and is not there for others.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
 use serde_json::{Map, Value as Json, json};
+use tokio::task_local;
 
+use crate::app::{App, Caller};
 use crate::job::{Job, Prompt, SamplingOverrides};
 use crate::refusal::{Reason, Refusal};
 
-/// Maximum number of variants, and of bytes of the texts of one.
+/// Maximum number of variants, of those of one key, and of bytes of the texts of one.
 const MAX_VARIANTS: usize = 256;
+const MAX_OF_OWNER: usize = 32;
 pub(crate) const MAX_BYTES: usize = 64 << 10;
+
+/// Who made a variant.
+pub(crate) type Owner = Option<[u8; 32]>;
+
+task_local! {
+    /// The caller of the request that is handled.
+    static CALLER: Owner;
+}
+
+/// Makes the caller known where variants are looked for.
+pub(crate) async fn of_caller(
+    State(app): State<App>,
+    caller: Caller,
+    request: Request,
+    next: Next,
+) -> Response {
+    CALLER.scope(app.keys().digest(caller), next.run(request)).await
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Variant {
@@ -18,8 +43,8 @@ pub(crate) struct Variant {
     /// The model whose weights it has.
     pub(crate) of: String,
     pub(crate) settings: Settings,
-    /// Who made it; `None`: the server has no keys.
-    pub(crate) owner: Option<u64>,
+    /// The digest of the key that made it; `None`: the server has no keys, or made it itself.
+    pub(crate) owner: Owner,
     pub(crate) created: SystemTime,
 }
 
@@ -44,6 +69,10 @@ pub(crate) struct Preset {
 }
 
 impl Variant {
+    fn is_visible(&self) -> bool {
+        self.owner.is_none() || CALLER.try_with(|caller| *caller == self.owner).unwrap_or(false)
+    }
+
     /// Adds the settings to those of a request, which come first.
     pub(crate) fn apply(&self, job: &mut Job) {
         let Settings { system, messages, preset, .. } = &self.settings;
@@ -72,50 +101,48 @@ impl Variants {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Those of the caller.
     pub(super) fn all(&self) -> Vec<Arc<Variant>> {
+        self.lock().iter().filter(|variant| variant.is_visible()).cloned().collect()
+    }
+
+    /// Those of all owners.
+    pub(super) fn of_all(&self) -> Vec<Arc<Variant>> {
         self.lock().clone()
     }
 
+    /// The caller's variant of a name.
     pub(super) fn find(&self, name: &str) -> Option<Arc<Variant>> {
-        self.lock().iter().find(|variant| variant.name == name).cloned()
+        self.lock().iter().find(|variant| variant.name == name && variant.is_visible()).cloned()
     }
 
-    /// Adds a variant, or replaces that of its name.
+    /// Adds a variant, or replaces the owner's of its name.
     pub(super) fn put(&self, variant: Variant) -> Result<(), Refusal> {
         let mut all = self.lock();
-        match all.iter().position(|known| known.name == variant.name) {
-            Some(index) => {
-                check_owner(&all[index], variant.owner)?;
-                all[index] = Arc::new(variant);
-            }
-            None if all.len() >= MAX_VARIANTS => {
-                let message =
-                    format!("the server has {MAX_VARIANTS} models made by clients, the most it keeps");
-                return Err(Refusal::new(Reason::TooMany, message).code("too_many_models"));
+        let of_owner = all.iter().filter(|known| known.owner == variant.owner).count();
+        match all.iter().position(|known| known.name == variant.name && known.owner == variant.owner) {
+            Some(index) => all[index] = Arc::new(variant),
+            None if all.len() >= MAX_VARIANTS => return Err(too_many("the server has", MAX_VARIANTS)),
+            None if variant.owner.is_some() && of_owner >= MAX_OF_OWNER => {
+                return Err(too_many("this API key has", MAX_OF_OWNER));
             }
             None => all.push(Arc::new(variant)),
         }
         Ok(())
     }
 
-    /// False: there is none of this name.
-    pub(super) fn remove(&self, name: &str, owner: Option<u64>) -> Result<bool, Refusal> {
+    /// False: the owner has none of this name.
+    pub(super) fn remove(&self, name: &str, owner: Owner) -> bool {
         let mut all = self.lock();
-        let Some(index) = all.iter().position(|variant| variant.name == name) else { return Ok(false) };
-        check_owner(&all[index], owner)?;
-        all.remove(index);
-        Ok(true)
+        let before = all.len();
+        all.retain(|variant| !(variant.name == name && variant.owner == owner));
+        all.len() < before
     }
 }
 
-fn check_owner(variant: &Variant, owner: Option<u64>) -> Result<(), Refusal> {
-    match variant.owner == owner {
-        true => Ok(()),
-        false => {
-            let message = format!("the model \"{}\" was made with another API key", variant.name);
-            Err(Refusal::new(Reason::Forbidden, message).param("model"))
-        }
-    }
+fn too_many(who: &str, most: usize) -> Refusal {
+    let message = format!("{who} {most} models made by clients, the most that are kept");
+    Refusal::new(Reason::TooMany, message).code("too_many_models")
 }
 
 impl SamplingOverrides {

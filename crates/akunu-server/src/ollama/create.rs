@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value as Json, json};
 
 use super::modelfile::{self, Modelfile};
-use super::{options, to_openai_format};
+use super::{kept, options, remove, to_openai_format};
 use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
 use crate::field_table;
@@ -55,7 +55,7 @@ pub(super) async fn create(
     let from = file.from.take().ok_or_else(missing)?;
     let from = from.trim_end_matches(":latest");
     let (of, settings) = settings(&app, from, file).await?;
-    put(&app, caller, name, of, settings)?;
+    put(&app, caller, name, of, settings).await?;
     Ok(status(fields.flag("stream")?.unwrap_or(true), &["reading model metadata", "writing manifest"]))
 }
 
@@ -107,7 +107,7 @@ async fn settings(app: &App, from: &str, file: Modelfile) -> Result<(String, Set
 }
 
 /// What parameters mean. They are those of a request's `options`.
-fn preset(app: &App, parameters: &Map<String, Json>) -> Result<Preset, Refusal> {
+pub(super) fn preset(app: &App, parameters: &Map<String, Json>) -> Result<Preset, Refusal> {
     let body = json!({ "options": parameters });
     let mut job = Job::default();
     let rename = |text: String| text.replace("options.", "parameters.");
@@ -124,14 +124,10 @@ fn preset(app: &App, parameters: &Map<String, Json>) -> Result<Preset, Refusal> 
     Ok(Preset { max_tokens, stop, sampling })
 }
 
-fn put(app: &App, caller: Caller, name: &str, of: String, settings: Settings) -> Result<(), Refusal> {
+async fn put(app: &App, caller: Caller, name: &str, of: String, settings: Settings) -> Result<(), Refusal> {
     let (name, created) = (name.to_string(), SystemTime::now());
-    app.models().put_variant(Variant { name, of, settings, owner: owner(app, caller), created })
-}
-
-/// Who may change what a caller makes: with keys, only requests with the same one.
-fn owner(app: &App, caller: Caller) -> Option<u64> {
-    (!app.keys().is_empty()).then_some(caller.owner)
+    app.models().put_variant(Variant { name, of, settings, owner: app.keys().digest(caller), created })?;
+    kept::save(app).await
 }
 
 fn new_name<'a>(name: &'a str, param: &str) -> Result<&'a str, Refusal> {
@@ -163,7 +159,7 @@ pub(super) async fn copy(
     };
     let (source, name) = (read("source")?, new_name(read("destination")?, "destination")?);
     let (of, settings) = settings(&app, source, Modelfile::default()).await?;
-    put(&app, caller, name, of, settings)?;
+    put(&app, caller, name, of, settings).await?;
     Ok(StatusCode::OK.into_response())
 }
 
@@ -174,13 +170,11 @@ pub(super) async fn delete(
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
     let name = super::model(&fields)?;
-    if app.models().remove_variant(name, owner(&app, caller))? {
+    if app.models().remove_variant(name, app.keys().digest(caller)) {
+        kept::save(&app).await?;
         return Ok(StatusCode::OK.into_response());
     }
-    app.models().spec(Some(name)).await?;
-    let message = format!(
-        "\"{name}\" is a model of this server, whose files clients cannot delete: only what was made by '/api/create' and \
-         '/api/copy' can be deleted"
-    );
-    Err(Refusal::new(Reason::Forbidden, message).param("model"))
+    let spec = app.models().spec(Some(name)).await?;
+    remove::downloaded(&app, name, &spec).await?;
+    Ok(StatusCode::OK.into_response())
 }

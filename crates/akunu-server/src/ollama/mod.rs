@@ -5,10 +5,12 @@ mod answer;
 mod create;
 mod embed;
 mod keep;
+pub(crate) mod kept;
 mod modelfile;
 mod models;
 mod options;
 mod pull;
+mod remove;
 mod show;
 
 use std::time::{Duration, Instant};

@@ -25,6 +25,7 @@ pub(crate) fn conversation_of(fields: &Fields<'_>) -> Result<Conversation, Refus
             .code("missing_required_parameter")
     })?;
     let mut conversation = conversation(list)?;
+    check_calls(list)?;
     let tools = tools(fields, 64)?;
     let may_call = fields.get("tool_choice").is_none_or(|choice| choice != "none");
     conversation.tools = tools.filter(|_| may_call);
@@ -35,6 +36,54 @@ pub(crate) fn conversation_of(fields: &Fields<'_>) -> Result<Conversation, Refus
     conversation.variables.extend(variables);
     conversation.ending = prefill::requested(fields, &conversation)?;
     Ok(conversation)
+}
+
+/// Checks calls and their results as OpenAI does: each call has an id and one result after it, and each result is that of
+/// a call before it. Arguments may also be objects.
+fn check_calls(messages: &[Json]) -> Result<(), Refusal> {
+    let mut open: Vec<&str> = Vec::new();
+    let unanswered = |open: &[&str]| match open.first() {
+        None => Ok(()),
+        Some(id) => Err(refuse("messages", &format!("has no result for the call \"{}\"", id.escape_debug()))),
+    };
+    for (index, message) in messages.iter().enumerate() {
+        if message["role"] == "tool" {
+            let place = format!("messages[{index}].tool_call_id");
+            let id =
+                message["tool_call_id"].as_str().ok_or_else(|| refuse(place.clone(), "must be a string"))?;
+            let at = open.iter().position(|call| *call == id);
+            open.remove(at.ok_or_else(|| refuse(place, "must be the id of a call that has no result yet"))?);
+            continue;
+        }
+        unanswered(&open)?;
+        for (at, call) in message["tool_calls"].as_array().into_iter().flatten().enumerate() {
+            let place = |field: &str| format!("messages[{index}].tool_calls[{at}].{field}");
+            if message["role"] != "assistant" {
+                return Err(refuse(
+                    format!("messages[{index}].tool_calls"),
+                    "belongs to messages of the assistant",
+                ));
+            }
+            let id = call["id"].as_str().filter(|id| !id.is_empty());
+            let id = id.ok_or_else(|| refuse(place("id"), "must be a string that is not empty"))?;
+            if open.contains(&id) {
+                return Err(refuse(place("id"), "is that of a call before it"));
+            }
+            if call["type"] != "function" {
+                return Err(refuse(place("type"), "must be \"function\""));
+            }
+            let arguments = &call["function"]["arguments"];
+            if !(arguments.is_string() || arguments.is_object()) {
+                return Err(refuse(place("function.arguments"), "must be a string with a JSON object"));
+            }
+            open.push(id);
+        }
+    }
+    // A conversation that ends with calls is refused where its ending is read.
+    match messages.last() {
+        Some(last) if last["role"] == "tool" => unanswered(&open),
+        _ => Ok(()),
+    }
 }
 
 /// Reads the functions that may be called, whose names have at most `longest` bytes.
@@ -77,4 +126,48 @@ pub(crate) fn check_name(name: &str, longest: usize) -> Result<(), String> {
 fn refuse(param: impl Into<String>, what: &str) -> Refusal {
     let param = param.into();
     Refusal::invalid(format!("'{param}' {what}")).param(param).code("invalid_value")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn calls_and_their_results_belong_together() {
+        let call = |id: Json, arguments: Json| json!({ "id": id, "type": "function", "function": { "name": "f", "arguments": arguments } });
+        let calls = |calls: Vec<Json>| json!({ "role": "assistant", "content": null, "tool_calls": calls });
+        let result = |id: &str| json!({ "role": "tool", "tool_call_id": id, "content": "7" });
+        let user = json!({ "role": "user", "content": "a" });
+        let check =
+            |messages: &[Json]| check_calls(messages).map_err(|refusal| refusal.param.unwrap_or_default());
+        let two = calls(vec![call("a".into(), "{}".into()), call("b".into(), json!({}))]);
+        assert_eq!(check(&[user.clone(), two.clone(), result("b"), result("a"), user.clone()]), Ok(()));
+        let untyped = json!({ "id": "a", "function": { "name": "f", "arguments": "{}" } });
+        for (messages, place) in [
+            (vec![two.clone(), result("a")], "messages"),
+            (vec![two.clone(), result("a"), user.clone(), result("b")], "messages"),
+            (vec![two.clone(), result("a"), result("a")], "messages[2].tool_call_id"),
+            (vec![user.clone(), result("a")], "messages[1].tool_call_id"),
+            (vec![two, json!({ "role": "tool", "content": "7" })], "messages[1].tool_call_id"),
+            (vec![calls(vec![call(Json::Null, "{}".into())])], "messages[0].tool_calls[0].id"),
+            (vec![calls(vec![call("".into(), "{}".into())])], "messages[0].tool_calls[0].id"),
+            (vec![calls(vec![call("a".into(), json!([]))])], "messages[0].tool_calls[0].function.arguments"),
+            (vec![calls(vec![call("a".into(), Json::Null)])], "messages[0].tool_calls[0].function.arguments"),
+            (vec![calls(vec![untyped])], "messages[0].tool_calls[0].type"),
+            (
+                vec![calls(vec![call("a".into(), "{}".into()), call("a".into(), "{}".into())])],
+                "messages[0].tool_calls[1].id",
+            ),
+            (
+                vec![
+                    json!({ "role": "user", "content": "a", "tool_calls": [call("a".into(), "{}".into())] }),
+                ],
+                "messages[0].tool_calls",
+            ),
+        ] {
+            assert_eq!(check(&messages), Err(place.to_string()), "{messages:?}");
+        }
+    }
 }

@@ -57,7 +57,7 @@ pub fn error(refusal: &Refusal) -> Json {
     let kind = match refusal.reason {
         Reason::Unauthorized => "authentication_error",
         Reason::TooMany => "rate_limit_error",
-        Reason::Internal | Reason::Unavailable | Reason::Overdue => "server_error",
+        Reason::Internal | Reason::Unavailable | Reason::Upstream | Reason::Overdue => "server_error",
         _ => "invalid_request_error",
     };
     json!({ "error": {

@@ -17,6 +17,7 @@ mod http;
 mod kv_events;
 mod local;
 mod log;
+mod mcp;
 mod models;
 mod ollama;
 mod ollama_models;

@@ -272,7 +272,7 @@ fn what_cannot_be_made_or_deleted_is_refused_by_name() {
     for (body, status, what) in [
         (json!({}), 400, "'model' is missing"),
         (json!({ "model": "none" }), 404, "unknown model"),
-        (json!({ "model": TALES }), 403, "clients cannot delete"),
+        (json!({ "model": TALES }), 403, "--allow-delete"),
     ] {
         let answer = delete(&server, &body);
         assert!(
@@ -297,7 +297,7 @@ fn what_cannot_be_made_or_deleted_is_refused_by_name() {
 }
 
 #[test]
-fn only_the_key_that_made_a_model_changes_it() {
+fn a_model_that_a_key_made_is_not_there_for_others() {
     let (_folder, model) = thinker();
     let server = serve_with(|options| {
         options.keys = Keys::new("one two");
@@ -306,14 +306,72 @@ fn only_the_key_that_made_a_model_changes_it() {
     let ask = |method: &str, path: &str, key: &str, body: Json| {
         send(server.address(), &request(method, path, &[("x-api-key", key)], body.to_string().as_bytes()))
     };
-    let make = |key: &str| {
-        ask("POST", "/api/create", key, json!({ "model": "a", "from": THINKER, "stream": false }))
+    let make = |key: &str, name: &str| {
+        let body = json!({ "model": name, "from": THINKER, "system": format!("of {key}"), "stream": false });
+        ask("POST", "/api/create", key, body).status
     };
-    assert_eq!(make("one").status, 200);
-    let refused = make("two");
-    assert!(refused.status == 403 && error(&refused).contains("another API key"), "{}", refused.text());
-    assert_eq!(ask("DELETE", "/api/delete", "two", json!({ "model": "a" })).status, 403);
-    assert_eq!(ask("POST", "/api/show", "two", json!({ "model": "a" })).status, 200);
-    assert_eq!(make("one").status, 200);
+    assert_eq!(make("one", "a"), 200);
+    for (method, path, body) in [
+        ("POST", "/api/show", json!({ "model": "a" })),
+        ("DELETE", "/api/delete", json!({ "model": "a" })),
+        ("POST", "/api/chat", chat("a", json!({}))),
+        ("POST", "/api/create", json!({ "model": "b", "from": "a" })),
+        ("POST", "/api/copy", json!({ "source": "a", "destination": "b" })),
+        ("POST", "/v1/chat/completions", chat("a", json!({}))),
+        ("GET", "/v1/models/a", Json::Null),
+    ] {
+        let refused = ask(method, path, "two", body.clone());
+        assert_eq!(refused.status, 404, "{path}: {}", refused.text());
+        assert!(!refused.text().contains("of one"), "{}", refused.text());
+    }
+    for path in ["/api/tags", "/v1/models"] {
+        let names = |key: &str| ask("GET", path, key, Json::Null).text();
+        assert!(
+            names("one").contains("\"a")
+                && !names("two").contains("\"a\"")
+                && !names("two").contains("\"a:latest")
+        );
+    }
+    // Each may have one of the same name, and only so many.
+    assert_eq!(make("two", "a"), 200);
+    let system = |key: &str| ask("POST", "/api/show", key, json!({ "model": "a" })).json()["system"].clone();
+    assert_eq!([system("one"), system("two")], ["of one", "of two"]);
     assert_eq!(ask("DELETE", "/api/delete", "one", json!({ "model": "a" })).status, 200);
+    assert_eq!(system("two"), "of two");
+    let made: Vec<u16> = (0..33).map(|index| make("one", &format!("m{index}"))).collect();
+    assert_eq!((made[31], made[32], make("two", "b")), (200, 429, 200));
+}
+
+#[test]
+fn models_that_clients_made_survive_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = || {
+        serve_with(|options| {
+            options.response_folder = Some(folder.path().into());
+            options.keys = Keys::new("one two");
+        })
+    };
+    let ask = |server: &Served, method: &str, path: &str, key: &str, body: Json| {
+        send(server.address(), &request(method, path, &[("x-api-key", key)], body.to_string().as_bytes()))
+    };
+    let show = |server: &Served, key: &str| ask(server, "POST", "/api/show", key, json!({ "model": "a" }));
+    let server = start();
+    let made =
+        json!({ "model": "a", "from": TALES, "system": "Rhyme.", "parameters": { "temperature": 0.5 } });
+    assert_eq!(ask(&server, "POST", "/api/create", "one", made).status, 200);
+    let before = show(&server, "one").json();
+    drop(server);
+    let server = start();
+    let after = show(&server, "one").json();
+    assert_eq!((&after["system"], &after["parameters"]), (&json!("Rhyme."), &before["parameters"]));
+    assert_eq!(show(&server, "two").status, 404);
+    assert_eq!(ask(&server, "DELETE", "/api/delete", "one", json!({ "model": "a" })).status, 200);
+    drop(server);
+    assert_eq!(show(&start(), "one").status, 404);
+    // A file that is damaged is an error, and not forgotten.
+    std::fs::write(folder.path().join("models.json"), "[{\"name\": \"a\"}]").unwrap();
+    let mut options = crate::serve::options();
+    options.response_folder = Some(folder.path().into());
+    let error = akunu_server::Server::start(options).unwrap_err().to_string();
+    assert!(error.contains("cannot be read: \"a\""), "{error}");
 }

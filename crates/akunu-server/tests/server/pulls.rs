@@ -9,7 +9,7 @@ use akunu_hub_testing::{FakeHub, Fault};
 use akunu_server::ModelSpec;
 use serde_json::{Value as Json, json};
 
-use crate::http::{connect, request};
+use crate::http::{connect, request, send};
 use crate::serve::{Served, TALES, serve, serve_with};
 
 const MODEL: &[u8] = include_bytes!("../../../akunu/embedded/akunu-tales.gguf");
@@ -59,6 +59,32 @@ fn a_model_is_downloaded_with_progress_and_served() {
     // Its weights are loaded once.
     assert_eq!(server.metric("akunu_model_loaded"), 1.0);
     assert_eq!(server.get("/v1/models").json()["data"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn downloaded_models_are_deleted_where_that_is_allowed() {
+    let (cache, fake) = (tempfile::tempdir().unwrap(), FakeHub::new(&[("tales-Q8_0.gguf", MODEL)]));
+    let delete = |server: &Served, name: &str| {
+        let body = json!({ "model": name }).to_string();
+        send(server.address(), &request("DELETE", "/api/delete", &[], body.as_bytes()))
+    };
+    let server = with_hub(&fake, cache.path());
+    lines(&server, &json!({ "model": NAME }));
+    assert!(delete(&server, NAME).text().contains("--allow-delete"));
+    drop(server);
+    let server = serve_with(|options| {
+        let settings = Settings::new(&fake.url, cache.path()).unwrap();
+        (options.pull, options.delete) = (Some(settings.clone()), Some(settings));
+    });
+    lines(&server, &json!({ "model": NAME }));
+    let folder = cache.path().join("models--tiny--model-GGUF");
+    assert!(folder.exists());
+    // The embedded model has no file.
+    let kept = delete(&server, TALES);
+    assert!(kept.status == 403 && kept.text().contains("not in the cache"), "{}", kept.text());
+    assert_eq!(delete(&server, NAME).status, 200);
+    assert!(!folder.exists());
+    assert_eq!(delete(&server, NAME).status, 404);
 }
 
 #[test]

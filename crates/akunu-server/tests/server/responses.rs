@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::http::{Answer, request, send};
 use crate::schema::Description;
 use crate::serve::{Served, TALES, serve, serve_with};
-use crate::thinker::{CALLER, caller};
+use crate::thinker::{CALLER, caller, caller_of};
 
 const PATH: &str = "/v1/responses";
 
@@ -165,6 +165,53 @@ fn reasoning_text_and_calls_are_items() {
     assert_eq!(kinds(&one["output"]), ["reasoning", "message", "function_call"]);
     let none = server.ok(PATH, &calling(json!({ "tool_choice": "none" })));
     assert_eq!(kinds(&none["output"]), ["reasoning", "message"]);
+}
+
+#[test]
+fn functions_of_namespaces_are_called_with_both_names() {
+    let (_folder, model) = caller_of("sub__clock");
+    let server = serve_with(|options| options.models.models.push(model));
+    let namespace =
+        json!({ "type": "namespace", "name": "sub", "description": "Agents.", "tools": [tool("clock")] });
+    let asked = calling(json!({ "tools": [tool("add"), namespace] }));
+    let whole = server.ok(PATH, &asked);
+    let call = &whole["output"][1];
+    assert_eq!((&call["namespace"], &call["name"]), (&json!("sub"), &json!("clock")), "{whole}");
+    assert_eq!(whole["tools"][1]["tools"][0]["name"], "clock");
+    // The call and its output, sent back.
+    let output = json!({ "type": "function_call_output", "call_id": call["call_id"], "output": "noon" });
+    let mut again = asked.clone();
+    again["input"] = json!([{ "role": "user", "content": "What time is it?" }, call, output]);
+    assert_eq!(server.ok(PATH, &again)["output"][1]["namespace"], "sub");
+    let twice = json!({ "tools": [tool("sub__clock"), namespace] });
+    let refused = server.post(PATH, &calling(twice));
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("tools")));
+    let nested = json!({ "tools": [{ "type": "namespace", "name": "a", "tools": [namespace] }] });
+    assert_eq!(server.post(PATH, &calling(nested)).json()["error"]["param"], "tools[0].tools[0].type");
+}
+
+#[test]
+fn a_strict_function_must_have_a_schema_that_can_be_held() {
+    let (_folder, server) = serve_caller();
+    let schema = json!({ "type": "object", "properties": { "a": { "$ref": "https://example.org/a.json" } } });
+    let of =
+        |strict: bool| json!({ "type": "function", "name": "clock", "parameters": schema, "strict": strict });
+    let ask = |strict: bool| server.post(PATH, &calling(json!({ "tools": [of(strict), tool("add")] })));
+    let refused = ask(true);
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (400, &json!("invalid_schema")));
+    assert_eq!(ask(false).status, 200);
+}
+
+/// Codex offers a search that only finds what OpenAI has stored, unless it is configured otherwise.
+#[test]
+fn a_search_without_the_web_is_ignored_with_a_warning() {
+    let (_folder, server) = serve_caller();
+    let search = |access: bool| json!({ "type": "web_search", "external_web_access": access });
+    let answer = server.post(PATH, &calling(json!({ "tools": [tool("clock"), tool("add"), search(false)] })));
+    let warning = answer.header("x-akunu-warnings").unwrap();
+    assert!(answer.status == 200 && warning.starts_with("ignored: web_search in tools;"), "{warning}");
+    let refused = server.post(PATH, &calling(json!({ "tools": [search(true)] })));
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("tools[0].type")));
 }
 
 #[test]

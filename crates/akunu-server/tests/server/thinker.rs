@@ -25,6 +25,12 @@ pub fn caller() -> (TempDir, ModelSpec) {
     scripted_model(CALLER, "<think> </think> <tool_call>", &tokens)
 }
 
+/// A model that calls one tool.
+pub fn caller_of(tool: &str) -> (TempDir, ModelSpec) {
+    let call = format!("<tool_call>\n{{\"name\": \"{tool}\", \"arguments\": {{}}}}\n</tool_call>");
+    scripted_model(CALLER, "<think> </think> <tool_call>", &[&call])
+}
+
 /// A model whose template contains `marks`, and which generates `tokens` after its reasoning.
 fn scripted_model(name: &str, marks: &str, tokens: &[&str]) -> (TempDir, ModelSpec) {
     let folder = tempfile::tempdir().unwrap();

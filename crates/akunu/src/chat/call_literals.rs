@@ -27,6 +27,28 @@ pub(super) fn read(form: &CallLiterals, text: &str) -> Option<Vec<Call>> {
     reader.rest.trim().is_empty().then_some(calls)
 }
 
+/// Writes arguments as literals of Python; `None`: the form has other ones.
+pub(super) fn write(form: &CallLiterals, arguments: &Json) -> Option<String> {
+    let arguments = arguments.as_object().filter(|_| form.quote.is_none())?;
+    let one = |(key, value): (&String, &Json)| format!("{key}{}{}", form.assign, literal(value));
+    Some(arguments.iter().map(one).collect::<Vec<_>>().join(form.separator))
+}
+
+fn literal(value: &Json) -> String {
+    match value {
+        Json::Null => "None".into(),
+        Json::Bool(true) => "True".into(),
+        Json::Bool(false) => "False".into(),
+        Json::Array(list) => format!("[{}]", list.iter().map(literal).collect::<Vec<_>>().join(", ")),
+        Json::Object(members) => {
+            let one =
+                |(key, value): (&String, &Json)| format!("{}: {}", Json::from(key.as_str()), literal(value));
+            format!("{{{}}}", members.iter().map(one).collect::<Vec<_>>().join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
 /// Where calls end: at the first `end` outside of a string. `None`: more text is needed.
 pub(super) fn end_of(form: &CallLiterals, end: &str, text: &str) -> Option<usize> {
     let mut rest = text;

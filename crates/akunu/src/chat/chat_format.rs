@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::conversation::message;
 use super::families::GENERIC;
-use super::{CallMarks, CallReader, Splitter, Tags, generic_tools};
+use super::{CallMarks, CallReader, Splitter, Tags, adapted, generic_tools};
 use crate::constraint::Preamble;
 use crate::{Error, GenerateOptions, Model};
 
@@ -176,21 +176,39 @@ fn written(
     }
     let render = |messages: &[Json], tools| template.render(messages, tools, add_prompt, variables);
     if knows_calls {
-        return Ok(match (render(&messages, tools), tools) {
-            // Some templates need fields that may be left out.
-            (Err(error), Some(tools)) => render(&messages, Some(&complete(tools))).map_err(|_| error)?,
-            (rendered, _) => rendered?,
-        });
+        let has_calls = |message: &Json| message["tool_calls"].is_array();
+        if messages.iter().any(has_calls) {
+            let of_template = adapted::written(|messages| render(messages, tools).ok());
+            if let Some(other) = of_template.form(&messages, CallMarks::of_template(template.source())) {
+                messages = other.into();
+            }
+        }
+        let error = match render(&messages, tools) {
+            Ok(rendered) => return Ok(rendered),
+            Err(error) => error,
+        };
+        // Some templates need fields that may be left out, or ids of a certain length, or refuse several calls in a turn.
+        let completed = tools.map(complete);
+        let tools = completed.as_deref();
+        let short = adapted::with_short_ids(&messages);
+        let single = adapted::with_single_calls(short.as_deref().unwrap_or(&messages));
+        let given = tools.map(|_| &*messages);
+        let mut others = [given, short.as_deref(), single.as_deref()].into_iter().flatten();
+        return Ok(others.find_map(|messages| render(messages, tools).ok()).ok_or(error)?);
     }
     if let Some(written) = generic_tools::without_calls(&messages) {
         messages = written.into();
     }
-    let Some(tools) = tools.filter(|tools| !tools.is_empty()) else { return Ok(render(&messages, None)?) };
+    // Some templates need a list of tools.
+    let render = |messages: &[Json]| {
+        render(messages, None).or_else(|error| render(messages, Some(&[])).map_err(|_| error))
+    };
+    let Some(tools) = tools.filter(|tools| !tools.is_empty()) else { return Ok(render(&messages)?) };
     let messages = generic_tools::with_tools(messages.into_owned(), tools);
-    match render(&messages, None) {
+    match render(&messages) {
         Ok(rendered) if rendered.text.contains(&generic_tools::description(tools)) => Ok(rendered),
         // The template refuses the system's message, or leaves it out.
-        _ => Ok(render(&generic_tools::without_system(messages), None)?),
+        _ => Ok(render(&generic_tools::without_system(messages))?),
     }
 }
 

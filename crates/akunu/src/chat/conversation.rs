@@ -93,11 +93,15 @@ fn read_arguments(call: &mut Json) {
 
 /// A random id for a tool call: nine letters and digits, as Mistral's templates demand.
 pub fn call_id() -> String {
+    nine(RandomState::new().hash_one(0))
+}
+
+/// Nine letters and digits for a number.
+pub(super) fn nine(mut number: u64) -> String {
     const DIGITS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-    let mut random = RandomState::new().hash_one(0);
     let digit = |_| {
-        let digit = DIGITS[(random % DIGITS.len() as u64) as usize];
-        random /= DIGITS.len() as u64;
+        let digit = DIGITS[(number % DIGITS.len() as u64) as usize];
+        number /= DIGITS.len() as u64;
         char::from(digit)
     };
     (0..9).map(digit).collect()

@@ -385,6 +385,34 @@ impl CallMarks {
         })?
     }
 
+    /// Calls as models of the family write them. `None`: the family's form is not one of those that this writes.
+    pub(super) fn write(&self, calls: &[Json]) -> Option<String> {
+        let CallForm { section: [begin, end], open, call: parts, is_list, close, .. } = self.form;
+        let one = |call: &Json| -> Option<String> {
+            let (name, arguments) = (call["function"]["name"].as_str()?, &call["function"]["arguments"]);
+            let mut written = String::new();
+            for part in parts {
+                match part {
+                    Text(text) => written += text,
+                    Name => written += name,
+                    QuotedName => written += &Json::from(name).to_string(),
+                    Arguments => written += &arguments.to_string(),
+                    Gap if written.ends_with([':', ',']) => written.push(' '),
+                    Gap | Maybe(_) => {}
+                    Literals(form) => written += &call_literals::write(form, arguments)?,
+                    _ => return None,
+                }
+            }
+            Some(written)
+        };
+        let written = calls.iter().map(one).collect::<Option<Vec<String>>>()?;
+        let written = match is_list {
+            true => format!("{open}[{}]{close}", written.join(", ")),
+            false => written.iter().map(|call| format!("{open}{call}{close}")).collect(),
+        };
+        Some(format!("{begin}{written}{end}"))
+    }
+
     /// Where calls that are not JSON end. `None`: more text is needed.
     pub(super) fn end_of(&self, text: &str, tools: &[Json]) -> Option<usize> {
         let end = self.around()[1];

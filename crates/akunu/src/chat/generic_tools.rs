@@ -66,7 +66,7 @@ pub(super) fn description(tools: &[Json]) -> String {
     )
 }
 
-fn as_text(given: &Json) -> Json {
+pub(super) fn as_text(given: &Json) -> Json {
     let content = text_of(given);
     if given["role"] == "tool" {
         return message("user", &format!("<tool_response>\n{content}\n</tool_response>"));

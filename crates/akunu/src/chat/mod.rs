@@ -4,6 +4,7 @@
 //! messages ─template─▶ text ─TokenizedHistory─▶ ids ─generate─▶ pieces ─AnswerReader─▶ reasoning, answer, calls ─▶ message
 //! ```
 
+mod adapted;
 mod answer;
 mod call_json;
 mod call_literals;

@@ -121,6 +121,55 @@ fn calls_of_real_templates_are_parsed() {
     assert!(read > 0 && wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Each template, known format or not, gets what was called and what came back: several calls in a turn, over two turns,
+/// with another server's ids.
+#[test]
+fn templates_take_calls_of_earlier_turns() {
+    let Some(folder) = shared("chat-templates") else { return };
+    let call = |id: &str, zone: &str| {
+        json!({ "id": id, "type": "function",
+        "function": { "name": "clock", "arguments": { "zone": zone } } })
+    };
+    let result = |id: &str, content: &str| json!({ "role": "tool", "tool_call_id": id, "name": "clock", "content": content });
+    let messages = [
+        json!({ "role": "system", "content": "Be brief." }),
+        json!({ "role": "user", "content": "What time is it?" }),
+        json!({ "role": "assistant", "content": "", "tool_calls": [call("call_0001", "zone-one"), call("call_0002", "zone-two")] }),
+        result("call_0001", "result-one"),
+        result("call_0002", "result-two"),
+        json!({ "role": "assistant", "content": "Noon." }),
+        json!({ "role": "user", "content": "And now?" }),
+        json!({ "role": "assistant", "content": "", "tool_calls": [call("call_0003", "zone-three")] }),
+        result("call_0003", "result-three"),
+    ];
+    let (mut wrong, mut taken) = (Vec::new(), 0);
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().to_string();
+        let Some(source) = std::fs::read_to_string(&path).ok().filter(|_| name.ends_with(".jinja")) else {
+            continue;
+        };
+        let template = ChatTemplate::new(&source, Some("<s>"), Some("</s>")).unwrap();
+        match akunu::chat::render(&template, &messages, Some(&tools()), true, &Map::new()) {
+            Err(error) => wrong.push(format!("{name}: {error}")),
+            Ok(rendered) => {
+                let parts =
+                    ["zone-one", "zone-two", "zone-three", "result-one", "result-two", "result-three"];
+                let missing: Vec<&str> =
+                    parts.into_iter().filter(|part| !rendered.text.contains(part)).collect();
+                if !missing.is_empty() {
+                    wrong.push(format!("{name} leaves out {missing:?}"));
+                }
+                taken += 1;
+            }
+        }
+    }
+    // These use variables that no conversation has.
+    let unusable = ["MiroThinker.jinja:", "fireworks-ai-llama-3-firefunction-v2.jinja:"];
+    wrong.retain(|wrong| !unusable.iter().any(|name| wrong.starts_with(name)));
+    assert!(taken > 40 && wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// A random call that the grammar allows; `None`: it is too long.
 fn allowed(marks: &CallMarks, tools: &[Json], random: &mut impl FnMut(usize) -> usize) -> Option<String> {
     let mut session = session(marks, tools, WithoutCalls::Refused);

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use akunu::Pooling;
 use akunu_server::{
-    Cors, Endpoint, Finder, Keys, KvEventsForm, KvEventsOptions, Limits, LogFormat, ModelSpec, ModelsOptions,
-    Options, PARALLEL, RequestLog, Server, TlsFiles,
+    Cors, Endpoint, Finder, Keys, KvEventsForm, KvEventsOptions, Limits, LogFormat, McpServers, ModelSpec,
+    ModelsOptions, Options, PARALLEL, RequestLog, Server, TlsFiles,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args};
@@ -20,6 +20,7 @@ use crate::args::{self, GeneratingArgs};
 use crate::failure::Failure;
 use crate::hub;
 use crate::interrupt;
+use crate::mcp;
 use crate::output;
 
 const EXAMPLES: &str = "\
@@ -61,6 +62,9 @@ pub struct ServeArgs {
     /// Lets clients download models from the hub (/api/pull), with this server's disk and token
     #[arg(long, help_heading = "Guards")]
     allow_pull: bool,
+    /// Lets clients delete models in the cache of the hub (/api/delete)
+    #[arg(long, help_heading = "Guards")]
+    allow_delete: bool,
     /// An alias of a model: NAME for the first, or NAME=MODEL; may be repeated
     #[arg(long, value_name = "NAME[=MODEL]")]
     alias: Vec<String>,
@@ -120,7 +124,8 @@ pub struct ServeArgs {
     /// Lets clients save the texts of slots in this folder, and restore and erase them (/slots/{id})
     #[arg(long, value_name = "DIR", help_heading = "Guards")]
     slot_save_path: Option<PathBuf>,
-    /// Keeps stored responses (/v1/responses) in this folder too, so that they are there after a restart
+    /// Keeps stored responses (/v1/responses) and models made by clients (/api/create) in this folder too, so that they are
+    /// there after a restart
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
     /// Publishes what is in the KV caches over ZeroMQ on tcp://HOST:PORT, with the tokens of prompts, for routers such as
@@ -136,6 +141,9 @@ pub struct ServeArgs {
     /// The topic of events, in which {model} stands for a model's name [default: kv@HOST:PORT@{model}; of maps, none]
     #[arg(long, value_name = "TOPIC", requires = "kv_events", help_heading = "Fleet")]
     kv_events_topic: Option<String>,
+    /// Offers the tools of the MCP servers in this file ({"mcpServers": ...}) on the chat page, which asks before each call
+    #[arg(long, value_name = "FILE")]
+    mcp: Option<PathBuf>,
     /// Certificate chain for HTTPS, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Guards")]
     tls_cert: Option<PathBuf>,
@@ -257,7 +265,8 @@ fn on_or_off() -> impl TypedValueParser<Value = bool> {
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let options = options(args)?;
     let is_open = options.keys.is_empty();
-    let pulls = options.pull.is_some();
+    let (pulls, has_tools, deletes) =
+        (options.pull.is_some(), options.mcp.is_some(), options.delete.is_some());
     let banner = banner::Banner::new(&options);
     // A second Ctrl-C ends the process; the first one is handled by the server.
     let _listening = interrupt::listen();
@@ -273,6 +282,16 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     if is_open && pulls && !args.quiet {
         output::note(
             "note: anyone who can use the server can fill its disk with models: use --api-keys to require a key",
+        );
+    }
+    if is_open && deletes && !args.quiet {
+        output::note(
+            "note: anyone who can use the server can delete its downloaded models: use --api-keys to require a key",
+        );
+    }
+    if is_open && has_tools && !args.quiet {
+        output::note(
+            "note: every program and user of this machine can call the tools: use --api-keys to require a key",
         );
     }
     server.wait_for_signal()?;
@@ -339,6 +358,13 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         preload: args.preload,
         kv_events: kv_events(args, count)?,
         pull: if args.allow_pull { Some(hub::settings()?) } else { None },
+        delete: if args.allow_delete { Some(hub::settings()?) } else { None },
+        mcp: args
+            .mcp
+            .as_deref()
+            .map(|config| mcp::start(config, args.quiet))
+            .transpose()?
+            .map(McpServers::new),
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
         log: log(args)?,
         drain: seconds(args.drain),

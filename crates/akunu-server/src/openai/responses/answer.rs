@@ -9,6 +9,7 @@ use akunu_tokenizer::Tokenizer;
 use serde_json::{Value as Json, json};
 
 use super::store::{Owner, StoredResponse};
+use super::tools;
 use crate::app::App;
 use crate::job::{AnswerPiece, Finished, Output, OutputEvent};
 use crate::memory::Charge;
@@ -78,16 +79,21 @@ impl Open {
 struct OpenCall {
     id: String,
     call_id: String,
+    namespace: Option<String>,
     name: String,
     arguments: String,
 }
 
 impl OpenCall {
     fn item(&self, status: &str, arguments: &str) -> Json {
-        json!({
+        let mut item = json!({
             "id": self.id, "type": "function_call", "status": status, "call_id": self.call_id,
             "name": self.name, "arguments": arguments,
-        })
+        });
+        if let Some(namespace) = &self.namespace {
+            item["namespace"] = namespace.as_str().into();
+        }
+        item
     }
 }
 
@@ -208,8 +214,14 @@ impl Answer {
         match progress {
             CallProgress::Begun(name) => {
                 self.close("completed", to);
-                let id = format!("fc_{}", hex_id());
-                let call = OpenCall { id, call_id: call_id(), name: name.clone(), arguments: String::new() };
+                let (namespace, name) = tools::divided(&self.response["tools"], name);
+                let call = OpenCall {
+                    id: format!("fc_{}", hex_id()),
+                    call_id: call_id(),
+                    namespace: namespace.map(str::to_string),
+                    name: name.to_string(),
+                    arguments: String::new(),
+                };
                 let added = json!({ "output_index": self.items.len(), "item": call.item("in_progress", "") });
                 self.event("response.output_item.added", added, to);
                 self.open_call = Some(call);

@@ -81,7 +81,7 @@ impl ResponseFolder {
         let part = self.folder.join(format!("{id}.part"));
         let written = create(&part)
             .and_then(|mut file| file.write_all(text.as_bytes()))
-            .and_then(|()| fs::rename(&part, self.path(id)));
+            .and_then(|()| fs::rename(&part, self.file(id)));
         if let Err(error) = written {
             let _ = fs::remove_file(&part);
             return Err(error);
@@ -97,7 +97,7 @@ impl ResponseFolder {
 
     /// The bytes of a response's file, if there is one.
     pub(crate) fn size(&self, id: &str) -> Option<u64> {
-        is_id(id).then(|| fs::metadata(self.path(id)).ok().map(|metadata| metadata.len()))?
+        is_id(id).then(|| fs::metadata(self.file(id)).ok().map(|metadata| metadata.len()))?
     }
 
     /// The owner's response with this id. One whose file is damaged counts as missing.
@@ -106,7 +106,7 @@ impl ResponseFolder {
             return None;
         }
         let mut text = String::new();
-        File::open(self.path(id)).ok()?.read_to_string(&mut text).ok()?;
+        File::open(self.file(id)).ok()?.read_to_string(&mut text).ok()?;
         let file: Json = serde_json::from_str(&text).ok()?;
         drop(text);
         if file["owner"].as_str() != owner.map(hex).as_deref() {
@@ -122,7 +122,7 @@ impl ResponseFolder {
 
     /// Whether there was such a response of the owner.
     pub(crate) fn delete(&self, id: &str, owner: Owner) -> bool {
-        if self.get(id, owner).is_none() || fs::remove_file(self.path(id)).is_err() {
+        if self.get(id, owner).is_none() || fs::remove_file(self.file(id)).is_err() {
             return false;
         }
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +133,12 @@ impl ResponseFolder {
         true
     }
 
-    fn path(&self, id: &str) -> PathBuf {
+    /// The folder.
+    pub(crate) fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    fn file(&self, id: &str) -> PathBuf {
         self.folder.join(format!("{id}{SUFFIX}"))
     }
 
@@ -143,7 +148,7 @@ impl ResponseFolder {
             let Some(oldest) = entries.all.pop_front() else { return };
             entries.bytes -= oldest.bytes;
             // It may be gone already.
-            let _ = fs::remove_file(self.path(&oldest.id));
+            let _ = fs::remove_file(self.file(&oldest.id));
         }
     }
 }
@@ -154,7 +159,8 @@ fn is_id(id: &str) -> bool {
     (1..=64).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-fn create(path: &Path) -> io::Result<File> {
+/// A file that only the server's user can read.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
     #[cfg(unix)]

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value as Json, json};
 
+use super::tools;
 use crate::fields::Fields;
 use crate::openai::hex_id;
 use crate::refusal::Refusal;
@@ -83,10 +84,16 @@ fn read(place: &str, item: &Json) -> Result<Json, Refusal> {
             }
             Ok(message(id, role, parts(&fields, "content", &prefix, role)?))
         }
-        "function_call" => Ok(json!({
-            "id": given_or_new(id, "fc"), "type": "function_call", "status": "completed",
-            "call_id": required("call_id")?, "name": required("name")?, "arguments": required("arguments")?,
-        })),
+        "function_call" => {
+            let mut call = json!({
+                "id": given_or_new(id, "fc"), "type": "function_call", "status": "completed",
+                "call_id": required("call_id")?, "name": required("name")?, "arguments": required("arguments")?,
+            });
+            if let Some(namespace) = fields.text("namespace")? {
+                call["namespace"] = namespace.into();
+            }
+            Ok(call)
+        }
         "function_call_output" => {
             let output = parts(&fields, "output", &prefix, "user")?;
             let texts: Vec<&str> = output.iter().filter_map(|part| part["text"].as_str()).collect();
@@ -163,8 +170,10 @@ pub(super) fn messages(instructions: Option<&str>, items: &[Json]) -> Result<Vec
                 append(&mut to["reasoning_content"], "\n", &text);
             }
             Some("function_call") => {
+                let name =
+                    tools::joined(item["namespace"].as_str(), item["name"].as_str().unwrap_or_default());
                 let call = json!({ "id": item["call_id"], "type": "function",
-                    "function": { "name": item["name"], "arguments": item["arguments"] } });
+                    "function": { "name": name, "arguments": item["arguments"] } });
                 let to = assistant(&mut messages, |_| true);
                 match to["tool_calls"].as_array_mut() {
                     Some(calls) => calls.push(call),
@@ -260,6 +269,16 @@ mod tests {
 
     fn said(text: &str) -> Json {
         message(None, "assistant", vec![text_part("assistant", text)])
+    }
+
+    #[test]
+    fn a_call_of_a_function_in_a_namespace_has_the_models_name_for_it() {
+        let call = json!({ "type": "function_call", "call_id": "1", "name": "f", "namespace": "n", "arguments": "{}" });
+        let output = json!({ "type": "function_call_output", "call_id": "1", "output": "7" });
+        let read = read("input[0]", &call).unwrap();
+        assert_eq!(read["namespace"], "n");
+        let messages = messages(None, &[read, output]).unwrap();
+        assert_eq!(messages[0]["tool_calls"][0]["function"]["name"], "n__f");
     }
 
     #[test]

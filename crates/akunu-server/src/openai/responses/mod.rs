@@ -5,6 +5,7 @@ pub(crate) mod folder;
 mod items;
 mod request;
 pub(crate) mod store;
+mod tools;
 
 use std::sync::Arc;
 
@@ -43,8 +44,11 @@ async fn create(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
-    let warnings = field_table::RESPONSES.check(&fields)?;
+    let mut warnings = field_table::RESPONSES.check(&fields)?;
     let mut request = Request::read(&fields)?;
+    if request.ignores_a_tool {
+        warnings.ignores("web_search in tools");
+    }
     let owner = app.keys().digest(caller);
     let turns = match request.previous {
         None => Vec::new(),

@@ -1,16 +1,15 @@
 //! Reads a request to `/v1/responses`.
 
-use std::collections::HashSet;
-
 use serde_json::{Map, Value as Json, json};
 
 use super::super::options;
 use super::items::{self, unsupported};
+use super::tools::{Mode, choice, is_ignored, offered, tools};
 use crate::fields::Fields;
 use crate::job::{Conversation, Job, Prompt};
 use crate::openai::{self, hex_id, now};
 use crate::refusal::Refusal;
-use crate::response_format::{self, RequestedFormat, not_in_tools, require_call};
+use crate::response_format::{self, RequestedFormat, require_call};
 use crate::texts::missing;
 
 /// What may be in `include`.
@@ -29,6 +28,8 @@ pub(super) struct Request<'a> {
     pub(super) previous: Option<&'a str>,
     pub(super) is_streamed: bool,
     pub(super) is_stored: bool,
+    /// A tool was given that is ignored.
+    pub(super) ignores_a_tool: bool,
     /// Early turns may be left out if the conversation does not fit.
     pub(super) may_truncate: bool,
     instructions: Option<&'a str>,
@@ -47,6 +48,7 @@ impl<'a> Request<'a> {
             Some(_) => return Err(fields.refuse("truncation", "\"auto\" or \"disabled\"")),
         };
         let (tools, choice) = (tools(fields)?, choice(fields)?);
+        let ignores_a_tool = tools.iter().any(is_ignored);
         let mut conversation = Conversation { tools: offered(&tools, &choice)?, ..Conversation::default() };
         reasoning(fields, &mut conversation.variables)?;
         let variables = fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
@@ -82,6 +84,7 @@ impl<'a> Request<'a> {
         });
         Ok(Request {
             job,
+            ignores_a_tool,
             response,
             input,
             previous,
@@ -114,107 +117,6 @@ fn check_stream_options(fields: &Fields<'_>, is_streamed: bool) -> Result<(), Re
     options.flag("include_usage")?;
     options.flag("include_obfuscation")?;
     Ok(())
-}
-
-/// Functions in the form of this API, with all fields that a response has.
-fn tools(fields: &Fields<'_>) -> Result<Vec<Json>, Refusal> {
-    let read = |(at, tool): (usize, &Json)| {
-        let place = format!("tools[{at}].");
-        let Json::Object(map) = tool else { return Err(fields.refuse("tools", "a list of objects")) };
-        let tool = Fields::within(map, &place);
-        match tool.text("type")? {
-            Some("function") => {}
-            Some(kind) => {
-                let what = format!("is \"{kind}\"; only functions are supported");
-                return Err(unsupported(&format!("{place}type"), &what));
-            }
-            None => return Err(missing(&format!("{place}type"), "give \"function\"")),
-        }
-        let name = tool.text("name")?.ok_or_else(|| missing(&format!("{place}name"), "give a string"))?;
-        openai::check_name(name, 128).map_err(|expected| tool.refuse("name", &expected))?;
-        Ok(json!({
-            "type": "function", "name": name, "description": tool.text("description")?,
-            "parameters": tool.object("parameters")?, "strict": tool.flag("strict")?.unwrap_or(false),
-        }))
-    };
-    fields.list("tools")?.unwrap_or_default().iter().enumerate().map(read).collect()
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Mode {
-    None,
-    Auto,
-    Required,
-    Named,
-}
-
-/// `tool_choice`.
-#[derive(Debug)]
-struct Choice<'a> {
-    mode: Mode,
-    /// The names of the functions that may be called; `None`: all.
-    only: Option<HashSet<&'a str>>,
-}
-
-impl Choice<'_> {
-    fn as_given(&self, fields: &Fields<'_>) -> Json {
-        fields.get("tool_choice").cloned().unwrap_or_else(|| "auto".into())
-    }
-}
-
-fn choice<'a>(fields: &Fields<'a>) -> Result<Choice<'a>, Refusal> {
-    const EXPECTED: &str = "\"auto\", \"none\", \"required\", a function's name or a list of allowed tools";
-    let refuse = || fields.refuse("tool_choice", EXPECTED);
-    let mode = |mode: Option<&Json>| match mode.and_then(Json::as_str) {
-        Some("none") => Ok(Mode::None),
-        Some("auto") => Ok(Mode::Auto),
-        Some("required") => Ok(Mode::Required),
-        _ => Err(refuse()),
-    };
-    let name = |tool: &'a Json| tool["name"].as_str().filter(|_| tool["type"] == "function");
-    match fields.get("tool_choice") {
-        None => Ok(Choice { mode: Mode::Auto, only: None }),
-        Some(choice @ Json::Object(_)) if choice["type"] == "function" => {
-            let name = name(choice).ok_or_else(refuse)?;
-            Ok(Choice { mode: Mode::Named, only: Some(HashSet::from([name])) })
-        }
-        Some(choice @ Json::Object(_)) if choice["type"] == "allowed_tools" => {
-            let names: Option<HashSet<&str>> =
-                choice["tools"].as_array().and_then(|list| list.iter().map(name).collect());
-            Ok(Choice { mode: mode(choice.get("mode"))?, only: Some(names.ok_or_else(refuse)?) })
-        }
-        Some(choice @ Json::Object(_)) => match choice["type"].as_str() {
-            Some(kind) => {
-                let what = format!("is \"{kind}\"; only functions are supported");
-                Err(unsupported("tool_choice.type", &what))
-            }
-            None => Err(refuse()),
-        },
-        choice => Ok(Choice { mode: mode(choice)?, only: None }),
-    }
-}
-
-/// The tools that may be called, in the form of chat completions.
-fn offered(tools: &[Json], choice: &Choice<'_>) -> Result<Option<Vec<Json>>, Refusal> {
-    let names: HashSet<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
-    if let Some(name) = choice.only.iter().flatten().find(|name| !names.contains(**name)) {
-        return Err(not_in_tools("tool_choice", name));
-    }
-    let may_call = |tool: &&Json| {
-        let name = tool["name"].as_str().unwrap_or_default();
-        choice.only.as_ref().is_none_or(|only| only.contains(name))
-    };
-    let chat_form = |tool: &Json| {
-        let mut function = Map::new();
-        for name in ["name", "description", "parameters"] {
-            if !tool[name].is_null() {
-                function.insert(name.into(), tool[name].clone());
-            }
-        }
-        json!({ "type": "function", "function": function })
-    };
-    let offered: Vec<Json> = tools.iter().filter(may_call).map(chat_form).collect();
-    Ok(Some(offered).filter(|offered| !offered.is_empty() && choice.mode != Mode::None))
 }
 
 /// The format of an answer without calls: `text.format`.
