@@ -1,6 +1,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
+#[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod emulated;
+#[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod kernels;
 mod models;
