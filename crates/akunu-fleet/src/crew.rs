@@ -60,6 +60,7 @@ impl Crew {
                 Ok(mut device) => {
                     // Nobody waits for it once another rank has failed.
                     let _ = opened.send(Ok(()));
+                    drop(opened);
                     serve(&shared, rank, &mut *device);
                 }
                 Err(error) => drop(opened.send(Err(error))),

@@ -41,15 +41,31 @@ impl Fleet {
     /// Opens the devices of all members of a group.
     pub fn open(members: Vec<Member>, open: Arc<OpenRank>) -> Result<Fleet, DeviceError> {
         let members: Arc<[Member]> = members.into();
+        // The others only say that they have waited for that rank.
+        let first_error = Arc::new(Mutex::new(None::<DeviceError>));
         let of_rank = {
-            let members = Arc::clone(&members);
+            let (members, first_error) = (Arc::clone(&members), Arc::clone(&first_error));
             move |rank: usize| {
                 let member = &members[rank];
-                open(member.clone()).inspect_err(|_| member.break_up())
+                let opened = catch_unwind(AssertUnwindSafe(|| open(member.clone()))).unwrap_or_else(|_| {
+                    let message = format!("rank {rank} panicked while it was opened");
+                    Err(DeviceError::Failed { device: "ranks", message })
+                });
+                opened.inspect_err(|error| {
+                    if !member.is_broken() {
+                        *first_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(copied(error));
+                    }
+                    member.break_up();
+                })
             }
         };
         let of_rank: Arc<crew::Open> = Arc::new(of_rank);
-        let (crew, first) = Crew::start(members.len(), &of_rank)?;
+        let opened = Crew::start(members.len(), &of_rank);
+        let reason = first_error.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (crew, first) = match (opened, reason) {
+            (Err(_), Some(reason)) => return Err(reason),
+            (opened, _) => opened?,
+        };
         let capabilities = first.capabilities().clone();
         Ok(Fleet { capabilities, first, crew, members, tables: Vec::new(), is_running: false, failed: None })
     }
@@ -127,6 +143,13 @@ impl Fleet {
                 Err(DeviceError::Failed { device: self.name(), message })
             }
         }
+    }
+}
+
+fn copied(error: &DeviceError) -> DeviceError {
+    match error {
+        DeviceError::Failed { device, message } => DeviceError::Failed { device, message: message.clone() },
+        other => DeviceError::Failed { device: "ranks", message: other.to_string() },
     }
 }
 

@@ -122,7 +122,7 @@ pub fn open_device(
         return Err(Error::Setting { name: "threads", value: "0".into(), expected: "at least 1" });
     }
     let choice = choice.resolve(backends);
-    let ranks = backends.ranks.unwrap_or(backends.cards.len().max(1));
+    let ranks = ranks::count(backends)?;
     if ranks != 1 {
         return ranks::open(choice, ranks, threads, backends);
     }

@@ -13,6 +13,20 @@ use crate::{BackendOptions, Error};
 /// The most ranks of a model.
 const MOST_RANKS: usize = 16;
 
+/// How many devices share out a model: as many as there are cards, if these are stated.
+pub(super) fn count(backends: &BackendOptions) -> Result<usize, Error> {
+    let cards = backends.cards.len();
+    let ranks = backends.ranks.unwrap_or(cards.max(1));
+    let refuse = |value, expected| Err(Error::Setting { name: "the number of ranks", value, expected });
+    if !(1..=MOST_RANKS).contains(&ranks) {
+        return refuse(ranks.to_string(), "from 1 to 16");
+    }
+    if cards > 0 && cards != ranks {
+        return refuse(format!("{ranks} for {cards} cards"), "one for each card");
+    }
+    Ok(ranks)
+}
+
 /// Opens `ranks` devices of one kind as one. CPU threads are those of all ranks together.
 pub(super) fn open(
     choice: DeviceChoice,
@@ -20,10 +34,6 @@ pub(super) fn open(
     threads: Option<usize>,
     backends: &BackendOptions,
 ) -> Result<Box<dyn Device>, Error> {
-    if !(1..=MOST_RANKS).contains(&ranks) {
-        let value = ranks.to_string();
-        return Err(Error::Setting { name: "the number of ranks", value, expected: "from 1 to 16" });
-    }
     let fleet = match choice {
         DeviceChoice::Reference => Fleet::open(
             Group::members(ranks, 1),
@@ -31,17 +41,9 @@ pub(super) fn open(
         ),
         #[cfg(not(target_vendor = "apple"))]
         DeviceChoice::Cuda => {
-            let cards = match &backends.cards[..] {
-                [] => (0..ranks as u32).collect(),
-                cards if cards.len() == ranks => cards.to_vec(),
-                cards => {
-                    let value = format!("{} for {} cards", ranks, cards.len());
-                    return Err(Error::Setting {
-                        name: "the number of ranks",
-                        value,
-                        expected: "one for each card",
-                    });
-                }
+            let cards = match backends.cards.is_empty() {
+                true => (0..ranks as u32).collect(),
+                false => backends.cards.clone(),
             };
             let options = backends.cuda.clone();
             let open = move |member: Member| boxed(akunu_cuda::open_rank(options.clone(), &cards, &member));

@@ -179,6 +179,23 @@ fn a_rank_that_fails_ends_what_runs_and_what_comes_later() {
     }
 }
 
+/// Nobody waits for a rank that cannot be opened.
+#[test]
+fn a_rank_that_is_not_opened_is_an_error() {
+    for (failing, panics) in [(0, false), (1, false), (0, true), (1, true)] {
+        let open = move |member: Member| {
+            if member.rank() == failing {
+                assert!(!panics, "on purpose");
+                return Err(akunu_plan::DeviceError::Cancelled);
+            }
+            // As GPUs do, which exchange addresses.
+            let _ = member.meet();
+            Ok(Box::new(ReferenceDevice::new().in_group(member)) as Box<dyn Device>)
+        };
+        assert!(Fleet::open(Group::members(3, 1), Arc::new(open)).is_err());
+    }
+}
+
 #[test]
 fn a_request_on_a_failed_rank_ends_with_the_reason() {
     let (engine, switch) = with_a_failing_rank(1, false);
@@ -196,6 +213,9 @@ fn what_cannot_be_shared_out_is_refused_with_its_name() {
     };
     assert_eq!(refused(3), "3 ranks cannot share the model's 8 heads equally");
     assert_eq!(refused(0), "the number of ranks is 0; it must be from 1 to 16");
+    let backends = BackendOptions { ranks: Some(1), cards: vec![0, 1], ..BackendOptions::default() };
+    let refused = akunu::open_device(DeviceChoice::Cpu, None, &backends).unwrap_err().to_string();
+    assert_eq!(refused, "the number of ranks is 1 for 2 cards; it must be one for each card");
     assert!(matches!(Engine::new(tales(), &on(DeviceChoice::Cpu, 17)), Err(Error::Setting { .. })));
 }
 
