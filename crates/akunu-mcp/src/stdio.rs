@@ -35,6 +35,8 @@ impl Process {
             return Err(Reason::Protocol("it is not a process".into()));
         };
         let mut process = Command::new(command);
+        // The key of our own server is not for others; a configuration may name it.
+        process.env_remove("AKUNU_API_KEY");
         process.args(args).envs(env.iter().map(|(name, value)| (name, value)));
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(folder) = folder {
