@@ -102,11 +102,9 @@ impl Fleet {
                 }
                 Ok(_) => {}
                 Err(failed) => {
-                    let mut error = error.lock().unwrap_or_else(PoisonError::into_inner);
                     // The first one is the reason, and those of ranks that waited for it follow.
-                    if !members[rank].is_broken() || error.is_none() {
-                        error.get_or_insert((rank, failed));
-                    }
+                    let mut error = error.lock().unwrap_or_else(PoisonError::into_inner);
+                    error.get_or_insert((rank, failed));
                     members[rank].break_up();
                 }
             }
