@@ -1,6 +1,7 @@
 """Compiles every *.cu of a folder with NVRTC: nvrtc.py LIBRARY FOLDER every|turns ARCHITECTURE...
 
 "every": each file for each architecture. "turns": each kernel body once for all architectures, other files for one of them in turn.
+Files with instructions of warpgroups are for sm_90a only.
 """
 
 import ctypes
@@ -29,12 +30,17 @@ def compile_file(job):
     return file.name, arch, code == 0, log.value.decode(errors="replace")
 
 
+def suiting(file, architectures):
+    return [arch for arch in architectures if arch == "sm_90a" or b"wgmma" not in file.read_bytes()]
+
+
 def in_turns(files, architectures):
     """(file, architecture)"""
     bodies = set()
     for i, file in enumerate(files):
         body = re.search(r"^    (\w+)\(in, pass, ", file.read_text(), re.MULTILINE).group(1)
-        others = architectures if body not in bodies else [architectures[i % len(architectures)]]
+        suit = suiting(file, architectures)
+        others = suit if body not in bodies else [suit[i % len(suit)]]
         bodies.add(body)
         yield from ((file, arch) for arch in others)
 
@@ -42,7 +48,7 @@ def in_turns(files, architectures):
 def main():
     library, folder, order, *architectures = sys.argv[1:]
     files = sorted(pathlib.Path(folder).glob("*.cu"))
-    every = ((file, arch) for arch in architectures for file in files)
+    every = ((file, arch) for file in files for arch in suiting(file, architectures))
     chosen = every if order == "every" else in_turns(files, architectures)
     jobs = [(library, file, arch) for file, arch in chosen]
     failed, spilled = 0, 0

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 
 use crate::{cargo, fetch_package, metal, run, skipped, target};
 
-const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
+const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_100"];
 const PACKAGE: &str = "nvidia-cuda-nvrtc";
 
 /// With `every`, each kind of function for each architecture; otherwise enough combinations to cover all differences.

@@ -103,6 +103,7 @@ pub fn capabilities(isa: Isa, threads: usize) -> Capabilities {
         detail: format!("{}, {threads} thread{}", isa.name(), if threads == 1 { "" } else { "s" }),
         folds: false,
         half_products: None,
+        packed_products: None,
         keys: KeyOrder::GroupsOf16,
         block: BLOCK,
         in_place: InPlace::All,

@@ -2,7 +2,7 @@
 
 use akunu_gpu::{Repack, Tuning, WORKSPACE_BYTES};
 use akunu_kernels::Chip;
-use akunu_plan::{Capabilities, FewRows, InPlace, KeyOrder};
+use akunu_plan::{Capabilities, FewRows, InPlace, KeyOrder, PackedRows};
 
 use crate::{NAME, blas};
 
@@ -14,11 +14,21 @@ const BATCH: usize = 4;
 /// cuBLASLt. From measurements of Q4_0 and Q4_K_M at 64, 72, 96 and 128 rows.
 const FEW_ROWS: FewRows = FewRows { scaled: 128, shifted: 96, floats: 64 };
 
+/// With products of f16 rows and packed weights, of which a card's own kernels have any number of rows.
+const PACKED_ROWS: PackedRows = PackedRows { few: 32, most: 512 };
+
+/// The products of f16 rows that a card has, with those of cuBLASLt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Products {
+    /// Also with packed weights: from compute capability 9.0 on, but not 10.
+    pub packed: bool,
+}
+
 /// How tables are executed on a chip.
 pub fn tuning(chip: Chip) -> Tuning {
     Tuning {
         chip,
-        row_counts: &[16, 32, 64, 128],
+        row_counts: &[16, 32, 64, 128, 256],
         part: BATCH,
         indirect: true,
         ahead: false,
@@ -34,15 +44,18 @@ pub struct CudaChip {
     pub name: &'static str,
     /// A description for people.
     detail: &'static str,
-    /// Whether cuBLASLt is available.
-    products: bool,
+    products: Option<Products>,
 }
 
 /// The chips for which tables can be planned without a card; the first is used if no chip is named. Tables depend on
-/// no other property of a card, so one entry represents compute capability 8.0 and later.
+/// no other property of a card, so one entry represents compute capability 9.0.
 pub const CHIPS: [CudaChip; 2] = [
-    CudaChip { name: "h200", detail: "NVIDIA H200, sm_90a, with cuBLASLt", products: true },
-    CudaChip { name: "h200-noblas", detail: "NVIDIA H200, sm_90a, without cuBLASLt", products: false },
+    CudaChip {
+        name: "h200",
+        detail: "NVIDIA H200, sm_90a, with cuBLASLt",
+        products: Some(Products { packed: true }),
+    },
+    CudaChip { name: "h200-noblas", detail: "NVIDIA H200, sm_90a, without cuBLASLt", products: None },
 ];
 
 impl CudaChip {
@@ -51,20 +64,22 @@ impl CudaChip {
     }
 }
 
-/// `products`: whether a library multiplies f16. The number of available bytes is not known here.
-pub fn capabilities(detail: String, products: bool) -> Capabilities {
+/// `products`: if a library multiplies f16. The number of available bytes is not known here.
+pub fn capabilities(detail: String, products: Option<Products>) -> Capabilities {
+    let library = products.is_some();
     Capabilities {
         name: NAME,
         detail,
         folds: true,
-        half_products: products.then_some(FEW_ROWS),
+        half_products: products.map(|_| FEW_ROWS),
+        packed_products: products.filter(|products| products.packed).map(|_| PACKED_ROWS),
         keys: KeyOrder::PositionMajor,
         block: akunu_kernels::BLOCK,
         in_place: InPlace::Nothing,
         samples: true,
         chain: 64,
-        prefill_rows: if products { 2048 } else { 512 },
-        workspace_bytes: WORKSPACE_BYTES + if products { blas::WORKSPACE_BYTES } else { 0 },
+        prefill_rows: if library { 2048 } else { 512 },
+        workspace_bytes: WORKSPACE_BYTES + if library { blas::WORKSPACE_BYTES } else { 0 },
         workspace_row_bytes: 0,
         ranks: 1,
         available_bytes: None,

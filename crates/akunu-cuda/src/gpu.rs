@@ -9,7 +9,7 @@ use akunu_kernels::{Chip, Function, HalfProduct, Launch, Pass};
 use akunu_plan::{Capabilities, DeviceError, DriverMemory};
 
 use crate::blas::{Blas, Library};
-use crate::choices::{capabilities, tuning};
+use crate::choices::{Products, capabilities, tuning};
 use crate::context::{Card, Context};
 use crate::driver::{Address, Driver};
 use crate::error::failed;
@@ -31,6 +31,8 @@ pub struct CudaOptions {
     pub checked: bool,
     /// Also use kernels that need optional features: tensor cores, asynchronous copies.
     pub special: bool,
+    /// Products of f16 rows with packed weights.
+    pub packed: bool,
     /// Use cuBLASLt for prompts, if it is available.
     pub blas: bool,
     /// Its algorithms are timed when a model is loaded, rather than chosen by its heuristic. Another start may choose
@@ -48,7 +50,8 @@ impl Default for CudaOptions {
 
 impl CudaOptions {
     /// Options from a comma-separated list of words: `serial` disables overlapping launches, `checked` runs commands
-    /// one by one, `plain` uses only kernels that need no optional feature, `noblas` disables cuBLASLt, `blastimed`
+    /// one by one, `plain` uses only kernels that need no optional feature, `unpacked` uses no products of
+    /// packed weights and f16, `noblas` disables cuBLASLt, `blastimed`
     /// times its algorithms.
     pub fn from_words(words: &str) -> CudaOptions {
         let has = |word: &str| words.split(',').any(|part| part.trim() == word);
@@ -56,6 +59,7 @@ impl CudaOptions {
             linked: !has("serial"),
             checked: has("checked"),
             special: !has("plain"),
+            packed: !has("unpacked"),
             blas: !has("noblas"),
             blas_timed: has("blastimed"),
             folders: CudaFolders::default(),
@@ -148,6 +152,7 @@ impl CudaGpu {
         let available = context.free_bytes()?.saturating_sub(WORKSPACE_BYTES);
         let chip = Chip {
             tensor_cores: options.special && card.compute >= (8, 0),
+            warpgroups: options.special && options.packed && card.compute.0 == 9,
             copies: options.special && card.compute >= (8, 0),
             ..Chip::plain(card.processors, card.shared_bytes)
         };
@@ -163,7 +168,7 @@ impl CudaGpu {
             batch: 0,
             capabilities: Capabilities {
                 available_bytes: Some(available),
-                ..capabilities(detail, blas.is_some())
+                ..capabilities(detail, blas.as_ref().map(|_| Products { packed: chip.warpgroups }))
             },
             tuning: Tuning { checked: options.checked, ..tuning(chip) },
             linked: options.linked && context.links_launches()?,

@@ -22,7 +22,7 @@ mod report;
 mod staging;
 mod stream;
 
-pub use choices::{CHIPS, CudaChip, capabilities, tuning};
+pub use choices::{CHIPS, CudaChip, Products, capabilities, tuning};
 pub use context::Card;
 pub use error::CudaError;
 pub use gpu::{CudaGpu, CudaOptions, probe};

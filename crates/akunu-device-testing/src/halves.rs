@@ -1,6 +1,6 @@
 //! Rows of f16, with scales and without; weights of f16; their products.
 
-use akunu_plan::ops::{self, ElementParams, InputForm, MatmulParams, UnpackParams};
+use akunu_plan::ops::{self, ElementParams, InputForm, MatmulParams, QkvParams, UnpackParams};
 use akunu_plan::{Activation, DType, Kernel, KvType, OutputForms, RowSet, halves};
 
 use crate::attention::{Seen, attend};
@@ -48,7 +48,7 @@ fn half_matmul_to_f16(rows: usize, inputs: usize, outs: usize) -> Spec {
             weights,
             poison(part.len() * outs * 2),
         ];
-        let op = ops::HalfMatmul { bias: false, residual: false, f16: true };
+        let op = ops::HalfMatmul { weight: DType::F16, bias: false, residual: false, f16: true };
         Case::new(Kernel::HalfMatmul(op), params, Shape::rows(part.len()), data)
     })
 }
@@ -90,7 +90,7 @@ fn half_matmul(rows: usize, inputs: usize, outs: usize, bias: bool, residual: bo
             data.push(pick(&f32s(&values(64, rows * stride)), rows, &part));
         }
         Case::new(
-            Kernel::HalfMatmul(ops::HalfMatmul { bias, residual, f16: false }),
+            Kernel::HalfMatmul(ops::HalfMatmul { weight: DType::F16, bias, residual, f16: false }),
             params,
             Shape::rows(part.len()),
             data,
@@ -100,7 +100,12 @@ fn half_matmul(rows: usize, inputs: usize, outs: usize, bias: bool, residual: bo
 
 pub fn halves() -> Vec<Spec> {
     let mut specs = vec![];
-    for (shape, out) in [((4, 2, 40), OutputForms::F16), ((3, 1, 80), OutputForms::F32AndF16)] {
+    for (shape, out) in [
+        ((4, 2, 40), OutputForms::F16),
+        ((3, 1, 80), OutputForms::F32AndF16),
+        ((4, 2, 32), OutputForms::Lanes),
+        ((2, 1, 64), OutputForms::F32AndLanes),
+    ] {
         let seen = Seen { rows: 5, first: 20, window: 0, soft_cap: 0.0, factor_step: 0, paged: true };
         specs.push(attend(shape, KvType::F16, seen, out));
     }
@@ -122,6 +127,75 @@ pub fn halves() -> Vec<Spec> {
     for (i, shape) in [(5, 32), (7, 96), (6, 1064), (3, 14344)].into_iter().enumerate() {
         let activation = rows::ACTIVATIONS[(i + 1) % 5];
         specs.extend([false, true].map(|bias| activate_unfinished(activation, shape, bias)));
+    }
+    specs
+}
+
+fn packed_matmul(weight: DType, [rows, inputs, outs]: [usize; 3], [bias, residual]: [bool; 2]) -> Spec {
+    let f16 = !bias && !residual;
+    spec(
+        format!("packed_matmul {weight} {rows}x{inputs}x{outs} bias {bias} residual {residual}"),
+        rows,
+        move |part| {
+            let stride = outs + 8 * usize::from(residual);
+            let params = MatmulParams {
+                inputs: inputs as u32,
+                outputs: outs as u32,
+                out_stride: stride as u32,
+                ..MatmulParams::default()
+            };
+            let [numbers, scales] = half_rows(67, rows, inputs);
+            let mut data = vec![pick(&numbers, rows, &part), pick(&scales, rows, &part)];
+            data.extend(weights(weight, 68, outs, inputs));
+            data.push(poison(part.len() * stride * if f16 { 2 } else { 4 }));
+            if bias {
+                data.push(f32s(&values(69, outs)));
+            }
+            if residual {
+                data.push(pick(&f32s(&values(70, rows * stride)), rows, &part));
+            }
+            let op = ops::HalfMatmul { weight, bias, residual, f16 };
+            Case::new(Kernel::HalfMatmul(op), params, Shape::rows(part.len()), data)
+        },
+    )
+}
+
+fn packed_qkv(weight: DType, [rows, inputs]: [usize; 2], f16: bool) -> Spec {
+    spec(format!("packed_qkv {weight} {rows}x{inputs} f16 {f16}"), rows, move |part| {
+        let sizes = [72, 24, 40];
+        let params = QkvParams { inputs: inputs as u32, q: sizes[0], k: sizes[1], v: sizes[2] };
+        let [numbers, scales] = half_rows(71, rows, inputs);
+        let mut data = vec![pick(&numbers, rows, &part), pick(&scales, rows, &part)];
+        data.extend((0..3).flat_map(|i| weights(weight, 72 + i, sizes[i as usize] as usize, inputs)));
+        data.push(poison(part.len() * 136 * if f16 { 2 } else { 4 }));
+        Case::new(Kernel::HalfQkv(ops::HalfQkv { weight, f16 }), params, Shape::rows(part.len()), data)
+    })
+}
+
+/// Products of f16 rows with packed weights, with every tile, and attention that leaves such rows.
+pub fn packed() -> Vec<Spec> {
+    let mut specs = vec![];
+    for (rows, shape, out) in [
+        (70, (4, 2, 64), OutputForms::Lanes),
+        (40, (2, 1, 128), OutputForms::Lanes),
+        (20, (4, 4, 32), OutputForms::F32AndLanes),
+        (3, (2, 1, 128), OutputForms::Lanes),
+    ] {
+        let seen = Seen { rows, first: 20, window: 0, soft_cap: 0.0, factor_step: 0, paged: true };
+        specs.push(attend(shape, KvType::F16, seen, out));
+    }
+    for (turn, dtype) in dtypes().into_iter().filter(|dtype| dtype.is_quantised()).enumerate() {
+        let inputs = |least: usize| least.next_multiple_of(dtype.block_len().max(halves::GROUP));
+        let [bias, residual] = [turn % 2 == 0, turn % 3 == 0];
+        for (rows, least, outs) in [(17, 128, 33), (40, 544, 200), (70, 1056, 70)] {
+            specs.push(packed_matmul(dtype, [rows, inputs(least), outs], [bias, residual]));
+        }
+        specs.push(packed_qkv(dtype, [33, inputs(96)], turn % 2 == 1));
+    }
+    for (turn, rows) in [33, 64, 100, 128, 200, 300].into_iter().enumerate() {
+        for outs in [64, 200] {
+            specs.push(packed_matmul(DType::Q4_0, [rows, 384 + 128 * turn, outs], [turn % 2 == 0, true]));
+        }
     }
     specs
 }

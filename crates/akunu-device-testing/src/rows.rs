@@ -2,7 +2,7 @@
 
 use akunu_plan::ops;
 use akunu_plan::ops::*;
-use akunu_plan::{Activation, Kernel, NormKind, OutputForms, Row, RowSet, q8};
+use akunu_plan::{Activation, Kernel, NormKind, OutputForms, Row, RowSet, halves, q8};
 
 use crate::case::{Case, Shape, Spec, spec};
 use crate::data::{dtypes, f32s, outputs, pick, poison, values, weights};
@@ -191,7 +191,7 @@ fn reorder((rows, cols): (usize, usize)) -> Spec {
 /// Kernels that write f16 rows, for which a whole row must be seen.
 pub fn in_halves() -> Vec<Spec> {
     let mut specs = vec![];
-    for (rows, cols) in [(5, 32), (7, 96), (6, 1064), (4, 4200), (3, 14344)] {
+    for (rows, cols) in [(5, 32), (7, 96), (6, 1064), (4, 4200), (3, 14344), (4, 1152)] {
         // Rows that are small, large, ordinary, zero, and not finite.
         let x = move |seed, by: f32| -> Vec<u8> {
             let mut x = values(seed, rows * cols);
@@ -204,17 +204,15 @@ pub fn in_halves() -> Vec<Spec> {
             f32s(&x)
         };
         let params = ElementParams { cols: cols as u32 };
+        let whole = cols.is_multiple_of(halves::GROUP);
+        let halved = if whole { OutputForms::Lanes } else { OutputForms::F16 };
         specs.push(spec(format!("halve {rows}x{cols}"), rows, move |part| {
             let mut data = vec![pick(&x(65, 1.0), rows, &part)];
-            data.extend(outputs(OutputForms::F16, part.len(), cols));
-            Case::new(
-                Kernel::Round(ops::Round { out: OutputForms::F16 }),
-                params,
-                Shape::rows(part.len()),
-                data,
-            )
+            data.extend(outputs(halved, part.len(), cols));
+            Case::new(Kernel::Round(ops::Round { out: halved }), params, Shape::rows(part.len()), data)
         }));
-        for out in [OutputForms::F16, OutputForms::F32AndF16] {
+        let both = if whole { OutputForms::F32AndLanes } else { OutputForms::F32AndF16 };
+        for out in [halved, both] {
             specs.push(spec(format!("glu {rows}x{cols} {out:?}"), rows, move |part| {
                 let kernel = Kernel::Glu(ops::Glu { activation: ACTIVATIONS[rows % 5], out });
                 let mut data = vec![pick(&x(66, 2.0), rows, &part), pick(&x(67, 1.0), rows, &part)];

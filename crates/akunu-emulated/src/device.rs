@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use akunu_cuda::Products;
 use akunu_format::Region;
 use akunu_gpu::{Gpu, Recording, Repack, TableDevice, Tuning, WORKSPACE_BYTES, Word};
 use akunu_kernels::{Chip, Function, HalfProduct, Launch};
@@ -70,6 +71,7 @@ impl Default for Emulator {
                 detail: "fibres on the host".into(),
                 folds: true,
                 half_products: None,
+                packed_products: None,
                 keys: KeyOrder::PositionMajor,
                 block: akunu_kernels::BLOCK,
                 in_place: InPlace::Nothing,
@@ -115,8 +117,10 @@ impl Emulator {
     /// tables recorded once with parameters by value, prompts with a library's products, chains submitted in batches,
     /// results fetched. Nothing runs before it is waited for.
     pub fn cuda() -> Emulator {
-        let chip = Chip { tensor_cores: true, copies: true, shared_bytes: 200 << 10, ..CHIP };
-        let capabilities = akunu_cuda::capabilities("CUDA's choices on fibres of the host".into(), true);
+        let chip =
+            Chip { tensor_cores: true, warpgroups: true, copies: true, shared_bytes: 200 << 10, ..CHIP };
+        let detail = "CUDA's choices on fibres of the host".into();
+        let capabilities = akunu_cuda::capabilities(detail, Some(Products { packed: true }));
         Emulator {
             capabilities: Capabilities { name: NAME, ..capabilities },
             tuning: akunu_cuda::tuning(chip),
@@ -162,6 +166,12 @@ impl Emulator {
         let chip = &mut self.tuning.chip;
         *chip = Chip { tensor_cores: true, shared_bytes: 200 << 10, ..*chip };
         self
+    }
+
+    /// Enables kernels for the tensor instructions of warpgroups, as well as those for tensor cores.
+    pub fn with_warpgroups(mut self) -> Emulator {
+        self.tuning.chip.warpgroups = true;
+        self.with_tensor_cores()
     }
 
     /// Enables kernels with asynchronous copies, with as much threadgroup memory as chips with that feature have.

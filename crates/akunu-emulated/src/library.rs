@@ -19,9 +19,10 @@ use crate::memory::Memory;
 
 const EMULATOR: &str = include_str!("../emulator/emulator.h");
 /// Additional headers for functions that use the source of that name.
-const SPECIAL: [(&str, &str); 3] = [
+const SPECIAL: [(&str, &str); 4] = [
     ("cuda/copies.h", include_str!("../emulator/copies.h")),
     ("cuda/tensor.h", include_str!("../emulator/tensor.h")),
+    ("cuda/warpgroup.h", include_str!("../emulator/warpgroup.h")),
     ("metal/tiles.h", include_str!("../emulator/tiles.h")),
 ];
 const OPTIONS: [&str; 11] = [

@@ -46,6 +46,9 @@ pub(crate) fn prepare<G: Gpu>(
     })
 }
 
+/// The rows of the smallest tile for packed weights; fewer take as long.
+const FEWEST_PACKED: usize = 64;
+
 /// The numbers of rows for which variants are prepared. A library's products have a fixed number of rows, so with them
 /// there are enough variants, from 128 rows on, that at most half of a variant's live rows are added as padding; below,
 /// the time is that of reading the weights. Tables that unpack weights have none for fewer rows, because another table
@@ -53,10 +56,12 @@ pub(crate) fn prepare<G: Gpu>(
 fn row_counts(table: &DispatchTable, tuning: &Tuning) -> Vec<usize> {
     let any = |is: fn(&Kernel) -> bool| table.commands.iter().any(|command| is(&command.kernel));
     let (fixed, unpacks) = (
-        any(|kernel| matches!(kernel, Kernel::HalfMatmul(_))),
+        any(|kernel| matches!(kernel, Kernel::HalfMatmul(op) if !op.weight.is_quantised())),
         any(|kernel| matches!(kernel, Kernel::Unpack(_))),
     );
+    let packed = any(|kernel| matches!(kernel, Kernel::HalfMatmul(op) if op.weight.is_quantised()));
     let mut counts = if unpacks { vec![] } else { tuning.row_counts.to_vec() };
+    counts.retain(|&rows| !packed || rows >= FEWEST_PACKED);
     if fixed {
         counts.extend((7..usize::BITS - 1).flat_map(|power| [1 << power, 3 << (power - 1)]));
     }
@@ -156,7 +161,7 @@ pub(crate) fn bind<G: Gpu>(
 #[cfg(test)]
 mod tests {
     use akunu_kernels::Chip;
-    use akunu_plan::{BufferId, RowBounds, TableIo, ops};
+    use akunu_plan::{BufferId, DType, RowBounds, TableIo, ops};
 
     use super::*;
     use crate::Repack;
@@ -199,11 +204,21 @@ mod tests {
 
     #[test]
     fn tables_with_products_of_a_fixed_number_of_rows_have_more_of_them() {
-        let product = (Kernel::HalfMatmul(ops::HalfMatmul { bias: false, residual: false, f16: false }), 4);
+        let product = (
+            Kernel::HalfMatmul(ops::HalfMatmul {
+                weight: DType::F16,
+                bias: false,
+                residual: false,
+                f16: false,
+            }),
+            4,
+        );
         assert_eq!(counts(&[product], 70), [16, 32, 64, 70]);
         assert_eq!(counts(&[product], 600), [16, 32, 64, 128, 256, 384, 512, 600]);
-        let unpack = (Kernel::Unpack(ops::Unpack { weight: akunu_plan::DType::Q4_0 }), 2);
+        let unpack = (Kernel::Unpack(ops::Unpack { weight: DType::Q4_0 }), 2);
         assert_eq!(counts(&[unpack, product], 70), [70]);
         assert_eq!(counts(&[unpack, product], 2048), [128, 256, 384, 512, 768, 1024, 1536, 2048]);
+        let op = ops::HalfMatmul { weight: DType::Q4_0, bias: false, residual: false, f16: false };
+        assert_eq!(counts(&[(Kernel::HalfMatmul(op), 4)], 512), [64, 512]);
     }
 }

@@ -55,6 +55,7 @@ impl Ledger {
                 detail: String::new(),
                 folds: true,
                 half_products: None,
+                packed_products: None,
                 keys: KeyOrder::PositionMajor,
                 block: 16,
                 in_place: InPlace::Nothing,

@@ -25,7 +25,8 @@ use akunu_plan::{
     plan,
 };
 
-const NVIDIA: Chip = Chip { tensor_cores: true, copies: true, ..Chip::plain(132, 200 << 10) };
+const NVIDIA: Chip =
+    Chip { tensor_cores: true, warpgroups: true, copies: true, ..Chip::plain(132, 226 << 10) };
 /// Threadgroup memory is 32 KiB.
 const APPLE7: Chip = Chip { tiles: true, ..Chip::plain(8, 32 << 10) };
 const APPLE9: Chip = Chip { bf16_tiles: true, ..APPLE7 };
@@ -204,7 +205,22 @@ fn add_halves(texts: &mut Texts) {
     for (bias, residual, f16) in [(false, true, false), (true, false, false), (false, false, true)] {
         let params =
             MatmulParams { inputs: 4096, outputs: 4096, out_stride: 4096, ..MatmulParams::default() };
-        add_table(texts, &table(Kernel::HalfMatmul(ops::HalfMatmul { bias, residual, f16 }), params, 512));
+        let op = ops::HalfMatmul { weight: DType::F16, bias, residual, f16 };
+        add_table(texts, &table(Kernel::HalfMatmul(op), params, 512));
+    }
+}
+
+/// Products with packed weights, whose kernels depend on the number of rows.
+fn add_packed(texts: &mut Texts, weight: DType) {
+    for rows in [64, 128, 512] {
+        for outputs in [4096, 14336] {
+            let params =
+                MatmulParams { inputs: 4096, outputs, out_stride: outputs, ..MatmulParams::default() };
+            let op = ops::HalfMatmul { weight, bias: false, residual: outputs == 4096, f16: false };
+            add_table(texts, &table(Kernel::HalfMatmul(op), params, rows));
+        }
+        let params = QkvParams { inputs: 4096, q: 4096, k: 1024, v: 1024 };
+        add_table(texts, &table(Kernel::HalfQkv(ops::HalfQkv { weight, f16: true }), params, rows));
     }
 }
 
@@ -249,6 +265,11 @@ fn main() {
             .map(DType::Affine);
         add_rows(&mut texts);
         add_halves(&mut texts);
+        for weight in
+            [DType::Q4_0, DType::Q8_0, DType::Q4K, DType::Q5K, DType::Q6K, DType::MXFP4, DType::IQ3S]
+        {
+            add_packed(&mut texts, weight);
+        }
         [64, 128].into_iter().for_each(|head_dim| add_attention(&mut texts, head_dim));
         let fp8 = akunu_format::Fp8::ALL.map(DType::Fp8);
         DType::ALL.into_iter().chain(affine).chain(fp8).for_each(|dtype| add_type(&mut texts, dtype));

@@ -119,4 +119,9 @@ INLINE bool last_to_finish(DEVICE u8* scratch, u32 counter, u32 groups, Place at
     return *before == groups - 1;
 }
 
+// The place of an element of a row in the order of lanes, as akunu_plan::halves defines it.
+INLINE u32 lane_place(u32 element) {
+    return element / 128 * 128 + element % 32 / 4 * 16 + element % 2 * 8 + element % 128 / 32 * 2 + element % 4 / 2;
+}
+
 #define Q8_ROW_BYTES(cols) ((u64)(cols) / 4 * 5)

@@ -64,8 +64,14 @@ INLINE void store_row(Bindings in, u32 row, const THREAD_PTR RowPart* x, Place a
     EACH_FOUR(k, col) {
         const THREAD_PTR f32* four = numbers.v + k;
         if (OUT_F32) EACH_OF_FOUR(i) ((DEVICE f32*)in.out)[(u64)row * COLS + col + i] = x->v[k + i];
-        const u32x2 halves = {two_halves(four[0], four[1]), two_halves(four[2], four[3])};
-        *(DEVICE u32x2*)(in.out_f16 + ((u64)row * COLS + col) * 2) = halves;
+        DEVICE u8* const to = in.out_f16 + (u64)row * COLS * 2;
+        if (OUT_LANES) {
+            *(DEVICE u32*)(to + lane_place(col) * 2) = two_halves(four[0], four[2]);
+            *(DEVICE u32*)(to + lane_place(col + 1) * 2) = two_halves(four[1], four[3]);
+        } else {
+            const u32x2 halves = {two_halves(four[0], four[1]), two_halves(four[2], four[3])};
+            *(DEVICE u32x2*)(to + col * 2) = halves;
+        }
     }
 }
 

@@ -77,7 +77,7 @@ pub fn cuda_text(function: &Function) -> String {
         let _ = writeln!(text, "    u8* a{i},");
     }
     text.push_str("    Pass* pass, u8* scratch, const Params params) {\n");
-    text.push_str("    extern __shared__ uint4 shared[];\n");
+    text.push_str("    extern __shared__ __align__(1024) uint4 shared[];\n");
     function.bind(&mut text, |i| format!("a{i}"));
     text.push_str("    const Place at = {blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, (u8*)shared};\n");
     let _ = writeln!(text, "    {}(in, pass, scratch, params, at);\n}}", function.entry);

@@ -24,6 +24,8 @@ pub struct Chip {
     pub shared_bytes: u32,
     /// Whether kernels for tensor cores run: CUDA from compute capability 8.0 on.
     pub tensor_cores: bool,
+    /// Whether kernels for the tensor instructions of warpgroups (wgmma) run: CUDA of compute capability 9.0.
+    pub warpgroups: bool,
     /// Whether asynchronous copies to threadgroup memory (cp.async) are available: CUDA from compute capability 8.0
     /// on.
     pub copies: bool,
@@ -43,6 +45,7 @@ impl Chip {
             units,
             shared_bytes,
             tensor_cores: false,
+            warpgroups: false,
             copies: false,
             tiles: false,
             bf16_tiles: false,
@@ -177,10 +180,12 @@ impl Shape<'_> {
             Kernel::ExpertMatmul(op) => self.expert_matmul(op)?,
             Kernel::ExpertSum(op) => self.expert_sum(op)?,
             Kernel::Combine(op) => self.combine(op),
-            Kernel::Round(ops::Round { out }) if out.f16() => self.halve()?,
+            Kernel::Round(ops::Round { out }) if out.f16() => self.halve(out)?,
             Kernel::Round(_) => self.quantise(),
             Kernel::Unpack(ops::Unpack { weight }) => self.unpack(weight)?,
+            Kernel::HalfMatmul(op) if op.weight.is_quantised() => self.packed_matmul(op)?,
             Kernel::HalfMatmul(op) => return Ok(self.half_matmul(op)),
+            Kernel::HalfQkv(op) => self.packed_qkv(op)?,
             Kernel::RopeKv(op) => self.rope_kv(op)?,
             Kernel::Attention(op) => return Ok(self.attention(op)?.into_iter().map(Work::Launch).collect()),
             Kernel::HeadScores(ops::HeadScores { kv }) => self.head_scores(kv),

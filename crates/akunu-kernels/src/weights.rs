@@ -90,7 +90,11 @@ pub fn weights(command: &DispatchCommand) -> Vec<Weight> {
             let p: MatmulParams = command.params();
             (weight, p.inputs, vec![p.outputs])
         }
-        Kernel::Qkv(ops::Qkv { weight, .. }) => {
+        Kernel::HalfMatmul(ops::HalfMatmul { weight, .. }) => {
+            let p: MatmulParams = command.params();
+            (weight, p.inputs, vec![p.outputs])
+        }
+        Kernel::Qkv(ops::Qkv { weight, .. }) | Kernel::HalfQkv(ops::HalfQkv { weight, .. }) => {
             let p: QkvParams = command.params();
             (weight, p.inputs, vec![p.q, p.k, p.v])
         }

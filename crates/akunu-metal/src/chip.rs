@@ -223,6 +223,7 @@ impl MetalChip {
             detail,
             folds: true,
             half_products: None,
+            packed_products: None,
             keys: KeyOrder::PositionMajor,
             block: akunu_kernels::BLOCK,
             in_place: InPlace::Unpacked,

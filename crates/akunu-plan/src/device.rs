@@ -52,6 +52,15 @@ pub struct FewRows {
     pub floats: usize,
 }
 
+/// The rows for which products in f16 read quantised weights as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedRows {
+    /// Up to this number, the rows too are quantised.
+    pub few: usize,
+    /// With more, weights are converted first.
+    pub most: usize,
+}
+
 impl FewRows {
     /// The same for all weights.
     pub const fn all(rows: usize) -> FewRows {
@@ -80,6 +89,8 @@ pub struct Capabilities {
     /// Tables with more rows than this multiply in half precision ([`crate::halves`]), for all weights except f32.
     /// Converting the weights takes the same time for any number of rows, so it does not pay for fewer rows.
     pub half_products: Option<FewRows>,
+    /// Of those tables, which read quantised weights as they are and round them to f16 in the product.
+    pub packed_products: Option<PackedRows>,
     /// The layout of keys in its KV cache.
     pub keys: KeyOrder,
     /// Positions of a block of its KV cache ([`crate::blocks`]): a power of two, and a multiple of the alignment of keys.

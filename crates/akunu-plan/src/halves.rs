@@ -13,7 +13,16 @@
 //! Weights are rounded to f16 without a scale: those of usable models are far below 65504, and a larger one becomes an
 //! infinity, which also propagates to the logits.
 
+//!
+//! For products with packed weights, rows are in the order of lanes: groups of [`GROUP`] elements, which are four blocks of 32.
+//! Four lanes have a block of weights each, and multiply four of its elements at once, so the first 16 numbers of a group are the
+//! first four elements of each block, and so on; of four elements a lane takes the first and the third together, then the
+//! others.
+
 use half::f16;
+
+/// Elements of a group in the order of lanes.
+pub const GROUP: usize = 128;
 
 /// Row lengths are multiples of this many elements: 16 bytes.
 pub const WHOLE: usize = 8;
@@ -40,6 +49,20 @@ pub fn store(row: &[f32], scale: f32, to: &mut [u8]) {
         let number = if scale.is_nan() { 0.0 } else { v * inverse };
         to.copy_from_slice(&f16::from_f32(number).to_le_bytes());
     }
+}
+
+/// The place of an element of a row in the order of lanes.
+pub fn lane_place(element: usize) -> usize {
+    let (group, block, step, of_four) =
+        (element / GROUP, element % GROUP / 32, element % 32 / 4, element % 4);
+    group * GROUP + step * 16 + of_four % 2 * 8 + block * 2 + of_four / 2
+}
+
+/// A row of whole groups in the order of lanes.
+pub(crate) fn in_lanes(row: &[f32]) -> Vec<f32> {
+    let mut to = vec![0.0; row.len()];
+    row.iter().enumerate().for_each(|(element, value)| to[lane_place(element)] = *value);
+    to
 }
 
 /// The numbers of rows, without their scales.

@@ -36,8 +36,8 @@ pub use buffer::{BufferId, BufferKind, BufferSpec};
 pub use cost::Cost;
 pub(crate) use cost::{position_bytes, row_bytes};
 pub use device::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DriverMemory, FewRows, InPlace, Outcome, ReplayId,
-    Strips, Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DriverMemory, FewRows, InPlace, Outcome, PackedRows,
+    ReplayId, Strips, Submission,
 };
 pub use entries::{Entries, EntryBounds, Move, MoveBounds, MoveKind, RowBounds};
 pub use group::{Broken, Group, Member};

@@ -12,9 +12,12 @@ pub enum PassKind {
     Decode,
     /// Rows of a prompt, or of several sequences.
     Prefill,
-    /// Like `Prefill` with the same inputs and outputs, for fewer rows: used if `Prefill` converts its weights
-    /// ([`crate::halves`]).
+    /// Like `Prefill` with the same inputs and outputs, for few rows: if `Prefill` multiplies f16 ([`crate::halves`]), this
+    /// one does not.
     SmallPrefill,
+    /// Like `Prefill` with the same inputs and outputs, for fewer rows: if `Prefill` converts its weights, this one reads
+    /// them as they are and multiplies f16.
+    MiddlePrefill,
     /// Like `Decode`, with sampling on the device, if it supports that.
     SampledDecode,
     /// A single command that samples from the logits of the last prefill pass, for the same rows.
@@ -43,6 +46,7 @@ impl PassKind {
             PassKind::Decode => "decode",
             PassKind::Prefill => "prefill",
             PassKind::SmallPrefill => "small_prefill",
+            PassKind::MiddlePrefill => "middle_prefill",
             PassKind::SampledDecode => "sampled",
             PassKind::Pick => "pick",
             PassKind::HeldDecode => "held",
@@ -122,10 +126,13 @@ pub type Tables = Passes<Arc<DispatchTable>>;
 impl Tables {
     /// The kind of pass for this number of rows of a prompt, or of several sequences.
     pub fn kind_for(&self, rows: usize) -> PassKind {
-        match self.get(PassKind::SmallPrefill) {
-            _ if rows == 1 => PassKind::Decode,
-            Some(small) if rows <= small.rows => PassKind::SmallPrefill,
-            _ => PassKind::Prefill,
+        let holds = |kind: &PassKind| self.get(*kind).is_some_and(|table| rows <= table.rows);
+        match rows {
+            1 => PassKind::Decode,
+            _ => [PassKind::SmallPrefill, PassKind::MiddlePrefill]
+                .into_iter()
+                .find(holds)
+                .unwrap_or(PassKind::Prefill),
         }
     }
 }

@@ -76,11 +76,17 @@ pub enum OutputForms {
     /// f16 rows as in [`crate::halves`], with the scales in a separate binding.
     F16,
     F32AndF16,
+    /// f16 rows in the order of lanes ([`crate::halves::lane_place`]).
+    Lanes,
+    F32AndLanes,
 }
 
 impl OutputForms {
     pub fn f32(self) -> bool {
-        matches!(self, OutputForms::F32 | OutputForms::Both | OutputForms::F32AndF16)
+        matches!(
+            self,
+            OutputForms::F32 | OutputForms::Both | OutputForms::F32AndF16 | OutputForms::F32AndLanes
+        )
     }
 
     pub fn q8(self) -> bool {
@@ -88,7 +94,12 @@ impl OutputForms {
     }
 
     pub fn f16(self) -> bool {
-        matches!(self, OutputForms::F16 | OutputForms::F32AndF16)
+        matches!(self, OutputForms::F16 | OutputForms::F32AndF16) || self.lanes()
+    }
+
+    /// Whether f16 rows are in the order of lanes.
+    pub fn lanes(self) -> bool {
+        matches!(self, OutputForms::Lanes | OutputForms::F32AndLanes)
     }
 
     /// Number of bindings of the outputs.
@@ -103,6 +114,8 @@ impl OutputForms {
             OutputForms::Both => "_f32_q8",
             OutputForms::F16 => "_f16",
             OutputForms::F32AndF16 => "_f32_f16",
+            OutputForms::Lanes => "_lanes",
+            OutputForms::F32AndLanes => "_f32_lanes",
         }
     }
 }

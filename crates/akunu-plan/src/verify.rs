@@ -102,8 +102,14 @@ pub fn verify_against(
         let asking = vec![rows.len().saturating_sub(1) as u32];
         Some(Pass { table, replays: [ours.replays[kind], theirs.replays[kind]], rows, asking })
     };
-    let kinds =
-        [PassKind::Encode, PassKind::SmallPrefill, PassKind::Prefill, PassKind::Align, PassKind::Decode];
+    let kinds = [
+        PassKind::Encode,
+        PassKind::SmallPrefill,
+        PassKind::MiddlePrefill,
+        PassKind::Prefill,
+        PassKind::Align,
+        PassKind::Decode,
+    ];
     let passes: Vec<Pass<'_>> = kinds.into_iter().filter_map(pass).collect();
     if let Some(frames) = plan.tables.get(PassKind::Encode).and_then(|table| table.io.frames) {
         let values = some_frames(plan.buffers[frames.index()].bytes as usize / 4);

@@ -12,7 +12,9 @@
 use std::collections::HashSet;
 
 use akunu_device_testing::attention::{self, Seen};
-use akunu_device_testing::{Case, Spec, asking, cache, experts, folded, halves, latent, matrices, rows};
+use akunu_device_testing::{
+    Case, Spec, asking, cache, experts, folded, halves, latent, matrices, packed, rows,
+};
 use akunu_emulated::{Emulator, skipped};
 use akunu_kernels::{Cover, Function, Work, emulated_text, launches, repack, weights};
 use akunu_plan::ops;
@@ -121,6 +123,18 @@ fn kernels_along_rows_are_near_the_reference() {
 #[test]
 fn rows_weights_and_products_of_halves_are_near_the_reference() {
     check_all(halves());
+}
+
+#[test]
+fn products_of_packed_weights_are_near_the_reference_on_warpgroups() {
+    if skipped() {
+        return;
+    }
+    let mut few = Few::new(|| Emulator::default().with_warpgroups());
+    for spec in packed() {
+        few.check(&spec.name, &spec.whole());
+    }
+    assert!(few.checked > few_or_many(5, 60), "{}", few.checked);
 }
 
 /// Half of the specs; the two halves have different types, so they compile different kernels.

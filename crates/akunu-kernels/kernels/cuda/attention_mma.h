@@ -176,7 +176,16 @@ INLINE void store_lines_f16(Bindings in, THREAD_PTR Line* lines, const THREAD_PT
         const u32 line = SIMD * 16 + i / chunks, row = start + line / HEADS_HERE, head = first_head + line % HEADS_HERE;
         if (row >= end || line >= TILE_ROWS * HEADS_HERE || head / GROUP != first_head / GROUP) continue;
         const u32 col = head * HEAD_DIM + i % chunks * 8;
-        *(DEVICE u32x4*)(in.out_f16 + ((u64)row * cols + col) * 2) = *(const THREADGROUP u32x4*)(mine + i / chunks * words + i % chunks * 4);
+        DEVICE u8* const to = in.out_f16 + (u64)row * cols * 2;
+        const THREADGROUP u32* const from = mine + i / chunks * words + i % chunks * 4;
+        if (OUT_LANES) {
+            UNROLL for (u32 k = 0; k < 2; k++) {
+                *(DEVICE u32*)(to + lane_place(col + 4 * k) * 2) = byte_perm(from[2 * k], from[2 * k + 1], 0x5410u);
+                *(DEVICE u32*)(to + lane_place(col + 4 * k + 1) * 2) = byte_perm(from[2 * k], from[2 * k + 1], 0x7632u);
+            }
+        } else {
+            *(DEVICE u32x4*)(to + col * 2) = *(const THREADGROUP u32x4*)from;
+        }
         if (col == 0) ((DEVICE f32*)in.out_scales)[row] = 1.0f;
     }
 }
@@ -207,7 +216,7 @@ INLINE void store_lines(Bindings in, THREAD_PTR Line* lines, const THREAD_PTR Ou
             if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * cols + col] = value;
             if (OUT_Q8) store_q8(in.out_q8 + row * Q8_ROW_BYTES(cols), cols, col / 32, value, LANE);
             if (OUT_F16) {
-                ((DEVICE u16*)in.out_f16)[(u64)row * cols + col] = f32_to_f16(value);
+                ((DEVICE u16*)in.out_f16)[(u64)row * cols + (OUT_LANES ? lane_place(col) : col)] = f32_to_f16(value);
                 if (col == 0) ((DEVICE f32*)in.out_scales)[row] = 1.0f;
             }
         }

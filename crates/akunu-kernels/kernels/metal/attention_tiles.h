@@ -199,7 +199,7 @@ INLINE void store_lines(Bindings in, Line line, THREAD_PTR Output* out, THREADGR
         if (OUT_F32 && there) ((DEVICE f32*)in.out)[(u64)row * cols + col] = value;
         if (OUT_Q8) store_q8(in.out_q8 + row * Q8_ROW_BYTES(cols), cols, col / 32, value, LANE);
         if (OUT_F16 && there) {
-            ((DEVICE u16*)in.out_f16)[(u64)row * cols + col] = f32_to_f16(value);
+            ((DEVICE u16*)in.out_f16)[(u64)row * cols + (OUT_LANES ? lane_place(col) : col)] = f32_to_f16(value);
             if (col == 0) ((DEVICE f32*)in.out_scales)[row] = 1.0f;
         }
     }

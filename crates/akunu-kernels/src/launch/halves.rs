@@ -77,9 +77,9 @@ impl Shape<'_> {
         })
     }
 
-    pub(super) fn halve(&self) -> Result<Launch, MissingKernel> {
+    pub(super) fn halve(&self, out: OutputForms) -> Result<Launch, MissingKernel> {
         let cols = self.command.params::<ElementParams>().cols;
-        self.along_row("halve", vec![&HALVES], [self.rows, cols], |builder| builder.out(OutputForms::F16))
+        self.along_row("halve", vec![&HALVES], [self.rows, cols], |builder| builder.out(out))
     }
 
     pub(super) fn unpack(&self, weight: DType) -> Result<Launch, MissingKernel> {
@@ -100,7 +100,7 @@ impl Shape<'_> {
     }
 
     /// The library's product, then the scales of the rows, unless the reader applies them.
-    pub(super) fn half_matmul(&self, HalfMatmul { bias, residual, f16 }: HalfMatmul) -> Vec<Work> {
+    pub(super) fn half_matmul(&self, HalfMatmul { bias, residual, f16, .. }: HalfMatmul) -> Vec<Work> {
         let p: MatmulParams = self.command.params();
         let product = HalfProduct {
             x: 0,

@@ -13,6 +13,7 @@ use super::rows::{activation_number, glu_number};
 use super::{LaunchBuilder, Shape};
 
 mod few;
+mod packed;
 mod stream;
 mod tensor;
 mod tiles;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use akunu_arch::ModelConfig;
 
 use super::graph::{Action, Columns, Graph, Step, Value};
-use super::pass::{Model, Spec, build_with};
+use super::pass::{Model, Products, Spec, build_with};
 use super::{Buffers, Context, size};
 use crate::ops::RowSet;
 use crate::plan::PlanError;
@@ -51,7 +51,8 @@ pub(super) fn table(
     let buffer = buffers.add(format!("{name}.scores"), bytes, BufferKind::Io);
     write_scores(&mut graph, &heads, scores, positions);
     let logit_rows = prefill.logit_rows.min(rows);
-    let spec = Spec { name, rows, logit_rows, steps: 1, io: Some(prefill.io) };
+    let spec =
+        Spec { name, rows, logit_rows, steps: 1, io: Some(prefill.io), products: Some(Products::Plain) };
     let given = HashMap::from([(scores, buffer)]);
     let mut table = build_with(context, (graph, output), given, &model.ropes, &spec, buffers)?;
     table.io.scores = Some(buffer);

@@ -9,7 +9,7 @@ use super::graph::{
     Action, Attend, Columns, Form, Graph, HeadRotation, Heads, Part, Product, Routed, RoutedBy, RowCount,
     TokenTypes, Unfinished, Value,
 };
-use super::pass::needs_unpacking;
+use super::pass::{Products, needs_unpacking};
 use super::place::{Placed, Places};
 use super::weights::{Matrix, Norm, RopeTable};
 use crate::ops::{
@@ -20,15 +20,15 @@ use crate::ops::{
     ElementParams, Embed, EmbedOperands, EmbedParams, ExpertGlu, ExpertGluOperands, ExpertMatmul,
     ExpertMatmulOperands, ExpertParams, ExpertSum, ExpertSumOperands, F16, F32, Forms, Gather,
     GatherOperands, GatherParams, Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands,
-    HalfMatmul, HalfMatmulOperands, HeadNorm, HeadNormOperands, HeadNormParams, HeadScores,
-    HeadScoresOperands, HeadScoresParams, Indices, Input, InputForm, Matmul, MatmulOperands, MatmulParams,
-    NormAdd, NormAddOperands, NormOperands, NormParams, Op, Order, Pool, PoolKind, PoolOperands, Q8, Qkv,
-    QkvOperands, QkvParams, Queries, Reorder, ReorderOperands, RopeAngles, RopeKv, RopeKvOperands,
-    RopeKvParams, Round, RoundOperands, Route, RouteOperands, RouteParams, Routing, RowSet, Rows, U32,
-    Unfold, UnfoldOperands, UnfoldParams, Unpack, UnpackOperands, UnpackParams, Weight,
+    HalfMatmul, HalfMatmulOperands, HalfQkv, HalfQkvOperands, HeadNorm, HeadNormOperands, HeadNormParams,
+    HeadScores, HeadScoresOperands, HeadScoresParams, Indices, Input, InputForm, Matmul, MatmulOperands,
+    MatmulParams, NormAdd, NormAddOperands, NormOperands, NormParams, Op, Order, Pool, PoolKind,
+    PoolOperands, Q8, Qkv, QkvOperands, QkvParams, Queries, Reorder, ReorderOperands, RopeAngles, RopeKv,
+    RopeKvOperands, RopeKvParams, Round, RoundOperands, Route, RouteOperands, RouteParams, Routing, RowSet,
+    Rows, U32, Unfold, UnfoldOperands, UnfoldParams, Unpack, UnpackOperands, UnpackParams, Weight,
 };
 use crate::table::Binding;
-use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, TableIo};
+use crate::{BufferId, DType, DispatchCommand, MatmulForm, OutputForms, Rope, TableIo};
 
 pub(super) struct Emitter<'a> {
     pub shape: Shape<'a>,
@@ -479,20 +479,23 @@ impl Emitter<'_> {
         self.push(label, op.command(operands, QkvParams { inputs: self.cols(product.x), q, k, v }));
     }
 
-    /// Converts the weights to f16 side by side, then multiplies.
+    /// Multiplies packed weights, or converts them to f16 side by side first.
     fn half_product(&mut self, label: &str, product: &Product) {
         let outputs = product.parts.iter().map(|part| part.matrix.rows as u32).sum();
-        let weight = match &product.parts[..] {
-            [part] if !needs_unpacking(product) => part.matrix.buffer,
-            parts => self.unpack(label, product.x, parts),
+        let packed = self.shape.products == Products::Packed;
+        let (dtype, weight) = match &product.parts[..] {
+            [q, k, v] if packed => return self.half_qkv(label, product, [q, k, v]),
+            [part] if packed || !needs_unpacking(product) => (part.matrix.dtype, (&part.matrix).into()),
+            parts => (DType::F16, Weight::of_one_plane(self.unpack(label, product.x, parts).into())),
         };
         let bias = product.parts[0].bias;
         let f16 = product.leaves_f16;
-        let op = HalfMatmul { bias: bias.is_some(), residual: product.residual.is_some(), f16 };
+        let op =
+            HalfMatmul { weight: dtype, bias: bias.is_some(), residual: product.residual.is_some(), f16 };
         let operands = HalfMatmulOperands {
             x: self.f16s(product.x),
             x_scales: self.scales(product.x),
-            weight: F16(weight.into()),
+            weight,
             out: (!f16).then(|| self.columns(product.out)),
             out_f16: f16.then(|| self.f16_columns(product.out)),
             bias: bias.map(|bias| F32(bias.into())),
@@ -500,6 +503,22 @@ impl Emitter<'_> {
         };
         let params = MatmulParams { outputs, ..self.matmul_params(product, &product.parts[0].matrix) };
         self.push(label, op.command(operands, params));
+    }
+
+    fn half_qkv(&mut self, label: &str, product: &Product, [q, k, v]: [&Part; 3]) {
+        let f16 = product.leaves_f16;
+        let op = HalfQkv { weight: q.matrix.dtype, f16 };
+        let operands = HalfQkvOperands {
+            x: self.f16s(product.x),
+            x_scales: self.scales(product.x),
+            q_weight: (&q.matrix).into(),
+            k_weight: (&k.matrix).into(),
+            v_weight: (&v.matrix).into(),
+            out: (!f16).then(|| self.columns(product.out)),
+            out_f16: f16.then(|| self.f16_columns(product.out)),
+        };
+        let [q, k, v] = [q, k, v].map(|part| part.matrix.rows as u32);
+        self.push(label, op.command(operands, QkvParams { inputs: self.cols(product.x), q, k, v }));
     }
 
     /// The weights of a product as f16, one matrix after the other.
@@ -648,7 +667,11 @@ impl Emitter<'_> {
         let role = &self.graph.values[value.0].role;
         for (missing, form, name) in [
             (wanted.q8() && !written.q8(), OutputForms::Q8, "quantise"),
-            (wanted.f16() && !written.f16(), OutputForms::F16, "halve"),
+            (
+                wanted.f16() && !written.f16(),
+                if wanted.lanes() { OutputForms::Lanes } else { OutputForms::F16 },
+                "halve",
+            ),
         ] {
             if missing {
                 let operands = RoundOperands { x: self.f32s(value), out: self.bind_forms(form, value) };
@@ -767,6 +790,7 @@ impl Emitter<'_> {
             f32: forms.f32().then(|| F32(need(f32, "f32", value).into())),
             q8: forms.q8().then(|| Q8(need(q8, "q8", value).into())),
             f16: forms.f16().then(|| (self.f16s(value), self.scales(value))),
+            lanes: forms.lanes(),
         }
     }
 }

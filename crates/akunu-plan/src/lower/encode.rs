@@ -71,12 +71,20 @@ pub(crate) fn plan_encoder(
         options: &as_plan,
         folds: false,
         half_products: capabilities.half_products,
+        packed_products: None,
         kv,
         windows: None,
         across: None,
         ranks: 1,
     };
-    let spec = Spec { name: "encode", rows: options.rows, logit_rows: options.texts, steps: 1, io: None };
+    let spec = Spec {
+        name: "encode",
+        rows: options.rows,
+        logit_rows: options.texts,
+        steps: 1,
+        io: None,
+        products: None,
+    };
     let width = graph.cols(output);
     let table = build(&context, (graph, output), &model.ropes, &spec, &mut buffers)?;
     let memory = memory(&buffers.0, provider, std::iter::once(&table), capabilities);

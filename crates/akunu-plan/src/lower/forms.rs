@@ -3,6 +3,7 @@
 
 use super::Context;
 use super::graph::{Action, Form, Graph, Heads, Read, Value};
+use super::pass::Products;
 use crate::ops::RowSet;
 use crate::{DType, KvType, OutputForms, halves, q8};
 
@@ -13,8 +14,7 @@ pub(super) struct Shape<'a> {
     pub name: &'static str,
     pub rows: usize,
     pub logit_rows: usize,
-    /// Whether products of all rows multiply in half precision.
-    pub halves: bool,
+    pub products: Products,
 }
 
 impl Shape<'_> {
@@ -24,7 +24,9 @@ impl Shape<'_> {
         match how {
             Read::F32 => Form::F32,
             Read::F16 => Form::F16,
-            Read::Input(dtype, RowSet::All) if self.halves && dtype != DType::F32 => Form::F16,
+            Read::Input(dtype, RowSet::All) if self.products != Products::Plain && dtype != DType::F32 => {
+                Form::F16
+            }
             Read::Input(dtype, _) | Read::Unhalved(dtype) => unhalved(dtype),
         }
     }
@@ -79,7 +81,13 @@ impl ValueForms {
                 read[value.0].push(Form::F32);
             }
         }
-        let wanted: Vec<OutputForms> = read.into_iter().map(union).collect();
+        // Packed weights meet rows in the order of lanes; what their products leave is not in that order.
+        let left = |value: usize| {
+            graph.products().any(|product| product.leaves_f16 && product.out.of == Value(value))
+        };
+        let lanes = |value: usize| shape.products == Products::Packed && !left(value);
+        let wanted: Vec<OutputForms> =
+            read.into_iter().enumerate().map(|(value, read)| union(read, lanes(value))).collect();
         let mut written = vec![OutputForms::F32; graph.values.len()];
         for step in &graph.steps {
             for value in step.action.writes() {
@@ -106,12 +114,12 @@ impl ValueForms {
             (has(OutputForms::q8), Form::Q8),
             (has(OutputForms::f16), Form::F16),
         ];
-        union(forms.into_iter().filter(|(stored, _)| *stored).map(|(_, form)| form))
+        union(forms.into_iter().filter(|(stored, _)| *stored).map(|(_, form)| form), false)
     }
 }
 
-/// The union of some forms, as an option of an op.
-fn union(forms: impl IntoIterator<Item = Form>) -> OutputForms {
+/// The union of some forms, as an option of an op. `lanes`: f16 rows are in the order of lanes.
+fn union(forms: impl IntoIterator<Item = Form>, lanes: bool) -> OutputForms {
     let (mut f32, mut q8, mut f16) = (false, false, false);
     for form in forms {
         match form {
@@ -123,7 +131,9 @@ fn union(forms: impl IntoIterator<Item = Form>) -> OutputForms {
     match (f32, q8, f16) {
         (true, true, _) => OutputForms::Both,
         (false, true, _) => OutputForms::Q8,
+        (true, _, true) if lanes => OutputForms::F32AndLanes,
         (true, _, true) => OutputForms::F32AndF16,
+        (false, _, true) if lanes => OutputForms::Lanes,
         (false, _, true) => OutputForms::F16,
         _ => OutputForms::F32,
     }

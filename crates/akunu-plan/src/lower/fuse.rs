@@ -4,6 +4,7 @@
 use super::graph::{
     Action, Attend, Columns, DeferredNorm, Graph, Product, Read, RoutedBy, Step, Unfinished, Value,
 };
+use super::pass::Products;
 use crate::ops::RowSet;
 use crate::{BufferId, DType, KvType, q8};
 use akunu_arch::NormKind;
@@ -18,14 +19,14 @@ pub(super) struct Rules {
     /// Experts are found by the picks of the router, and rows are not sorted: for tables of one row, whose experts all
     /// differ.
     pub picks: bool,
-    /// Products multiply in half precision ([`crate::halves`]).
-    pub halves: bool,
+    pub products: Products,
     pub kv: KvType,
 }
 
 pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
     join_qkv(&mut graph, rules);
-    if rules.joins && !rules.halves {
+    let halves = rules.products != Products::Plain;
+    if rules.joins && !halves {
         join_gate_and_up(&mut graph);
     }
     norm_then_add(&mut graph);
@@ -38,7 +39,7 @@ pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
         rotate_in_attention(&mut graph);
     }
     leave_queries(&mut graph);
-    if rules.halves {
+    if halves {
         read_with_experts(&mut graph);
         finish_in_activation(&mut graph);
         if rules.kv != KvType::Q8_0 {
@@ -78,14 +79,19 @@ fn joins(products: [&Product; 3], rules: Rules) -> bool {
     });
     let parts = || products.iter().flat_map(|product| &product.parts);
     let same = |of: &dyn Fn(&super::graph::Part) -> bool| parts().all(of) || !parts().any(of);
-    if rules.halves {
-        // f16 weights are multiplied in place, and only converted weights can be concatenated.
-        let unpacked = |dtype: DType| !matches!(dtype, DType::F32 | DType::F16);
-        return side_by_side && parts().all(|part| unpacked(part.matrix.dtype) && part.bias.is_none());
-    }
     let first = products[0].parts[0].matrix.dtype;
-    let alike = parts().all(|part| part.matrix.dtype == first) && same(&|part| part.bias.is_some());
-    rules.joins && side_by_side && alike
+    let alike = || parts().all(|part| part.matrix.dtype == first);
+    let unbiased = || parts().all(|part| part.bias.is_none());
+    side_by_side
+        && match rules.products {
+            Products::Plain => rules.joins && alike() && same(&|part| part.bias.is_some()),
+            Products::Packed => first.is_quantised() && alike() && unbiased(),
+            // f16 weights are multiplied in place, and only converted weights can be concatenated.
+            Products::Converted => {
+                let unpacked = |dtype: DType| !matches!(dtype, DType::F32 | DType::F16);
+                parts().all(|part| unpacked(part.matrix.dtype)) && unbiased()
+            }
+        }
 }
 
 /// A product of one matrix that has not been combined with anything yet.

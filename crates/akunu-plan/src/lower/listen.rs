@@ -71,6 +71,7 @@ impl Encoder {
             options: &options,
             folds: false,
             half_products: capabilities.half_products,
+            packed_products: None,
             kv: across,
             windows: None,
             across: None,
@@ -79,7 +80,7 @@ impl Encoder {
         let name = PassKind::Encode.name();
         let bytes = size(&[rows, graph.cols(self.frames), 4])?;
         let frames = buffers.add(format!("{name}.frames"), bytes, BufferKind::Io);
-        let spec = Spec { name, rows, logit_rows: rows, steps: 1, io: None };
+        let spec = Spec { name, rows, logit_rows: rows, steps: 1, io: None, products: None };
         let mut table = build_with(
             &context,
             (graph, output),

@@ -32,8 +32,8 @@ use crate::plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions};
 use crate::shard::Sharded;
 use crate::table::Binding;
 use crate::{
-    BufferId, BufferKind, BufferSpec, CARDS, Capabilities, Card, DispatchTable, FewRows, Kernel, PassKind,
-    Passes, RowBounds, TableIo,
+    BufferId, BufferKind, BufferSpec, CARDS, Capabilities, Card, DispatchTable, FewRows, PackedRows,
+    PassKind, Passes, RowBounds, TableIo,
 };
 
 /// The buffers of a plan under construction.
@@ -60,6 +60,7 @@ struct Context<'a> {
     options: &'a PlanOptions,
     folds: bool,
     half_products: Option<FewRows>,
+    packed_products: Option<PackedRows>,
     kv: KvLayout,
     /// The cache of sliding-window layers, if they have one of their own.
     windows: Option<KvLayout>,
@@ -192,6 +193,7 @@ pub(crate) fn plan(
         options,
         folds: capabilities.folds && options.fuse && !options.keep_inputs,
         half_products: capabilities.half_products.filter(|_| !options.keep_inputs),
+        packed_products: capabilities.packed_products,
         kv,
         windows,
         across,
@@ -199,13 +201,14 @@ pub(crate) fn plan(
     };
 
     let name = PassKind::Decode.name();
-    let decode = pass::Spec { name, rows: 1, logit_rows: 1, steps: options.chain, io: None };
+    let decode = pass::Spec { name, rows: 1, logit_rows: 1, steps: options.chain, io: None, products: None };
     let prefill = pass::Spec {
         name: PassKind::Prefill.name(),
         rows: options.prefill_rows,
         logit_rows: options.prefill_logit_rows,
         steps: 1,
         io: None,
+        products: None,
     };
     let mut tables = Passes::new(
         pass::build(&context, generating(), &model.ropes, &decode, &mut buffers)?,
@@ -219,14 +222,10 @@ pub(crate) fn plan(
         let kind = PassKind::WindowCopy;
         tables.push(kind, cache_moves::kv_copy(&context, kind, &mut buffers)?);
     }
-    let prefill = tables.prefill();
-    // Weights that are f16 already are multiplied in place by any number of rows.
-    let unpacks = prefill.commands.iter().any(|command| matches!(command.kernel, Kernel::Unpack(_)));
-    if let Some(few) = context.half_products.filter(|_| unpacks) {
-        let rows = pass::rows_as_they_are(&model.graph, few);
-        let (kind, io) = (PassKind::SmallPrefill, Some(prefill.io));
-        let small = pass::Spec { name: kind.name(), rows, logit_rows: prefill.logit_rows, steps: 1, io };
-        tables.push(kind, pass::build(&context, generating(), &model.ropes, &small, &mut buffers)?);
+    let (rows, logit_rows, io) = (tables.prefill().rows, tables.prefill().logit_rows, tables.prefill().io);
+    for (kind, rows) in pass::rows_of_others(&context, &model.graph, rows) {
+        let spec = pass::Spec { name: kind.name(), rows, logit_rows, steps: 1, io: Some(io), products: None };
+        tables.push(kind, pass::build(&context, generating(), &model.ropes, &spec, &mut buffers)?);
     }
     if capabilities.samples {
         let decode = sampled::decode(tables.decode(), config.vocab_size, &mut buffers)?;

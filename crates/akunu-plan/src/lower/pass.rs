@@ -15,7 +15,9 @@ use super::weights::{Matrix, Norm, RopeTable, Tensors, rope_tables};
 use super::{Buffers, Context, size, table_io};
 use crate::ops::RowSet;
 use crate::plan::PlanError;
-use crate::{BufferId, BufferKind, Card, DType, DispatchTable, FewRows, Row, TableIo};
+use crate::{
+    BufferId, BufferKind, Card, DType, DispatchTable, FewRows, PackedRows, PassKind, Row, TableIo, halves,
+};
 
 /// The graph of a model up to its last hidden states, before any table is built from it.
 #[derive(Debug)]
@@ -120,9 +122,64 @@ pub(super) struct Spec {
     pub rows: usize,
     pub logit_rows: usize,
     pub steps: usize,
-    /// Inputs and outputs of the prefill table, for the small prefill table, which shares them and never converts
-    /// weights.
+    /// Inputs and outputs of the prefill table, for tables that share them.
     pub io: Option<TableIo>,
+    /// `None`: what is best for its rows.
+    pub products: Option<Products>,
+}
+
+/// How a table multiplies all rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Products {
+    /// Weights as they are, and what they need of the rows.
+    Plain,
+    /// Rows in f16 ([`crate::halves`]), and quantised weights as they are.
+    Packed,
+    /// Rows in f16, and weights that are converted first.
+    Converted,
+}
+
+impl Products {
+    /// What is best for so many rows.
+    pub fn for_rows(context: &Context<'_>, graph: &Graph, rows: usize) -> Products {
+        let Some(few) = context.half_products.filter(|_| fits_halves(graph)) else { return Products::Plain };
+        match packed_rows(context, graph) {
+            Some(packed) if rows <= packed.few => Products::Plain,
+            Some(packed) if rows <= packed.most => Products::Packed,
+            None if rows <= rows_as_they_are(graph, few) => Products::Plain,
+            _ => Products::Converted,
+        }
+    }
+}
+
+/// The tables beside a prefill table of `rows` rows that multiply fewer rows in another way, and the most rows of each.
+pub(super) fn rows_of_others(context: &Context<'_>, graph: &Graph, rows: usize) -> Vec<(PassKind, usize)> {
+    let Some(few) = context.half_products.filter(|_| converted(graph).next().is_some()) else {
+        return vec![];
+    };
+    let packed = packed_rows(context, graph);
+    let most = [
+        (PassKind::SmallPrefill, packed.map_or(rows_as_they_are(graph, few), |packed| packed.few)),
+        (PassKind::MiddlePrefill, packed.map_or(0, |packed| packed.most)),
+    ];
+    let own = Products::for_rows(context, graph, rows);
+    most.into_iter()
+        .filter(|(_, most)| *most > 1 && Products::for_rows(context, graph, *most) != own)
+        .collect()
+}
+
+/// The rows for which a graph's weights are multiplied packed: if all that meet f16 rows are quantised, and their rows can be in
+/// the order of lanes.
+fn packed_rows(context: &Context<'_>, graph: &Graph) -> Option<PackedRows> {
+    let packs = |product: &Product| {
+        let dtypes = || product.parts.iter().map(|part| part.matrix.dtype);
+        dtypes().all(|dtype| dtype == DType::F32)
+            || dtypes().all(DType::is_quantised) && graph.cols(product.x).is_multiple_of(halves::GROUP)
+    };
+    let mut halved =
+        graph.products().filter(|product| product.rows == RowSet::All && !product.unhalved).peekable();
+    halved.peek()?;
+    context.packed_products.filter(|_| halved.all(packs))
 }
 
 /// Builds a table from a graph, whose `output` is read by the host.
@@ -153,21 +210,20 @@ pub(super) fn build_with(
             (table_io(buffers, spec.name, sizes)?, logit_rows)
         }
     };
-    let halves = spec.io.is_none()
-        && context.half_products.is_some_and(|few| spec.rows > rows_as_they_are(&graph, few))
-        && fits_halves(&graph);
+    let products = spec.products.unwrap_or_else(|| Products::for_rows(context, &graph, spec.rows));
     let folds = context.folds && spec.rows == 1;
     let picks = context.options.fuse && !context.options.keep_inputs && spec.rows == 1;
-    let rules = Rules { joins: context.options.fuse, folds, picks, halves, kv: context.options.kv };
+    let rules = Rules { joins: context.options.fuse, folds, picks, products, kv: context.options.kv };
     let graph = fuse(graph, rules);
-    let shape = Shape { context, name: spec.name, rows: spec.rows, logit_rows, halves };
+    let shape = Shape { context, name: spec.name, rows: spec.rows, logit_rows, products };
     let forms = ValueForms::new(&graph, &shape);
     let mut given = inputs;
     given.insert(output, io.logits);
     let places = place(&graph, &shape, &forms, &given, buffers)?;
     let mut scratch =
         |name: &str, bytes: u64, kind: BufferKind| buffers.add(format!("{}.{name}", spec.name), bytes, kind);
-    let unpacked_bytes = if halves { unpacked_bytes(&graph)? } else { None };
+    let converts = products == Products::Converted;
+    let unpacked_bytes = if converts { unpacked_bytes(&graph)? } else { None };
     let unpacked = unpacked_bytes.map(|bytes| scratch("unpacked", bytes, BufferKind::Scratch));
     let segments = match graph.reads_segments() {
         true => Some(scratch("segments", size(&[spec.rows, 4])?, BufferKind::Io)),

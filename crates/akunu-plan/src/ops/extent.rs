@@ -77,6 +77,9 @@ pub(super) fn q8s(rows: usize, cols: u64) -> Result<Q8<Extent>, String> {
 
 pub(super) fn forms(out: OutputForms, rows: usize, cols: impl Into<u64>) -> Result<Forms<Extent>, String> {
     let cols = cols.into();
+    if out.lanes() {
+        whole(cols, halves::GROUP, "rows in the order of lanes")?;
+    }
     Ok(Forms {
         f32: out.f32().then(|| f32s(rows, cols)),
         q8: out.q8().then(|| q8s(rows, cols)).transpose()?,
@@ -84,6 +87,7 @@ pub(super) fn forms(out: OutputForms, rows: usize, cols: impl Into<u64>) -> Resu
             true => Some((f16s(rows as u64, cols)?, f32s(rows, 1_u64))),
             false => None,
         },
+        lanes: out.lanes(),
     })
 }
 

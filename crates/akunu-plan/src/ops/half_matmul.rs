@@ -1,11 +1,14 @@
-//! `scale · (x · Wᵀ) (+ bias) (+ residual)` of f16 rows and f16 weights; exact products, f32 sums; no soft cap.
+//! `scale · (x · Wᵀ) (+ bias) (+ residual)` of f16 rows and of weights that are rounded to f16 where they are not; exact
+//! products, f32 sums; no soft cap. Rows that meet quantised weights are in the order of lanes ([`crate::halves`]).
 //!
 //! With `f16`, the output is `x · Wᵀ` rounded to f16: it has the scales of `x`, and whoever reads it multiplies by them.
 
-use super::extent::{Counts, Extent, f16s, f32s, strided};
-use super::{F16, F32, MatmulParams, Op, operands};
+use super::extent::{Counts, Extent, f16s, f32s, strided, weight};
+use super::matmul::WEIGHT;
+use super::{F16, F32, MatmulParams, Op, Weight, operands};
 use crate::reference::Bound;
-use crate::{Cost, Row, halves};
+use crate::table::Binding;
+use crate::{Cost, DType, Row, halves, lower_name, row_bytes};
 
 /// The form of rows that an op reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,6 +39,7 @@ impl InputForm {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HalfMatmul {
+    pub weight: DType,
     pub bias: bool,
     pub residual: bool,
     /// Writes f16, and then adds nothing.
@@ -46,7 +50,7 @@ operands! {
     HalfMatmulOperands of HalfMatmul as op {
         x: read F16,
         x_scales: read F32,
-        weight: read F16,
+        weight: read Weight(WEIGHT, op.weight),
         out: write F32 if !op.f16,
         out_f16: write F16 if op.f16,
         bias: read F32 if op.bias,
@@ -61,17 +65,19 @@ impl Op for HalfMatmul {
     fn name(self) -> String {
         let bias = if self.bias { "_bias" } else { "" };
         let residual = if self.residual { "_add" } else { "" };
-        format!("half_gemm{bias}{residual}{}", if self.f16 { "_f16" } else { "" })
+        format!("half_gemm_{}{bias}{residual}{}", lower_name(self.weight), if self.f16 { "_f16" } else { "" })
     }
 
     fn dead_rows(self, p: &MatmulParams, live: usize) -> Option<u64> {
-        Some(live as u64 * u64::from(p.out_stride) * if self.f16 { 2 } else { 4 })
+        let by_library = self.weight == DType::F16;
+        by_library.then(|| live as u64 * u64::from(p.out_stride) * if self.f16 { 2 } else { 4 })
     }
 
     fn extents(self, p: &MatmulParams, counts: &Counts) -> Result<HalfMatmulOperands<Extent>, String> {
         if p.out_stride < p.outputs || p.inputs == 0 || p.soft_cap != 0.0 {
             return Err(format!("{} by {} in f16, {} apart", p.inputs, p.outputs, p.out_stride));
         }
+        lane_groups(self.weight, p.inputs)?;
         if self.f16 && (self.bias || self.residual) {
             return Err("nothing is added to outputs of f16".into());
         }
@@ -81,7 +87,7 @@ impl Op for HalfMatmul {
         Ok(HalfMatmulOperands {
             x: f16s(counts.rows as u64, p.inputs)?,
             x_scales: f32s(counts.rows, 1_u64),
-            weight: f16s(p.outputs.into(), p.inputs)?,
+            weight: weight(self.weight, p.inputs, p.outputs)?,
             out: (!self.f16).then_some(out),
             out_f16: self.f16.then_some(out_f16),
             bias: self.bias.then(|| f32s(1, p.outputs)),
@@ -90,39 +96,72 @@ impl Op for HalfMatmul {
     }
 
     fn cost(self, p: &MatmulParams, rows: &[Row], _: usize) -> Cost {
-        let f32_ops = 2 * u64::from(p.inputs) * u64::from(p.outputs) * rows.len() as u64;
-        Cost { f32_ops, ..Cost::default() }
+        cost(self.weight, p.inputs, p.outputs.into(), rows.len())
     }
 
     fn reference(self, mut bound: Bound<'_>) {
         let (p, o) = (bound.params::<MatmulParams>(), bound.operands(self));
         let (inputs, outputs, stride) = (p.inputs as usize, p.outputs as usize, p.out_stride as usize);
-        let numbers = |bound: &Bound<'_>, of: F16<_>, row: usize| -> Vec<f64> {
-            let bytes = &bound.bytes(of.0)[row * inputs * 2..][..inputs * 2];
-            halves::load(bytes).into_iter().map(f64::from).collect()
-        };
-        let weights: Vec<Vec<f64>> = (0..outputs).map(|i| numbers(&bound, o.weight, i)).collect();
-        let rows = bound.live.rows;
+        let sums = bound.half_products(o.x, (o.weight, self.weight), [inputs, outputs]);
         if let Some(out_f16) = o.out_f16 {
-            bound.write(out_f16.0, |bound, out| {
-                for row in 0..rows {
-                    let (x, out) = (numbers(bound, o.x, row), &mut out[row * stride * 2..][..outputs * 2]);
-                    let sums: Vec<f32> =
-                        weights.iter().map(|w| x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>() as f32).collect();
-                    halves::store(&sums, 1.0, out);
-                }
-            });
+            bound.write_halves(out_f16, &sums, (0, stride));
         }
         let Some(out) = o.out else { return };
         bound.write_f32s(out, |bound, out| {
-            for row in 0..rows {
-                let (x, scale) = (numbers(bound, o.x, row), f64::from(bound.f32s(o.x_scales)[row]));
-                for (i, w) in weights.iter().enumerate() {
-                    let mut y = scale * x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
+            for (row, sums) in sums.iter().enumerate() {
+                let scale = f64::from(bound.f32s(o.x_scales)[row]);
+                for (i, sum) in sums.iter().enumerate() {
+                    let mut y = scale * sum;
                     y += o.bias.map_or(0.0, |bias| f64::from(bound.f32s(bias)[i]));
                     y += o.residual.map_or(0.0, |residual| f64::from(bound.f32s(residual)[row * stride + i]));
                     out[row * stride + i] = y as f32;
                 }
+            }
+        });
+    }
+}
+
+/// Rows that meet packed weights are whole groups.
+pub(super) fn lane_groups(weight: DType, inputs: u32) -> Result<(), String> {
+    let whole = weight == DType::F16 || inputs.is_multiple_of(halves::GROUP as u32);
+    if whole { Ok(()) } else { Err(format!("rows of {inputs} are not whole groups of {}", halves::GROUP)) }
+}
+
+/// Converted weights are counted where they are converted.
+pub(super) fn cost(weight: DType, inputs: u32, outputs: u64, rows: usize) -> Cost {
+    let weight_bytes = if weight == DType::F16 { 0 } else { row_bytes(weight, inputs) * outputs };
+    let f32_ops = 2 * u64::from(inputs) * outputs * rows as u64;
+    Cost { weight_bytes, f32_ops, ..Cost::default() }
+}
+
+impl Bound<'_> {
+    /// `outputs` sums of each row of f16, without its scale: `[row][output]`.
+    pub(super) fn half_products(
+        &self,
+        x: F16<Binding>,
+        (weight, dtype): (Weight<Binding>, DType),
+        [inputs, outputs]: [usize; 2],
+    ) -> Vec<Vec<f64>> {
+        let numbers = |bytes: &[u8]| -> Vec<f64> { halves::load(bytes).into_iter().map(f64::from).collect() };
+        let mut rounded = vec![0; inputs * 2];
+        let weights: Vec<Vec<f64>> = (0..outputs)
+            .map(|row| {
+                halves::store(&self.weight_row(weight, dtype, row, inputs), 1.0, &mut rounded);
+                numbers(&rounded)
+            })
+            .collect();
+        let place = |element: usize| if dtype == DType::F16 { element } else { halves::lane_place(element) };
+        let rows = self.bytes(x.0).chunks_exact(inputs * 2).take(self.live.rows);
+        let sum = |x: &[f64], w: &[f64]| w.iter().enumerate().map(|(i, w)| x[place(i)] * w).sum();
+        rows.map(numbers).map(|x| weights.iter().map(|w| sum(&x, w)).collect()).collect()
+    }
+
+    /// Writes sums from column `first` on, as f16, to rows at a distance of `stride`.
+    pub(super) fn write_halves(&mut self, out: F16<Binding>, sums: &[Vec<f64>], (first, stride): (usize, usize)) {
+        self.write(out.0, |_, out| {
+            for (row, sums) in sums.iter().enumerate() {
+                let sums: Vec<f32> = sums.iter().map(|sum| *sum as f32).collect();
+                halves::store(&sums, 1.0, &mut out[(row * stride + first) * 2..][..sums.len() * 2]);
             }
         });
     }

@@ -122,6 +122,7 @@ kernels! {
     round::Round,
     unpack::Unpack,
     half_matmul::HalfMatmul,
+    half_qkv::HalfQkv,
     rope_kv::RopeKv,
     attention::Attention,
     head_scores::HeadScores,

@@ -239,6 +239,11 @@ pub struct Weight<T> {
 }
 
 impl<T: Copy> Weight<T> {
+    /// Of a type whose weights are in one plane.
+    pub fn of_one_plane(quants: T) -> Weight<T> {
+        Weight { quants, scales_offsets: [None; 2] }
+    }
+
     /// The planes present, in order.
     pub fn planes(self) -> impl Iterator<Item = T> {
         std::iter::once(self.quants).chain(self.scales_offsets.into_iter().flatten())
@@ -278,6 +283,8 @@ pub struct Forms<T> {
     pub q8: Option<Q8<T>>,
     /// The numbers, and the scale of each row ([`crate::halves`]).
     pub f16: Option<(F16<T>, F32<T>)>,
+    /// Whether these are in the order of lanes.
+    pub lanes: bool,
 }
 
 impl<T: Copy> Operand<T> for Forms<T> {
@@ -312,6 +319,7 @@ impl<T: Copy> Operand<T> for Forms<T> {
             f32: if out.f32() { Some(F32(from.next())) } else { None },
             q8: if out.q8() { Some(Q8(from.next())) } else { None },
             f16: if out.f16() { Some((F16(from.next()), F32(from.next()))) } else { None },
+            lanes: out.lanes(),
         }
     }
 }

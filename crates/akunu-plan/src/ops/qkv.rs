@@ -22,9 +22,9 @@ params! {
     QkvParams { inputs: u32, q: u32, k: u32, v: u32 }
 }
 
-const Q: PlaneNames = ["q_weight", "q_scales", "q_offsets"];
-const K: PlaneNames = ["k_weight", "k_scales", "k_offsets"];
-const V: PlaneNames = ["v_weight", "v_scales", "v_offsets"];
+pub(super) const Q: PlaneNames = ["q_weight", "q_scales", "q_offsets"];
+pub(super) const K: PlaneNames = ["k_weight", "k_scales", "k_offsets"];
+pub(super) const V: PlaneNames = ["v_weight", "v_scales", "v_offsets"];
 
 operands! {
     QkvOperands of Qkv as op {

@@ -8,7 +8,7 @@ use crate::reference::Bound;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Round {
-    /// The output form: [`OutputForms::Q8`] or [`OutputForms::F16`].
+    /// The output form, one of q8 and f16.
     pub out: OutputForms,
 }
 
@@ -24,7 +24,11 @@ impl Op for Round {
     type Operands<T: Copy> = RoundOperands<T>;
 
     fn name(self) -> String {
-        if self.out.f16() { "halve".into() } else { "quantise_q8".into() }
+        match self.out {
+            OutputForms::Lanes => "halve_lanes".into(),
+            out if out.f16() => "halve".into(),
+            _ => "quantise_q8".into(),
+        }
     }
 
     fn extents(self, p: &ElementParams, counts: &Counts) -> Result<RoundOperands<Extent>, String> {

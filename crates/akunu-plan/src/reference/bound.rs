@@ -169,8 +169,11 @@ impl Bound<'_> {
         if let Some((numbers, scales)) = out.f16 {
             self.write(numbers.0, |_, to| {
                 for (row, values) in rows.iter().enumerate() {
-                    let bytes = values.len() * 2;
-                    halves::store(values, scale(values), &mut to[row * bytes..][..bytes]);
+                    let to = &mut to[row * values.len() * 2..][..values.len() * 2];
+                    match out.lanes {
+                        true => halves::store(&halves::in_lanes(values), scale(values), to),
+                        false => halves::store(values, scale(values), to),
+                    }
                 }
             });
             self.write_f32s(scales, |_, to| {

@@ -66,6 +66,7 @@ impl ReferenceDevice {
             detail: "scalar loops, f64 accumulators".into(),
             folds: false,
             half_products: None,
+            packed_products: None,
             keys: KeyOrder::PositionMajor,
             block: 16,
             in_place: InPlace::All,

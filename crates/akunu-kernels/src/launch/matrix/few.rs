@@ -9,8 +9,8 @@ use crate::{Launch, Source};
 use super::tensor::PRODUCTS;
 use super::{Product, Shape};
 
-static COPIES: Source = source!("cuda/copies.h");
-static TENSOR: Source = source!("cuda/tensor.h");
+pub(super) static COPIES: Source = source!("cuda/copies.h");
+pub(super) static TENSOR: Source = source!("cuda/tensor.h");
 static GEMM_FEW: Source = source!("cuda/gemm_few.h");
 
 /// The numbers of rows for which this kernel is the fastest.

@@ -1,0 +1,51 @@
+// Asynchronous tensor instructions of a warpgroup (wgmma): compute capability 9.0. The emulator has its own implementation.
+//
+// Rows in threadgroup memory are in tiles of 64 elements, 128 bytes a row, at a multiple of 1024 bytes; the chunks of 16
+// bytes of row n are permuted: chunk c is in place c ^ n % 8.
+
+#if defined(__CUDACC__)
+INLINE u32 plus_halves(u32 a, u32 b) { u32 r; asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
+INLINE u32 fused_halves(u32 a, u32 b, u32 c) { u32 r; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
+INLINE u32 times_halves(u32 a, u32 b) { u32 r; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
+
+// Before the first product of a group, and after registers of sums or weights have changed.
+#define BEGIN_PRODUCTS() asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
+#define END_PRODUCTS() asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
+// Waits for all groups but the last `n`.
+#define PRODUCTS_DONE_BUT(n) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory")
+
+#define SUMS_8(i) \
+    "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]), "+f"(sums[i + 6]), "+f"(sums[i + 7])
+#define SUMS_32(i) SUMS_8(i), SUMS_8(i + 8), SUMS_8(i + 16), SUMS_8(i + 24)
+#define NAMES_32 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
+    ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define PREDICATE "{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+#if ROWS == 64
+#define PRODUCT "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" NAMES_32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0; }"
+#define ALL_SUMS SUMS_32(0)
+#elif ROWS == 128
+#define NAMES_64 NAMES_32 \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+    ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define PRODUCT "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" NAMES_64 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0; }"
+#define ALL_SUMS SUMS_32(0), SUMS_32(32)
+#endif
+
+// Where a tile of rows begins, as the instructions take it; offsets are added in units of 16 bytes.
+typedef u64 Tile;
+
+INLINE Tile tile_at(THREADGROUP u8* space, u32 offset) {
+    return (u64)((shared_address(space) + offset) >> 4 & 0x3fff) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+}
+
+// A constant that the compiler keeps in a register.
+#define IN_REGISTER(name, value) u32 name; asm volatile("mov.u32 %0, " #value ";" : "=r"(name))
+
+// Adds the products of 64 lines over 16 elements and of ROWS rows from `offset` in a tile on to `sums`. With g = lane / 4 and
+// t = lane % 4, each lane passes elements 2t and 2t + 1 of lines g and g + 8 of its SIMD group's 16, then elements 2t + 8 and
+// 2t + 9 of the same. sums[4j + e] is that of line g + e / 2 · 8 and row 8j + 2t + e % 2.
+INLINE void multiply_warpgroup(THREAD_PTR f32* sums, Quad a, Tile rows, u32 offset) {
+    asm volatile(PREDICATE PRODUCT : ALL_SUMS : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "l"(rows + (offset >> 4)));
+}
+#endif
