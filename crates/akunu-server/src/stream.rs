@@ -70,6 +70,9 @@ pub fn respond<R: Outputs, W: Writer<R::Output>>(running: R, writer: W) -> Respo
     response
 }
 
+/// Bytes after which a frame ends.
+const LONG_FRAME: usize = 64 << 10;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Begin,
@@ -85,13 +88,13 @@ struct Streamed<R, W> {
 }
 
 impl<R: Outputs, W: Writer<R::Output>> Streamed<R, W> {
-    /// Writes all outputs that are available into one frame.
+    /// Writes the outputs that are available into one frame, which ends when it is long, so that other tasks have their turn.
     fn fill(&mut self, context: &mut Context<'_>, text: &mut String) {
         if self.state == State::Begin {
             self.writer.begin(text);
             self.state = State::Open;
         }
-        while self.state == State::Open {
+        while self.state == State::Open && text.len() < LONG_FRAME {
             match self.running.poll_next(context) {
                 Poll::Pending => return,
                 Poll::Ready(Some(Ok(output))) => self.writer.output(output, text),
