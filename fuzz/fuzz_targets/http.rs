@@ -15,7 +15,8 @@ use akunu_server::{Limits, ModelSpec, ModelsOptions, Options};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value as Json;
 
-/// Selected by [`LETTERS`]. What is in braces is the first line of the input, and so is the query of those that end in `?`.
+/// Selected by [`LETTERS`]. What is in braces is the first line of the input, which may have a query; so is the query of those
+/// that end in `?`.
 const ROUTES: [(&str, &str); 62] = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
@@ -57,7 +58,7 @@ const ROUTES: [(&str, &str); 62] = [
     ("GET", "/v1/responses/{id}"),
     ("DELETE", "/v1/responses/{id}"),
     ("POST", "/v1/responses/{id}/cancel"),
-    ("GET", "/v1/responses/{id}/input_items?"),
+    ("GET", "/v1/responses/{id}/input_items"),
     ("POST", "/slots/{id}"),
     ("GET", "/slots?"),
     ("GET", "/props?"),

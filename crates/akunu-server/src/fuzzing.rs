@@ -3,8 +3,8 @@
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-pub use axum::http::Uri;
 use axum::http::Request;
+pub use axum::http::Uri;
 use axum::http::header::CONTENT_TYPE;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;

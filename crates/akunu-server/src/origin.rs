@@ -201,7 +201,8 @@ mod tests {
             assert_eq!(status(&hosts, &[("host", "localhost"), (name, value)]), expected, "{name}: {value}");
         }
         // Needs to ask first.
-        let json = [("host", "localhost"), ("content-type", "application/json"), ("referer", "https://a.example")];
+        let json =
+            [("host", "localhost"), ("content-type", "application/json"), ("referer", "https://a.example")];
         assert_eq!(status(&hosts, &json), 200);
         let own = [("host", "models.example"), ("origin", "https://models.example")];
         assert_eq!(status(&Hosts::default(), &own), 200);

@@ -525,3 +525,20 @@ impl TokenTimer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_whose_client_does_not_read_is_cancelled() {
+        let (sender, mut outputs) = channel(2);
+        let outlet = Outlet { choice: 0, sender, cancel: Arc::default() };
+        let piece = || Ok(OutputEvent::Piece(AnswerPiece::default()));
+        assert!(outlet.send(piece()).is_continue() && outlet.send(piece()).is_continue());
+        assert!(!outlet.cancel.load(Ordering::Relaxed));
+        assert!(outlet.send(piece()).is_break() && outlet.cancel.load(Ordering::Relaxed));
+        drop(outlet);
+        assert!(outputs.try_recv().is_ok() && outputs.try_recv().is_ok() && outputs.try_recv().is_err());
+    }
+}

@@ -129,3 +129,53 @@ impl<R: Outputs, W: Writer<R::Output>> http_body::Body for Streamed<R, W> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::Waker;
+
+    use http_body::Body as _;
+
+    use super::*;
+
+    /// Outputs that are there at once.
+    struct Ready(usize);
+
+    impl Outputs for Ready {
+        type Output = ();
+
+        fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<(), Refusal>>> {
+            self.0 = self.0.saturating_sub(1);
+            Poll::Ready((self.0 > 0).then_some(Ok(())))
+        }
+    }
+
+    struct Kilobytes;
+
+    impl Writer<()> for Kilobytes {
+        const CONTENT_TYPE: &'static str = "text/plain";
+
+        fn output(&mut self, (): (), to: &mut String) {
+            to.push_str(&"a".repeat(1000));
+        }
+
+        fn end(&mut self, to: &mut String) {
+            to.push('.');
+        }
+
+        fn failed(&mut self, _: &Refusal, _: &mut String) {}
+    }
+
+    #[test]
+    fn many_outputs_are_several_frames() {
+        let mut body = pin!(respond(Ready(501), Kilobytes).into_body());
+        let mut frames = Vec::new();
+        while let Poll::Ready(Some(frame)) = body.as_mut().poll_frame(&mut Context::from_waker(Waker::noop()))
+        {
+            frames.push(frame.unwrap().into_data().unwrap().len());
+        }
+        assert_eq!(frames.iter().sum::<usize>(), 500_001);
+        assert!(frames.iter().all(|bytes| *bytes < LONG_FRAME + 1000), "{frames:?}");
+    }
+}

@@ -348,7 +348,11 @@ impl Models {
     }
 
     /// Loads a model beside those that are loaded. The guard goes with the work, which ends also if nobody waits for it.
-    async fn load_beside(&self, entry: &Arc<Entry>, guard: Loading) -> Result<(LeaseResult, Loading), Refusal> {
+    async fn load_beside(
+        &self,
+        entry: &Arc<Entry>,
+        guard: Loading,
+    ) -> Result<(LeaseResult, Loading), Refusal> {
         let budget = MemoryBudget { limit: self.options.memory, used: self.used() };
         let (entry, options) = (entry.clone(), self.options.clone());
         let load = move || {
@@ -401,10 +405,36 @@ pub(crate) async fn blocking<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::mpsc::channel;
 
     use super::*;
+
+    #[test]
+    fn files_are_read_for_one_description_at_a_time() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let models = Arc::new(Models::new(ModelsOptions::default()));
+        let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        runtime.block_on(async {
+            let look = |_| {
+                let (models, running, most) = (models.clone(), running.clone(), most.clone());
+                let describe = move |_: &Model| {
+                    most.fetch_max(running.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    std::thread::sleep(Duration::from_millis(20));
+                    running.fetch_sub(1, Ordering::Relaxed);
+                };
+                tokio::spawn(async move { models.look(&ModelSpec::embedded(), describe).await })
+            };
+            let looks: Vec<_> = (0..4).map(look).collect();
+            tokio::task::yield_now().await;
+            // Of the first client, which hangs up.
+            looks[0].abort();
+            for look in looks.into_iter().skip(1) {
+                look.await.unwrap().unwrap();
+            }
+        });
+        assert_eq!(most.load(Ordering::Relaxed), 1);
+    }
 
     #[test]
     fn work_of_clients_that_hung_up_is_not_begun() {

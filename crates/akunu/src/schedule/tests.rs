@@ -4,9 +4,15 @@
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
 
 use super::{Event, Handle, Request, Scheduler, SchedulerOptions};
-use crate::{DeviceChoice, Engine, EngineOptions, GenerateOptions, Model, Overflow};
+use crate::{
+    Constraints, DeviceChoice, Engine, EngineOptions, FinishReason, GenerateOptions, Model, Overflow,
+    ResponseFormat,
+};
 
 type Note = Box<dyn Fn(&Event<'_>) + Send>;
 
@@ -36,6 +42,35 @@ fn ids(kind: u32, n: u32) -> Vec<u32> {
 
 fn options(tokens: usize, overflow: Overflow) -> GenerateOptions {
     GenerateOptions { max_tokens: Some(tokens), ignore_eos: true, overflow, ..GenerateOptions::default() }
+}
+
+/// The mask of the token after the last position comes too late for its pass, and is known before the next step.
+#[test]
+fn an_answer_that_waits_for_a_mask_ends_where_the_context_does() {
+    let (mut scheduler, handle) = scheduler(1);
+    let lengths: Vec<_> = (0..290).map(|i| json!({ "type": "string", "maxLength": 400 + i })).collect();
+    let format = ResponseFormat::Schema(json!({ "anyOf": lengths }));
+    let constraint = Constraints::new(scheduler.engine.model().clone()).get(&format, None, None).unwrap();
+    let options = GenerateOptions { constraint: Some(constraint), ..GenerateOptions::default() };
+    let ended = Arc::new(Mutex::new(None));
+    let note = ended.clone();
+    let on_event = Box::new(move |event: Event<'_>| {
+        match event {
+            Event::Finished(finished) => *note.lock().unwrap() = Some(Ok(finished.finish)),
+            Event::Failed(error) => *note.lock().unwrap() = Some(Err(error.to_string())),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    });
+    handle.submit(Request { prompt: ids(1, 254), options, ..Request::default() }, on_event).unwrap();
+    let mut waited = 0;
+    while ended.lock().unwrap().is_none() {
+        step(&mut scheduler);
+        waited += scheduler.batch.slots[0].active.iter().filter(|active| active.is_waiting).count();
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert!(waited > 0, "no mask was late");
+    assert_eq!(ended.lock().unwrap().take(), Some(Ok(FinishReason::ContextFull)));
 }
 
 /// A block is computed twice, since the first request that has it may be shifted. Meanwhile it becomes known, when the
