@@ -19,7 +19,7 @@ use crate::protocol;
 use crate::refusal::{Reason, Refusal};
 
 /// Bodies of at least this many bytes are parsed on a blocking thread.
-const LONG: usize = 64 << 10;
+pub(crate) const LONG: usize = 64 << 10;
 
 /// Whether a request's body is long, or may be, because its length is not stated.
 pub(crate) fn may_be_long(request: &Request) -> bool {

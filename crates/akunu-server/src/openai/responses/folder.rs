@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value as Json, json};
 
@@ -40,6 +40,7 @@ pub(crate) struct ResponseFolder {
     most: usize,
     most_bytes: u64,
     entries: Mutex<Entries>,
+    writing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl ResponseFolder {
@@ -68,9 +69,15 @@ impl ResponseFolder {
         let bytes = found.iter().map(|(_, entry)| entry.bytes).sum();
         let all = found.into_iter().map(|(_, entry)| entry).collect();
         let entries = Mutex::new(Entries { all, bytes });
-        let opened = ResponseFolder { folder: folder.to_path_buf(), most, most_bytes, entries };
+        let writing = Arc::default();
+        let opened = ResponseFolder { folder: folder.to_path_buf(), most, most_bytes, entries, writing };
         opened.make_room(None);
         Ok(opened)
+    }
+
+    /// The turn to write a response, so that long ones do not take all threads.
+    pub(crate) async fn turn(&self) -> tokio::sync::OwnedMutexGuard<()> {
+        self.writing.clone().lock_owned().await
     }
 
     pub(crate) fn put(&self, id: &str, owner: Owner, stored: &StoredResponse) -> io::Result<()> {
