@@ -259,11 +259,17 @@ impl Models {
         if let Some(facts) = entry.facts.get() {
             return Some(facts.clone());
         }
-        let (of_entry, options) = (entry.clone(), self.options.clone());
-        let read = move |model: &Model| {
-            of_entry.facts.get_or_init(|| Arc::new(Facts::of(&of_entry.spec, model, &options))).clone()
+        let guard = self.looking.clone().lock_owned().await;
+        if let Some(facts) = entry.facts.get() {
+            return Some(facts.clone());
+        }
+        let options = self.options.clone();
+        let read = move || {
+            let _guard = guard;
+            let facts = Facts::of(&entry.spec, &entry.spec.open(false).ok()?, &options);
+            Some(entry.facts.get_or_init(|| Arc::new(facts)).clone())
         };
-        self.look(spec, read).await.ok()
+        blocking(read).await.ok()?
     }
 
     /// Reads a model's files for a description.
@@ -275,10 +281,9 @@ impl Models {
         let guard = self.looking.clone().lock_owned().await;
         let spec = spec.clone();
         let look = move || {
-            let described = Ok(describe(&spec.open(false)?));
-            // Also if nobody waits for this any more.
-            drop(guard);
-            described
+            // Until the end, also if nobody waits for it any more.
+            let _guard = guard;
+            Ok(describe(&spec.open(false)?))
         };
         blocking(look).await?
     }
