@@ -217,12 +217,35 @@ def requests():
         "tokenize": ("p", {"content": "Hi", "add_special": True, "with_pieces": True}),
         "detokenize": ("q", {"tokens": [9, 10]}),
         "template": ("r", {**chat, "tools": [tool], "chat_template_kwargs": {"x": 1}}),
+        "create": ("t", {"model": "n", "from": "m", "system": "Be brief.", "parameters": {"temperature": 0.5, "stop": ["x"], "num_predict": 3, "seed": 1},
+                         "messages": [{"role": "user", "content": "Hi"}], "license": ["MIT"], "stream": False}),
+        "create-file": ("t", {"name": "n", "modelfile": "FROM m\nSYSTEM \"\"\"Be brief.\"\"\"\nPARAMETER stop x\nMESSAGE user Hi\n", "stream": True}),
+        "responses": ("u", {"model": "m", "instructions": "Be brief.", "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+                            "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+                                      {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{\"a\":1}"},
+                                      {"type": "function_call_output", "call_id": "c", "output": "2"}],
+                            "tool_choice": "auto", "max_output_tokens": 4, "store": True, "truncation": "auto"}),
+        "responses-stream": ("u", {"input": "Hi", "stream": True, "text": {"format": {"type": "json_schema", "name": "s", "schema": {"enum": [1, 2]}}},
+                                   "reasoning": {"effort": "low"}, "previous_response_id": "resp_1",
+                                   "include": ["message.output_text.logprobs"], "top_logprobs": 2, "max_output_tokens": 3}),
+        "copy": ("y", {"source": "m", "destination": "n:latest"}),
+        "delete": ("z", {"model": "n"}),
+        "pull": ("A", {"model": "hf.co/a/b:Q4_0", "stream": True}),
+        "mcp": ("7", {"name": "f", "arguments": {"a": 1}}),
     }
+    bodies["chat-render"] = ("w", bodies["chat"][1])
+    bodies["completion-render"] = ("x", bodies["completion"][1])
     for name, (path, body) in bodies.items():
         write("http", name, path + json.dumps(body))
     part = lambda head, content: f"--b\r\nContent-Disposition: form-data; {head}\r\n\r\n{content}\r\n"
     form = part('name="model"', "m") + part('name="file"; filename="a.wav"\r\nContent-Type: audio/wav', "RIFF")
-    write("http", "audio", "s" + form + part('name="stream"', "true") + "--b--\r\n")
+    audio = form + part('name="stream"', "true") + "--b--\r\n"
+    write("http", "audio", "s" + audio)
+    write("http", "translation", "v" + audio)
+    for name, text in [("blob", "Csha256:0011\n"), ("model", "Im\n"), ("model-lm-studio", "Km\n"), ("response", "Lresp_1\n"),
+                       ("response-items", "Oresp_1/input_items?limit=2&after=\n"), ("slot", 'P0?action=save\n{"filename": "a", "model": "m"}'),
+                       ("props", "Rmodel=m\n"), ("info", "Umodel=m\n"), ("flush", "Z"), ("unknown", "9a%20b?c=d\n")]:
+        write("http", name, text)
 
 
 def calls():

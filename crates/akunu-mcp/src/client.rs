@@ -113,9 +113,9 @@ impl Client {
         let parameters = json!({ "name": tool, "arguments": arguments });
         let called = self.request("tools/call", parameters, self.limits.call, cancel);
         let answered = match called {
-            Ok(result) => answer(&result, self.limits.result),
+            Ok(result) => Ok(answer(&result, self.limits.result)),
             // The server refuses this call, such as for its arguments.
-            Err(Reason::Refused { message, .. }) => Ok(Answer { text: message, is_error: true }),
+            Err(Reason::Refused { message, .. }) => Ok(limited(message, true, self.limits.result)),
             Err(reason) => Err(reason),
         };
         answered.map_err(|reason| Error { server: self.name.clone(), reason })
@@ -255,7 +255,7 @@ fn tool(listed: &Json) -> Result<Tool, Reason> {
 }
 
 /// The contents of a result as text.
-fn answer(result: &Json, most: usize) -> Result<Answer, Reason> {
+fn answer(result: &Json, most: usize) -> Answer {
     let content = result["content"].as_array().map_or(&[][..], Vec::as_slice);
     let shown = |part: &Json| {
         let text = |key: &str| part[key].as_str().unwrap_or_default().to_string();
@@ -275,10 +275,13 @@ fn answer(result: &Json, most: usize) -> Result<Answer, Reason> {
     {
         text = structured.to_string();
     }
-    let is_error = result["isError"].as_bool().unwrap_or(false);
+    limited(text, result["isError"].as_bool().unwrap_or(false), most)
+}
+
+fn limited(text: String, is_error: bool, most: usize) -> Answer {
     if text.len() > most {
         let text = format!("the result has {} bytes, but at most {most} can be read", text.len());
-        return Ok(Answer { text, is_error: true });
+        return Answer { text, is_error: true };
     }
-    Ok(Answer { text, is_error })
+    Answer { text, is_error }
 }

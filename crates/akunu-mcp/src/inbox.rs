@@ -10,8 +10,9 @@ use crate::error::Reason;
 
 /// Longest message in bytes.
 pub const MAX_MESSAGE: u64 = 16 << 20;
-/// Messages that wait; a server that sends more is not read until they were taken.
-const WAITING: usize = 64;
+/// Messages that wait; a server that sends more is not read until they were taken. Each may take much more memory than its
+/// bytes.
+const WAITING: usize = 4;
 
 #[derive(Debug)]
 pub struct Incoming {

@@ -29,6 +29,7 @@ while read -r line; do
   *'"tools/call"'*'"large"'*) text "$(head -c 2000 /dev/zero | tr '\0' x)" ;;
   *'"tools/call"'*'"kinds"'*) answer '{"content":[{"type":"image","data":"AA==","mimeType":"image/png"},{"type":"resource","resource":{"uri":"a:b","text":"in it"}},{"type":"resource_link","uri":"c:d"}]}' ;;
   *'"tools/call"'*'"wait"'*) ;;
+  *'"tools/call"'*'"verbose"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"%s"}}\n' "$id" "$(head -c 2000 /dev/zero | tr '\0' x)" ;;
   *'"tools/call"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"Unknown tool"}}\n' "$id" ;;
   esac
 done

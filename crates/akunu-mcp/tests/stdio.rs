@@ -42,6 +42,8 @@ fn tools_are_listed_and_called() {
     assert_eq!(call(&mut client, "kinds").unwrap(), (kinds.into(), false));
     let large = "the result has 2000 bytes, but at most 1000 can be read";
     assert_eq!(call(&mut client, "large").unwrap(), (large.into(), true));
+    // An error, which the model gets like a result.
+    assert_eq!(call(&mut client, "verbose").unwrap(), (large.into(), true));
     assert_eq!(call(&mut client, "clock").unwrap().0, "Noon in UTC.");
 }
 

@@ -44,7 +44,7 @@ use crate::server::Options;
 /// Downloads of models that run at once.
 const PULLS: usize = 2;
 
-/// Maximum bytes of an error message.
+/// Maximum bytes of an error's message, and of the name of its field.
 const MAX_MESSAGE: usize = 4096;
 
 /// The models that are to be loaded at the start.
@@ -176,11 +176,15 @@ impl Shared {
 
     /// The salt of a caller's cached prefixes. Callers with different keys must not learn of each other's prompts.
     pub(crate) fn salt(&self, caller: Caller, salt: Option<&str>) -> u64 {
-        let owner = if self.share_cache { None } else { self.keys.digest(caller) };
-        match (owner, salt) {
+        match (self.cache_owner(caller), salt) {
             (None, None) => 0,
             both => hash(&both),
         }
+    }
+
+    /// The digest of the key whose cached prompts a caller shares; `None`: those of all.
+    pub(crate) fn cache_owner(&self, caller: Caller) -> Option<[u8; 32]> {
+        if self.share_cache { None } else { self.keys.digest(caller) }
     }
 
     /// Whether the models that are to be loaded at the start are.
@@ -339,8 +343,10 @@ async fn write_refusals(State(app): State<App>, uri: Uri, request: Request, next
     if let Some(record) = record {
         record.refused(&refusal);
     }
-    // A message may quote a field of the request.
-    refusal.message.truncate(refusal.message.floor_char_boundary(MAX_MESSAGE));
+    // Both may quote a field of the request.
+    for text in [Some(&mut refusal.message), refusal.param.as_mut()].into_iter().flatten() {
+        text.truncate(text.floor_char_boundary(MAX_MESSAGE));
+    }
     if refusal.may_name_files {
         refusal.message = app.models().without_paths(refusal.message);
     }

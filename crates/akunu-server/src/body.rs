@@ -19,7 +19,7 @@ use crate::protocol;
 use crate::refusal::{Reason, Refusal};
 
 /// Bodies of at least this many bytes are parsed on a blocking thread.
-const LONG: usize = 64 << 10;
+pub(crate) const LONG: usize = 64 << 10;
 
 /// Whether a request's body is long, or may be, because its length is not stated.
 pub(crate) fn may_be_long(request: &Request) -> bool {
@@ -57,7 +57,7 @@ impl FromRequest<App> for JsonBody {
 }
 
 /// `application/json`, or a format that is written in JSON.
-fn is_json(headers: &HeaderMap) -> bool {
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))

@@ -4,6 +4,8 @@
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
+pub use axum::http::Uri;
+use axum::http::header::CONTENT_TYPE;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use tokio::runtime::{Builder, Runtime};
@@ -11,6 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 pub use crate::kv_events::fuzzing::messages;
 
 use crate::app::App;
+use crate::protocol::PROTOCOLS;
 use crate::{Options, ServeError};
 
 /// All routes and layers of a server, called in this process.
@@ -27,17 +30,25 @@ impl InProcess {
         Ok(InProcess { router, runtime })
     }
 
-    /// Posts a body of a type. Returns the status and the whole response, or `None` if the response was aborted.
-    pub fn post(&self, path: &str, kind: &str, body: &[u8]) -> Option<(u16, Vec<u8>)> {
-        let request = Request::post(path)
+    /// Sends a body of a type. Returns the status, the type and the whole response, or `None` if it was aborted.
+    pub fn send(&self, method: &str, path: Uri, kind: &str, body: &[u8]) -> Option<(u16, String, Vec<u8>)> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
             .header("host", "localhost")
             .header("content-type", kind)
             .body(Body::from(body.to_vec()))
             .ok()?;
         self.runtime.block_on(async {
             let response = TowerToHyperService::new(self.router.clone()).call(request).await.ok()?;
-            let status = response.status().as_u16();
-            Some((status, to_bytes(response.into_body(), usize::MAX).await.ok()?.to_vec()))
+            let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+            let (status, kind) = (response.status().as_u16(), kind.unwrap_or_default().to_string());
+            Some((status, kind, to_bytes(response.into_body(), usize::MAX).await.ok()?.to_vec()))
         })
     }
+}
+
+/// The paths of all routes.
+pub fn paths() -> impl Iterator<Item = &'static str> {
+    PROTOCOLS.iter().flat_map(|protocol| (protocol.routes)()).map(|(path, _)| path)
 }

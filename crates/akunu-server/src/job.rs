@@ -14,10 +14,10 @@ use akunu::chat::{AnswerDelta, Call, CallProgress, ToolChoice};
 use akunu::schedule::TokenLogprob;
 use akunu::{FinishReason, Timings};
 use serde_json::{Map, Value as Json};
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::Receiver;
 use tokio::time::Sleep;
 
-use crate::memory::Charge;
+use crate::memory::{Charge, score_bytes};
 use crate::models::Lease;
 use crate::refusal::{Reason, Refusal};
 use crate::response_format::RequestedFormat;
@@ -200,7 +200,7 @@ pub(crate) type OutputResult = Result<Output, Refusal>;
 /// A running job.
 #[derive(Debug)]
 pub struct Running {
-    pub(crate) outputs: UnboundedReceiver<OutputResult>,
+    pub(crate) outputs: Receiver<OutputResult>,
     /// Number of unfinished choices.
     pub(crate) left: usize,
     pub(crate) cancel: Arc<AtomicBool>,
@@ -210,17 +210,29 @@ pub struct Running {
     pub(crate) first_tokens: Vec<u32>,
     /// There are tools, and the format of the model's calls is unknown.
     pub(crate) tools_are_text: bool,
-    /// Memory for log probabilities of prompts, until they are written.
-    pub(crate) _held: Charge,
+    /// Memory for log probabilities, until they are written.
+    pub(crate) held: Charge,
     pub(crate) lease: Lease,
     /// When the request times out.
     pub(crate) deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl Running {
-    /// The next output; `None` after every choice has finished, and after an error.
+    /// The next output, for a response that is written when all have come; `None` after every choice has finished, and after
+    /// an error. Takes memory for the log probabilities in it.
     pub async fn next(&mut self) -> Option<Result<Output, Refusal>> {
-        std::future::poll_fn(|context| self.poll_next(context)).await
+        let output = std::future::poll_fn(|context| self.poll_next(context)).await?;
+        let charged = output.and_then(|output| {
+            if let OutputEvent::Piece(piece) = &output.event {
+                self.held.take(piece.tokens.iter().map(|token| score_bytes(token.top.len())).sum())?;
+            }
+            Ok(output)
+        });
+        if charged.is_err() {
+            self.left = 0;
+            self.cancel.store(true, Ordering::Relaxed);
+        }
+        Some(charged)
     }
 
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Output, Refusal>>> {
@@ -236,7 +248,10 @@ impl Running {
         }
         self.outputs.poll_recv(context).map(|sent| {
             let sent = sent.unwrap_or_else(|| {
-                Err(Refusal::internal("the engine failed; it is restarted by the next request"))
+                Err(match self.cancel.load(Ordering::Relaxed) {
+                    true => Refusal::new(Reason::TooSlow, "the answer was not read in time").code("timeout"),
+                    false => Refusal::internal("the engine failed; it is restarted by the next request"),
+                })
             });
             match &sent {
                 Ok(Output { event: OutputEvent::Finished(_), .. }) => self.left -= 1,

@@ -13,6 +13,15 @@ use crate::refusal::{Reason, Refusal};
 /// Anthropic's and Ollama's form, of which there is one more copy.
 const VALUE_BYTES: usize = 704;
 
+/// Bytes for the log probability of a token, found and written as JSON, and for each alternative to it.
+const SCORE_BYTES: usize = 2048;
+const ALTERNATIVE_BYTES: usize = 1024;
+
+/// Bytes for the log probabilities of a token and of alternatives to it.
+pub fn score_bytes(alternatives: usize) -> usize {
+    SCORE_BYTES.saturating_add(alternatives.saturating_mul(ALTERNATIVE_BYTES))
+}
+
 /// The memory of all requests in flight.
 #[derive(Debug)]
 pub struct RequestMemory {

@@ -4,11 +4,11 @@
 use std::net::IpAddr;
 
 use axum::extract::Request;
-use axum::http::header::{CONTENT_TYPE, HOST, HeaderValue, ORIGIN, REFERER};
+use axum::http::header::{HOST, HeaderValue, ORIGIN, REFERER};
 use axum::http::{HeaderMap, Method, Version};
 
+use crate::body::is_json;
 use crate::guard::Cors;
-use crate::multipart;
 use crate::refusal::{Reason, Refusal};
 
 /// The host names under which requests may address the server.
@@ -62,7 +62,9 @@ pub(crate) fn check(request: &Request, hosts: &Hosts, cors: &Cors) -> Result<(),
             refuse("another site")
         }
         None => match one(headers, REFERER.as_str())? {
-            Some(page) if is_form(headers) && !is_same_site(origin_of(page), host) => refuse("another site"),
+            Some(page) if is_simple(request) && !is_same_site(origin_of(page), host) => {
+                refuse("another site")
+            }
             _ => Ok(()),
         },
     }
@@ -85,11 +87,9 @@ pub(crate) fn check_own_page(headers: &HeaderMap) -> Result<(), Refusal> {
     Err(Refusal::new(Reason::Forbidden, message).code("origin_not_allowed"))
 }
 
-/// Whether the body is a form, which a page of another site may send without asking first. Old browsers do so without an
-/// `Origin`.
-fn is_form(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    kind.is_some_and(|kind| multipart::boundary(kind).is_some())
+/// Whether a page of another site may send the request without asking first. Old browsers do so without an `Origin`.
+fn is_simple(request: &Request) -> bool {
+    request.method() == Method::POST && !is_json(request.headers())
 }
 
 /// The scheme and the authority of a URL.
@@ -195,9 +195,15 @@ mod tests {
             ("sec-fetch-site", "cross-site", 403),
             ("sec-fetch-site", "same-origin", 200),
             ("sec-fetch-site", "none", 200),
+            ("referer", "https://evil.example/page", 403),
+            ("referer", "http://localhost:3000/page", 200),
         ] {
             assert_eq!(status(&hosts, &[("host", "localhost"), (name, value)]), expected, "{name}: {value}");
         }
+        // Needs to ask first.
+        let json =
+            [("host", "localhost"), ("content-type", "application/json"), ("referer", "https://a.example")];
+        assert_eq!(status(&hosts, &json), 200);
         let own = [("host", "models.example"), ("origin", "https://models.example")];
         assert_eq!(status(&Hosts::default(), &own), 200);
         let link = |mode: &str| {

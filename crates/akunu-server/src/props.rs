@@ -1,7 +1,7 @@
 //! What llama.cpp's server says of itself: `/props`, and the states of its slots: `/slots`.
 
-use akunu::Sampling;
 use akunu::schedule::Stats;
+use akunu::{Model, Sampling};
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
@@ -9,7 +9,7 @@ use axum::routing::{MethodRouter, get};
 use serde_json::{Value as Json, json};
 
 use crate::app::{App, json};
-use crate::models::{Lease, ModelSpec, blocking, template};
+use crate::models::{Lease, ModelSpec, template};
 use crate::openai;
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
@@ -56,13 +56,12 @@ async fn props(State(app): State<App>, uri: Uri) -> Result<Response, Refusal> {
     let loaded = app.models().loaded_context(&spec);
     let context = loaded.or(facts.context).unwrap_or(0);
     let opened = spec.clone();
-    let read = move || {
-        let model = opened.open(false)?;
+    let read = move |model: &Model| {
         let neutral = Sampling { temperature: 1.0, ..Sampling::default() };
         let sampling = Sampling::suggested(&model.config().sampling, &neutral);
-        Ok::<_, Refusal>((sampling, template(&opened, &model).unwrap_or_default()))
+        (sampling, template(&opened, model).unwrap_or_default())
     };
-    let (sampling, template) = blocking(read).await??;
+    let (sampling, template) = app.models().look(&spec, read).await?;
     Ok(json(&json!({
         "default_generation_settings": {
             "id": 0,

@@ -1,4 +1,5 @@
-//! The texts of slots, saved, restored and erased: `/slots/{id}?action=save`, as llama.cpp's server has it.
+//! The texts of slots, saved, restored and erased: `/slots/{id}?action=save`, as llama.cpp's server has it. With keys, each key
+//! has a folder of its own, unless they share what is cached.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -17,12 +18,16 @@ use crate::app::{App, Caller, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
 use crate::models::Kind;
+use crate::models::digest::hex;
 use crate::openai;
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
 
 pub const PROTOCOL: Protocol =
     Protocol { routes, owns: |_| false, error: openai::error, needs_json_type: true };
+
+/// Digits of a key's digest that name its folder.
+const OWNER_DIGITS: usize = 16;
 
 fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     vec![("/slots/{id}", post(change))]
@@ -39,6 +44,10 @@ async fn change(
         let message = "saving slots is off: start the server with --slot-save-path DIR";
         Refusal::new(Reason::Forbidden, message).code("slots_disabled")
     })?;
+    let folder = match app.cache_owner(caller) {
+        Some(digest) => folder.join(&hex(digest)[..OWNER_DIGITS]),
+        None => folder.to_path_buf(),
+    };
     let fields = Fields::new(&body)?;
     let lease = app.models().get(fields.text("model")?).await?;
     lease.check_kind(Kind::Generates)?;
@@ -49,8 +58,12 @@ async fn change(
     })?;
     let name = fields.text("filename")?;
     let action = match (action(&uri), name) {
-        ("save", Some(name)) => SlotAction::Save(file(folder, name)?),
-        ("restore", Some(name)) => SlotAction::Restore(file(folder, name)?),
+        ("save", Some(name)) => {
+            let file = file(&folder, name)?;
+            std::fs::create_dir_all(&folder).map_err(|error| refusal(KvFileProblem::Io(error), name))?;
+            SlotAction::Save(file)
+        }
+        ("restore", Some(name)) => SlotAction::Restore(file(&folder, name)?),
         ("erase", _) => SlotAction::Erase,
         ("save" | "restore", None) => {
             let message = "'filename' is missing: give the name of a file in the server's folder";
@@ -68,26 +81,23 @@ async fn change(
     let stopping = || Refusal::new(Reason::Unavailable, "the model is being unloaded");
     handle.change_slot(slot, salt, action.clone(), on_done).map_err(|_| stopping())?;
     let done = receiver.await.map_err(|_| stopping())?;
-    let done = done.map_err(|error| refusal(error, name))?;
+    let done = done.map_err(|error| match (error, name) {
+        (Error::KvFile { problem, .. }, name) => refusal(problem, name.unwrap_or_default()),
+        (error @ Error::EmptySlot { .. }, _) => Refusal::new(Reason::NotFound, error.to_string()),
+        (error @ Error::WindowsStay { .. }, _) => Refusal::invalid(error.to_string()),
+        (error, _) => error.into(),
+    })?;
     Ok(json(&answer(slot, &action, name, done, started.elapsed().as_secs_f64() * 1e3)))
 }
 
 /// The folder's path is not told to clients.
-fn refusal(error: Error, name: Option<&str>) -> Refusal {
-    let Error::KvFile { problem, .. } = error else {
-        let reason = match error {
-            Error::EmptySlot { .. } => Reason::NotFound,
-            Error::WindowsStay { .. } => Reason::Invalid,
-            error => return Refusal::from(error),
-        };
-        return Refusal::new(reason, error.to_string());
-    };
+fn refusal(problem: KvFileProblem, name: &str) -> Refusal {
     let reason = match &problem {
         KvFileProblem::Io(error) if error.kind() == ErrorKind::NotFound => Reason::NotFound,
         KvFileProblem::Io(_) => Reason::Internal,
         _ => Reason::Invalid,
     };
-    Refusal::new(reason, format!("{}: {problem}", name.unwrap_or_default())).param("filename")
+    Refusal::new(reason, format!("{name}: {problem}")).param("filename")
 }
 
 /// The value of `action` in the query.

@@ -10,7 +10,7 @@ use akunu::chat::{AnswerOptions, AnswerReader};
 use akunu::schedule::{Event, OnEvent, Refused, Request};
 use akunu::{Constraints, Error, GenerateOptions, GrammarError, ResponseFormat, Sampling};
 use akunu_tokenizer::InfillTokens;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Sender, channel};
 use tokio::time::{Instant, sleep_until};
 
 use crate::app::{App, Caller};
@@ -18,7 +18,7 @@ use crate::job::{
     AnswerPiece, Conversation, Ending, Finished, Job, Output, OutputEvent, OutputResult, Prompt, Running,
     SamplingOverrides,
 };
-use crate::memory::{Charge, RequestMemory};
+use crate::memory::{Charge, RequestMemory, score_bytes};
 use crate::metrics::Metrics;
 use crate::models::{Kind, Lease, Loaded, blocking};
 use crate::prefill;
@@ -148,9 +148,9 @@ impl App {
         if let Some(best) = job.prompt_logprobs {
             let of_prompt =
                 prepared.iter().step_by(job.choices).map(|prepared| prepared.request.prompt.len());
-            let of_token = SCORE_BYTES.saturating_add(best.saturating_mul(ALTERNATIVE_BYTES));
+            let of_choice = of_prompt.sum::<usize>().saturating_mul(score_bytes(best));
             // The other choices repeat what the first one found.
-            held.take(of_prompt.sum::<usize>().saturating_mul(of_token).saturating_mul(job.choices))?;
+            held.take(of_choice.saturating_mul(job.choices))?;
         }
         Ok(held)
     }
@@ -163,7 +163,8 @@ impl App {
         (deadline, held): (Option<Instant>, Charge),
         cancel: Arc<AtomicBool>,
     ) -> Result<Running, Refused> {
-        let (sender, outputs) = unbounded_channel();
+        let (sender, outputs) = channel(WAITING);
+        let of_cancel = cancel.clone();
         let started = Instant::now();
         let prompt_tokens = prepared.iter().map(|prepared| prepared.request.prompt.len()).collect();
         let first = |prepared: &Prepared| prepared.request.prompt.first().copied().unwrap_or_default();
@@ -180,7 +181,7 @@ impl App {
             prompt_tokens,
             first_tokens,
             tools_are_text,
-            _held: held,
+            held,
             lease,
             deadline,
         };
@@ -189,7 +190,8 @@ impl App {
             let (metrics, priority) = (self.metrics().clone(), request.priority);
             let timer = TokenTimer { metrics, priority, started, last: None };
             let record = record::current().map(|record| (record, choice % job.choices == 0));
-            (request, event_handler(choice, reader, timer, record, sender.clone()))
+            let outlet = Outlet { choice, sender: sender.clone(), cancel: of_cancel.clone() };
+            (request, event_handler(outlet, reader, timer, record))
         });
         handle.submit_all(requests.collect())?;
         Ok(running)
@@ -254,11 +256,6 @@ fn priority(job: &Job, caller: Caller) -> Result<i32, Refusal> {
 
 /// Bytes that tokenizing takes for each byte of a text, at most: 66 were measured of eighteen pairs of vocabulary and text.
 const TOKENIZE_BYTES: usize = 80;
-
-/// Bytes for the log probability of a token of a prompt, found and written as JSON, and for each alternative
-/// to it.
-const SCORE_BYTES: usize = 2048;
-const ALTERNATIVE_BYTES: usize = 1024;
 
 /// Texts of at most this many bytes are tokenized even if they cannot fit, so that the error says how many tokens they have.
 const SHORT: usize = 64 << 10;
@@ -434,22 +431,40 @@ fn sampling(overrides: &SamplingOverrides, loaded: &Loaded) -> Sampling {
     overrides.samplers.over(sampling, loaded.model())
 }
 
+/// Outputs of a request that may wait for its client to read.
+const WAITING: usize = 1 << 16;
+
+/// Where the outputs of one choice go.
+#[derive(Debug)]
+struct Outlet {
+    choice: usize,
+    sender: Sender<OutputResult>,
+    /// Of the request.
+    cancel: Arc<AtomicBool>,
+}
+
+impl Outlet {
+    /// Sends an output, or cancels a request whose client does not read.
+    fn send(&self, event: Result<OutputEvent, Refusal>) -> ControlFlow<()> {
+        let choice = self.choice;
+        if self.sender.try_send(event.map(|event| Output { choice, event })).is_err() {
+            self.cancel.store(true, Ordering::Relaxed);
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+}
+
 /// Handles the events of one choice on the engine's thread, and sends the outputs to the request's task. `record`: that of
 /// the request, and whether this is the first choice of its prompt.
 fn event_handler(
-    choice: usize,
+    outlet: Outlet,
     mut reader: AnswerReader,
     mut timer: TokenTimer,
     record: Option<(Arc<Record>, bool)>,
-    sender: UnboundedSender<OutputResult>,
 ) -> OnEvent {
     let mut has_calls = false;
-    let send = move |event: Result<OutputEvent, Refusal>| match sender
-        .send(event.map(|event| Output { choice, event }))
-    {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(_) => ControlFlow::Break(()),
-    };
+    let send = move |event| outlet.send(event);
     Box::new(move |event| match event {
         Event::Started { .. } => ControlFlow::Continue(()),
         Event::Piece { text, ids, logprobs } => {
@@ -508,5 +523,22 @@ impl TokenTimer {
                 self.metrics.next_tokens(self.priority, Duration::ZERO, count.saturating_sub(1));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_whose_client_does_not_read_is_cancelled() {
+        let (sender, mut outputs) = channel(2);
+        let outlet = Outlet { choice: 0, sender, cancel: Arc::default() };
+        let piece = || Ok(OutputEvent::Piece(AnswerPiece::default()));
+        assert!(outlet.send(piece()).is_continue() && outlet.send(piece()).is_continue());
+        assert!(!outlet.cancel.load(Ordering::Relaxed));
+        assert!(outlet.send(piece()).is_break() && outlet.cancel.load(Ordering::Relaxed));
+        drop(outlet);
+        assert!(outputs.try_recv().is_ok() && outputs.try_recv().is_ok() && outputs.try_recv().is_err());
     }
 }

@@ -70,6 +70,9 @@ pub fn respond<R: Outputs, W: Writer<R::Output>>(running: R, writer: W) -> Respo
     response
 }
 
+/// Bytes after which a frame ends.
+const LONG_FRAME: usize = 64 << 10;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Begin,
@@ -85,13 +88,13 @@ struct Streamed<R, W> {
 }
 
 impl<R: Outputs, W: Writer<R::Output>> Streamed<R, W> {
-    /// Writes all outputs that are available into one frame.
+    /// Writes the outputs that are available into one frame, which ends when it is long, so that other tasks have their turn.
     fn fill(&mut self, context: &mut Context<'_>, text: &mut String) {
         if self.state == State::Begin {
             self.writer.begin(text);
             self.state = State::Open;
         }
-        while self.state == State::Open {
+        while self.state == State::Open && text.len() < LONG_FRAME {
             match self.running.poll_next(context) {
                 Poll::Pending => return,
                 Poll::Ready(Some(Ok(output))) => self.writer.output(output, text),
@@ -124,5 +127,55 @@ impl<R: Outputs, W: Writer<R::Output>> http_body::Body for Streamed<R, W> {
             (true, State::Done) => Poll::Ready(None),
             (true, _) => Poll::Pending,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::Waker;
+
+    use http_body::Body as _;
+
+    use super::*;
+
+    /// Outputs that are there at once.
+    struct Ready(usize);
+
+    impl Outputs for Ready {
+        type Output = ();
+
+        fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<(), Refusal>>> {
+            self.0 = self.0.saturating_sub(1);
+            Poll::Ready((self.0 > 0).then_some(Ok(())))
+        }
+    }
+
+    struct Kilobytes;
+
+    impl Writer<()> for Kilobytes {
+        const CONTENT_TYPE: &'static str = "text/plain";
+
+        fn output(&mut self, (): (), to: &mut String) {
+            to.push_str(&"a".repeat(1000));
+        }
+
+        fn end(&mut self, to: &mut String) {
+            to.push('.');
+        }
+
+        fn failed(&mut self, _: &Refusal, _: &mut String) {}
+    }
+
+    #[test]
+    fn many_outputs_are_several_frames() {
+        let mut body = pin!(respond(Ready(501), Kilobytes).into_body());
+        let mut frames = Vec::new();
+        while let Poll::Ready(Some(frame)) = body.as_mut().poll_frame(&mut Context::from_waker(Waker::noop()))
+        {
+            frames.push(frame.unwrap().into_data().unwrap().len());
+        }
+        assert_eq!(frames.iter().sum::<usize>(), 500_001);
+        assert!(frames.iter().all(|bytes| *bytes < LONG_FRAME + 1000), "{frames:?}");
     }
 }

@@ -109,7 +109,9 @@ impl Models {
     /// Adds a variant, or replaces that of its name.
     pub(crate) fn put_variant(&self, mut variant: Variant) -> Result<(), Refusal> {
         variant.name = hub_name(&variant.name).into_owned();
-        if self.has(&variant.name) {
+        if self.has(&variant.name)
+            || self.entries().iter().any(|entry| entry.spec.is_also_called(&variant.name))
+        {
             let message = format!("\"{}\" is a model of this server, and cannot be replaced", variant.name);
             return Err(Refusal::new(Reason::Forbidden, message).param("model"));
         }

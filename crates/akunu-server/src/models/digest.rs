@@ -102,6 +102,13 @@ pub(crate) fn hex(bytes: impl AsRef<[u8]>) -> String {
     bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The bytes of 64 hexadecimal digits.
+pub(crate) fn digest(text: &str) -> Option<[u8; 32]> {
+    let byte = |at: usize| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok();
+    let bytes: Vec<u8> = (0..32).map(byte).collect::<Option<_>>()?;
+    bytes.try_into().ok().filter(|_| text.len() == 64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

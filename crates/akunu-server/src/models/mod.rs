@@ -154,8 +154,16 @@ pub struct Models {
     searched: tokio::sync::Mutex<Option<Instant>>,
     options: ModelsOptions,
     /// Held while a model is being loaded. Only one is at a time, so that the memory in use is known.
-    loading: tokio::sync::Mutex<()>,
+    loading: Arc<tokio::sync::Mutex<()>>,
+    /// Held while the files of a model are read for a description. Only one is at a time, so that threads are left for the
+    /// work of requests.
+    looking: Arc<tokio::sync::Mutex<()>>,
 }
+
+/// See [`Models::loading`].
+type Loading = tokio::sync::OwnedMutexGuard<()>;
+
+type LeaseResult = Result<Lease, LoadError>;
 
 /// Names of models in an error message.
 const MAX_NAMES: usize = 20;
@@ -186,9 +194,15 @@ impl Models {
 
     pub fn new(options: ModelsOptions) -> Models {
         let entries = options.models.iter().map(|spec| Arc::new(Entry::new(spec.clone()))).collect();
-        let loading = tokio::sync::Mutex::new(());
         let searched = tokio::sync::Mutex::new(Some(Instant::now()));
-        Models { entries: RwLock::new(entries), variants: Variants::default(), searched, options, loading }
+        Models {
+            entries: RwLock::new(entries),
+            variants: Variants::default(),
+            searched,
+            options,
+            loading: Arc::default(),
+            looking: Arc::default(),
+        }
     }
 
     fn entries(&self) -> Vec<Arc<Entry>> {
@@ -245,10 +259,33 @@ impl Models {
         if let Some(facts) = entry.facts.get() {
             return Some(facts.clone());
         }
-        let (spec, options) = (spec.clone(), self.options.clone());
-        let read = move || Some(Facts::of(&spec, &spec.open(false).ok()?, &options));
-        let facts = Arc::new(blocking(read).await.ok()??);
-        Some(entry.facts.get_or_init(|| facts).clone())
+        let guard = self.looking.clone().lock_owned().await;
+        if let Some(facts) = entry.facts.get() {
+            return Some(facts.clone());
+        }
+        let options = self.options.clone();
+        let read = move || {
+            let _guard = guard;
+            let facts = Facts::of(&entry.spec, &entry.spec.open(false).ok()?, &options);
+            Some(entry.facts.get_or_init(|| Arc::new(facts)).clone())
+        };
+        blocking(read).await.ok()?
+    }
+
+    /// Reads a model's files for a description.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        spec: &ModelSpec,
+        describe: impl FnOnce(&Model) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let guard = self.looking.clone().lock_owned().await;
+        let spec = spec.clone();
+        let look = move || {
+            // Until the end, also if nobody waits for it any more.
+            let _guard = guard;
+            Ok(describe(&spec.open(false)?))
+        };
+        blocking(look).await?
     }
 
     /// A digest of a model's files; zeros if they cannot be read.
@@ -289,43 +326,49 @@ impl Models {
         if let Some(lease) = entry.lease() {
             return Ok(lease);
         }
-        let _guard = self.loading.lock().await;
-        if let Some(lease) = entry.lease() {
-            return Ok(lease);
+        let mut guard = self.loading.clone().lock_owned().await;
+        loop {
+            if let Some(lease) = entry.lease() {
+                return Ok(lease);
+            }
+            let loaded;
+            (loaded, guard) = self.load_beside(&entry, guard).await?;
+            match loaded {
+                Ok(lease) => return Ok(lease),
+                Err(LoadError::OutOfMemory(_)) if self.unload_oldest().await => {}
+                Err(error) => return Err(error.into()),
+            }
         }
-        let loaded = self.load(&entry.spec).await?;
-        let lease = Lease::new(&loaded);
-        *entry.loaded() = Some(loaded);
-        Ok(lease)
     }
 
     /// Loads all models that there are now, all at once.
     pub(crate) async fn preload(&self) -> Result<(), Refusal> {
         for entry in self.entries() {
-            let _guard = self.loading.lock().await;
+            let guard = self.loading.clone().lock_owned().await;
             if entry.loaded().is_none() {
-                let loaded = self.load_beside(&entry.spec).await??;
-                *entry.loaded() = Some(Arc::new(loaded));
+                self.load_beside(&entry, guard).await?.0?;
             }
         }
         Ok(())
     }
 
-    /// Loads a model beside those that are loaded.
-    async fn load_beside(&self, spec: &ModelSpec) -> Result<Result<Loaded, LoadError>, Refusal> {
+    /// Loads a model beside those that are loaded. The guard goes with the work, which ends also if nobody waits for it.
+    async fn load_beside(
+        &self,
+        entry: &Arc<Entry>,
+        guard: Loading,
+    ) -> Result<(LeaseResult, Loading), Refusal> {
         let budget = MemoryBudget { limit: self.options.memory, used: self.used() };
-        let (spec, options) = (spec.clone(), self.options.clone());
-        blocking(move || Loaded::load(&spec, options, budget)).await
-    }
-
-    async fn load(&self, spec: &ModelSpec) -> Result<Arc<Loaded>, Refusal> {
-        loop {
-            match self.load_beside(spec).await? {
-                Ok(loaded) => return Ok(Arc::new(loaded)),
-                Err(LoadError::OutOfMemory(_)) if self.unload_oldest().await => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let (entry, options) = (entry.clone(), self.options.clone());
+        let load = move || {
+            let loaded = Loaded::load(&entry.spec, options, budget).map(|loaded| {
+                let loaded = Arc::new(loaded);
+                *entry.loaded() = Some(loaded.clone());
+                Lease::new(&loaded)
+            });
+            (loaded, guard)
+        };
+        blocking(load).await
     }
 
     /// Drops a model whose engine has failed. The next request loads it again.
@@ -367,10 +410,36 @@ pub(crate) async fn blocking<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::mpsc::channel;
 
     use super::*;
+
+    #[test]
+    fn files_are_read_for_one_description_at_a_time() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let models = Arc::new(Models::new(ModelsOptions::default()));
+        let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        runtime.block_on(async {
+            let look = |_| {
+                let (models, running, most) = (models.clone(), running.clone(), most.clone());
+                let describe = move |_: &Model| {
+                    most.fetch_max(running.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    std::thread::sleep(Duration::from_millis(20));
+                    running.fetch_sub(1, Ordering::Relaxed);
+                };
+                tokio::spawn(async move { models.look(&ModelSpec::embedded(), describe).await })
+            };
+            let looks: Vec<_> = (0..4).map(look).collect();
+            tokio::task::yield_now().await;
+            // Of the first client, which hangs up.
+            looks[0].abort();
+            for look in looks.into_iter().skip(1) {
+                look.await.unwrap().unwrap();
+            }
+        });
+        assert_eq!(most.load(Ordering::Relaxed), 1);
+    }
 
     #[test]
     fn work_of_clients_that_hung_up_is_not_begun() {

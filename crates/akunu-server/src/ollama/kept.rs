@@ -10,8 +10,8 @@ use serde_json::{Map, Value as Json, json};
 
 use super::create::preset;
 use crate::app::App;
-use crate::models::digest::hex;
-use crate::models::{Owner, Settings, Variant, blocking};
+use crate::models::digest::{digest, hex};
+use crate::models::{Settings, Variant, blocking};
 use crate::openai::responses::folder::create;
 use crate::refusal::Refusal;
 
@@ -87,12 +87,4 @@ fn from_json(app: &App, json: &Json) -> Option<Variant> {
     };
     let created = SystemTime::UNIX_EPOCH + Duration::from_secs(json["created"].as_u64()?.min(1 << 40));
     Some(Variant { name: text("name")?, of: text("of")?, settings, owner, created })
-}
-
-/// The bytes of hexadecimal digits.
-fn digest(text: &str) -> Option<[u8; 32]> {
-    let byte = |at: usize| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok();
-    let bytes: Vec<u8> = (0..32).map(byte).collect::<Option<_>>()?;
-    let owner: Owner = bytes.try_into().ok();
-    owner.filter(|_| text.len() == 64)
 }

@@ -12,7 +12,7 @@ use super::models::{details, size_and_time, tagged};
 use crate::app::{App, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
-use crate::models::{Facts, ModelSpec, Variant, blocking, template};
+use crate::models::{Facts, ModelSpec, Variant, template};
 use crate::refusal::{Reason, Refusal};
 use crate::timestamp::timestamp;
 
@@ -22,13 +22,11 @@ pub(super) async fn show(State(app): State<App>, JsonBody(body): JsonBody) -> Re
     let spec = app.models().spec(Some(name)).await?;
     let variant = app.models().variant(Some(name));
     let facts = app.models().facts(&spec).await;
-    let shown = blocking(move || {
-        let model = spec.open(false)?;
-        let unreadable = || Refusal::new(Reason::Unavailable, "the model's files cannot be read");
-        let facts = facts.ok_or_else(unreadable)?;
-        Ok::<Json, Refusal>(describe(&spec, &model, &facts, variant))
-    });
-    Ok(json(&shown.await??))
+    let unreadable = || Refusal::new(Reason::Unavailable, "the model's files cannot be read");
+    let facts = facts.ok_or_else(unreadable)?;
+    let of = spec.clone();
+    let shown = app.models().look(&spec, move |model| describe(&of, model, &facts, variant)).await?;
+    Ok(json(&shown))
 }
 
 fn describe(spec: &ModelSpec, model: &Model, facts: &Facts, variant: Option<Arc<Variant>>) -> Json {

@@ -12,7 +12,6 @@ use crate::body::JsonBody;
 use crate::field_table;
 use crate::fields::Fields;
 use crate::job::{AnswerPiece, Job, Output, OutputEvent, Prompt, Running};
-use crate::memory::Charge;
 use crate::refusal::Refusal;
 use crate::start::MAX_CHOICES;
 use crate::stream::{self, Writer};
@@ -50,8 +49,7 @@ pub(super) async fn completions(
         false => vec![String::new(); prompts.len()],
     };
     let echoed_bytes: usize = texts.iter().map(String::len).sum();
-    let charge = Charge::new(app.memory());
-    charge.take(echoed_bytes.saturating_mul(4 * candidates))?;
+    running.held.take(echoed_bytes.saturating_mul(4 * candidates))?;
     // With `echo`, each choice begins with its prompt.
     let texts: Vec<ChoiceText> = (0..prompts.len() * candidates)
         .map(|choice| ChoiceText { text: texts[choice / candidates].clone(), offset: 0 })

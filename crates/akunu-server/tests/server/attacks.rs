@@ -417,3 +417,28 @@ fn masks_that_are_costly_delay_no_neighbour() {
         });
     }
 }
+
+#[test]
+fn log_probabilities_of_a_whole_answer_take_memory_of_its_request() {
+    let server = serve_with(|options| options.limits.memory = 1 << 20);
+    let ask = |more: Json| {
+        let mut body = json!({ "prompt": "Once", "max_tokens": 200, "ignore_eos": true, "logprobs": 5 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/v1/completions", &body)
+    };
+    let refused = ask(json!({}));
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (413, &json!("request_too_large")));
+    assert_eq!(ask(json!({ "max_tokens": 20 })).status, 200);
+    // Those of a stream are written as they come.
+    let streamed = ask(json!({ "stream": true }));
+    assert!(streamed.status == 200 && streamed.text().ends_with("data: [DONE]\n\n"));
+    server.until(&["akunu_request_memory_bytes"], 0.0);
+}
+
+#[test]
+fn an_error_quotes_no_more_than_a_few_kilobytes() {
+    let name = "a".repeat(1 << 20);
+    let refused =
+        serve().post("/v1/completions", &json!({ "prompt": "a", "structured_outputs": { name: 1 } }));
+    assert!(refused.status == 400 && refused.text().len() < 10_000, "{}", refused.text().len());
+}

@@ -2,8 +2,10 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use akunu::open_device;
 use akunu_server::{Finder, ModelSpec};
 use serde_json::{Value as Json, json};
 
@@ -120,6 +122,27 @@ fn the_embedded_model_has_its_name_of_the_command_line() {
     let path = folder.path().join("embedded.gguf");
     let server = serve_with(|options| options.models.models.push(spec("embedded", &path)));
     assert_eq!(ask(&server, "embedded").0, 503);
+}
+
+#[test]
+fn a_model_is_loaded_once_though_its_clients_hang_up() {
+    static OPENED: AtomicUsize = AtomicUsize::new(0);
+    let server = serve_with(|options| {
+        options.models.device = |engine| {
+            OPENED.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(500));
+            open_device(engine.device, engine.threads, &engine.backends)
+        };
+    });
+    let body = json!({ "prompt": "Once", "max_tokens": 4 }).to_string();
+    for opened in [1, 1, 1, 1] {
+        let mut client = connect(server.address());
+        client.write_all(&request("POST", "/v1/completions", &[], body.as_bytes())).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(OPENED.load(Ordering::Relaxed), opened);
+    }
+    assert_eq!(ask(&server, TALES).0, 200);
+    assert_eq!(OPENED.load(Ordering::Relaxed), 1);
 }
 
 #[test]

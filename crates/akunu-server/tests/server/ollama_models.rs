@@ -215,6 +215,7 @@ fn what_cannot_be_made_or_deleted_is_refused_by_name() {
         (json!({ "model": "../a", "from": TALES }), 400, "'model' must be a name"),
         (json!({ "model": TALES, "from": TALES }), 403, "cannot be replaced"),
         (json!({ "model": "story-teller", "from": TALES }), 403, "cannot be replaced"),
+        (json!({ "model": "embedded", "from": TALES }), 403, "cannot be replaced"),
         (
             json!({ "model": "a", "from": TALES, "template": "{{ .Prompt }}" }),
             400,

@@ -99,7 +99,15 @@ fn the_text_of_a_slot_belongs_to_its_key() {
     };
     assert_eq!(post("one", "/v1/completions", json!({ "prompt": PROMPT, "max_tokens": 5 })).status, 200);
     assert_eq!(post("two", "/slots/0?action=save", json!({ "filename": "a" })).status, 404);
-    assert_eq!(post("one", "/slots/0?action=save", json!({ "filename": "a" })).status, 200);
+    let named = json!({ "filename": "a" });
+    assert_eq!(post("one", "/slots/0?action=save", named.clone()).status, 200);
+    // So do its files.
+    assert_eq!(post("two", "/slots/0?action=restore", named.clone()).status, 404);
+    assert_eq!(post("two", "/v1/completions", json!({ "prompt": "Other", "max_tokens": 5 })).status, 200);
+    assert_eq!(post("two", "/slots/0?action=save", named.clone()).status, 200);
+    let restored =
+        |key| post(key, "/slots/0?action=restore", named.clone()).json()["n_restored"].as_u64().unwrap();
+    assert!(restored("one") > 40 && restored("two") < 10);
 }
 
 #[test]

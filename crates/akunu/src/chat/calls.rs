@@ -1,5 +1,7 @@
 //! Separates tool calls from the text around them, as it streams.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value as Json};
 
 use super::call_json::{Scan, Unnamed, begins_bare, named_arguments};
@@ -35,8 +37,8 @@ pub type OnSegment<'a> = &'a mut dyn FnMut(Segment<'_>);
 #[derive(Clone, Debug)]
 pub struct CallReader {
     marks: &'static CallMarks,
-    /// In the form of OpenAI's API. A call without a mark must name one of them.
-    tools: Vec<Json>,
+    /// In the form of OpenAI's API. A call without a mark must name one of them. The readers of a request's choices share them.
+    tools: Arc<[Json]>,
     state: State,
     held: String,
     /// Where the white space ends that was searched in this state, so that it is not searched again.
@@ -90,7 +92,7 @@ const LONGEST_PIECE: usize = 256;
 impl CallReader {
     pub fn new(marks: &'static CallMarks, tools: Vec<Json>) -> CallReader {
         let state = if marks.form.is_bare { State::Start } else { State::Text };
-        CallReader { marks, tools, state, held: String::new(), space_end: 0 }
+        CallReader { marks, tools: tools.into(), state, held: String::new(), space_end: 0 }
     }
 
     pub fn push(&mut self, text: &str, on_segment: OnSegment<'_>) {
@@ -573,6 +575,13 @@ mod tests {
         for text in ["<|tool_call_start|>[add(a=)]<|tool_call_end|>", "<|tool_call_start|>[add("] {
             assert_eq!(read(LFM, &[text]), [text]);
         }
+    }
+
+    #[test]
+    fn the_readers_of_choices_share_tools() {
+        let tools = vec![json!({ "function": { "name": "f" } })];
+        let reader = CallReader::new(CallMarks::of_template("<tool_call>").unwrap(), tools);
+        assert!(Arc::ptr_eq(&reader.tools, &reader.clone().tools));
     }
 
     #[test]

@@ -104,7 +104,6 @@ impl<'a> Batch<'a> {
 
     /// Runs one submission: a chain if there is a single request, else a pass over all that do not sit it out.
     pub(super) fn step(&mut self, engine: &mut Engine) {
-        self.take_kept(Instant::now());
         let active = self.slots.iter().filter_map(|slot| slot.active.as_ref());
         let (mut reading, mut running, mut waiting) = (0, 0, 0);
         active.for_each(|active| match (active.is_running(), active.sits_out()) {
@@ -157,8 +156,10 @@ impl<'a> Batch<'a> {
         self.stats.generated_tokens = generated;
     }
 
-    /// Ends requests that are cancelled or whose context is full, or shifts their context if the options say so.
+    /// Samples for requests that waited for masks that are known now. Then ends requests that are cancelled or whose context is
+    /// full, or shifts their context if the options say so.
     pub(super) fn make_ready(&mut self, engine: &mut Engine) {
+        self.take_kept(Instant::now());
         for index in 0..self.slots.len() {
             let Slot { session, active, .. } = &mut self.slots[index];
             let Some(active) = active else { continue };

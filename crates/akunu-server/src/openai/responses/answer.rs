@@ -114,7 +114,7 @@ pub(super) struct Answer {
     /// Log probabilities of tokens whose text has not come yet.
     waiting: Vec<Json>,
     /// For the response and what is stored with it.
-    _held: Charge,
+    held: Charge,
 }
 
 impl Answer {
@@ -136,7 +136,7 @@ impl Answer {
             is_streamed,
             events: 0,
             waiting: Vec::new(),
-            _held: held,
+            held,
         }
     }
 
@@ -287,11 +287,16 @@ impl Answer {
         let stored = StoredResponse { response: self.response.to_string().into(), input, turns };
         let id = self.response["id"].as_str().unwrap_or_default().to_string();
         if let Some(folder) = app.response_folder().cloned() {
-            let (app, id, stored) = (app.clone(), id.clone(), stored.clone());
-            tokio::task::spawn_blocking(move || {
-                if let (Err(error), Some(log)) = (folder.put(&id, owner, &stored), app.log()) {
-                    log.note(format!("a response is not kept in the folder of --store: {error}"));
-                }
+            let (app, id, stored, held) = (app.clone(), id.clone(), stored.clone(), self.held.clone());
+            tokio::spawn(async move {
+                let _turn = folder.turn().await;
+                let write = move || {
+                    if let (Err(error), Some(log)) = (folder.put(&id, owner, &stored), app.log()) {
+                        log.note(format!("a response is not kept in the folder of --store: {error}"));
+                    }
+                    drop(held);
+                };
+                let _ = tokio::task::spawn_blocking(write).await;
             });
         }
         app.responses().put(&id, owner, stored);

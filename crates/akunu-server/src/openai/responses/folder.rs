@@ -1,18 +1,18 @@
 //! Stored responses in files, so that they are there after a restart.
 //!
 //! Each response is a file of its id, which only the server's user can read. When there are too many, or too many bytes, the
-//! oldest are removed.
+//! oldest of the caller are removed, and then those of others.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value as Json, json};
 
 use super::store::{Owner, StoredResponse};
-use crate::models::digest::hex;
+use crate::models::digest::{digest, hex};
 
 /// Files of one folder, and their bytes.
 const MOST: usize = 100_000;
@@ -24,6 +24,7 @@ const SUFFIX: &str = ".json";
 struct Entry {
     id: String,
     bytes: u64,
+    owner: Owner,
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +40,7 @@ pub(crate) struct ResponseFolder {
     most: usize,
     most_bytes: u64,
     entries: Mutex<Entries>,
+    writing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl ResponseFolder {
@@ -56,7 +58,8 @@ impl ResponseFolder {
             let name = name.to_string_lossy();
             if let Some(id) = name.strip_suffix(SUFFIX).filter(|id| is_id(id)) {
                 let metadata = entry.metadata()?;
-                found.push((metadata.modified()?, Entry { id: id.to_string(), bytes: metadata.len() }));
+                let (id, owner) = (id.to_string(), owner_of(&entry.path()));
+                found.push((metadata.modified()?, Entry { id, bytes: metadata.len(), owner }));
             } else if name.strip_suffix(".part").is_some_and(is_id) {
                 // Of a write that was cut off.
                 fs::remove_file(entry.path())?;
@@ -66,9 +69,15 @@ impl ResponseFolder {
         let bytes = found.iter().map(|(_, entry)| entry.bytes).sum();
         let all = found.into_iter().map(|(_, entry)| entry).collect();
         let entries = Mutex::new(Entries { all, bytes });
-        let opened = ResponseFolder { folder: folder.to_path_buf(), most, most_bytes, entries };
-        opened.make_room();
+        let writing = Arc::default();
+        let opened = ResponseFolder { folder: folder.to_path_buf(), most, most_bytes, entries, writing };
+        opened.make_room(None);
         Ok(opened)
+    }
+
+    /// The turn to write a response, so that long ones do not take all threads.
+    pub(crate) async fn turn(&self) -> tokio::sync::OwnedMutexGuard<()> {
+        self.writing.clone().lock_owned().await
     }
 
     pub(crate) fn put(&self, id: &str, owner: Owner, stored: &StoredResponse) -> io::Result<()> {
@@ -89,9 +98,9 @@ impl ResponseFolder {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = text.len() as u64;
         entries.bytes += bytes;
-        entries.all.push_back(Entry { id: id.to_string(), bytes });
+        entries.all.push_back(Entry { id: id.to_string(), bytes, owner });
         drop(entries);
-        self.make_room();
+        self.make_room(owner);
         Ok(())
     }
 
@@ -122,7 +131,8 @@ impl ResponseFolder {
 
     /// Whether there was such a response of the owner.
     pub(crate) fn delete(&self, id: &str, owner: Owner) -> bool {
-        if self.get(id, owner).is_none() || fs::remove_file(self.file(id)).is_err() {
+        let is_own = is_id(id) && self.file(id).is_file() && owner_of(&self.file(id)) == owner;
+        if !is_own || fs::remove_file(self.file(id)).is_err() {
             return false;
         }
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,16 +152,29 @@ impl ResponseFolder {
         self.folder.join(format!("{id}{SUFFIX}"))
     }
 
-    fn make_room(&self) {
+    /// Removes the oldest, except the last one: first those of an owner.
+    fn make_room(&self, owner: Owner) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         while entries.all.len() > self.most || entries.bytes > self.most_bytes {
-            let Some(oldest) = entries.all.pop_front() else { return };
+            let before = entries.all.len().saturating_sub(1);
+            let own = entries.all.iter().take(before).position(|entry| entry.owner == owner);
+            let Some(oldest) = entries.all.remove(own.unwrap_or(0)) else { return };
             entries.bytes -= oldest.bytes;
             // It may be gone already.
             let _ = fs::remove_file(self.file(&oldest.id));
         }
     }
 }
+
+/// The owner of a response's file, which begins with it; `None`: nobody.
+fn owner_of(file: &Path) -> Owner {
+    let mut start = [0; OWNER_START.len() + 64];
+    File::open(file).and_then(|mut file| file.read_exact(&mut start)).ok()?;
+    digest(std::str::from_utf8(start.strip_prefix(OWNER_START)?).ok()?)
+}
+
+/// The first bytes of a file of a key.
+const OWNER_START: &[u8] = b"{\"owner\":\"";
 
 /// `resp_` and hexadecimal digits: nothing else becomes a file's name.
 fn is_id(id: &str) -> bool {
@@ -207,6 +230,27 @@ mod tests {
         fs::write(folder.path().join("other.part"), "").unwrap();
         ResponseFolder::open(folder.path()).unwrap();
         assert!(!folder.path().join("resp_02.part").exists() && folder.path().join("other.part").exists());
+    }
+
+    #[test]
+    fn an_owner_removes_its_own_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, two) = (Some([0xa1; 32]), Some([2; 32]));
+        let open = || ResponseFolder::with_limits(folder.path(), 3, 1 << 20).unwrap();
+        let store = open();
+        for (id, owner) in [("resp_1", two), ("resp_2", one), ("resp_3", one), ("resp_4", one)] {
+            store.put(id, owner, &of("{}")).unwrap();
+        }
+        // The owners are known after a restart, too.
+        let store = open();
+        for id in ["resp_5", "resp_6", "resp_7"] {
+            store.put(id, one, &of("{}")).unwrap();
+        }
+        assert!(store.get("resp_1", two).is_some());
+        assert_eq!(
+            ["resp_5", "resp_6", "resp_7"].map(|id| store.get(id, one).is_some()),
+            [false, true, true]
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ use axum::routing::{MethodRouter, get, post};
 use serde_json::{Value as Json, json};
 
 use crate::app::{App, Caller, json, json_text};
-use crate::body::JsonBody;
+use crate::body::{JsonBody, LONG};
 use crate::field_table;
 use crate::fields::Fields;
 use crate::job::{Job, Prompt, Running};
@@ -62,14 +62,7 @@ async fn create(
             }
         },
     };
-    let mut earlier = Vec::new();
-    for turn in &turns {
-        charge.take(json_bytes(turn.as_bytes()))?;
-        let items = list(turn)?;
-        charge.take(items.iter().map(arguments_bytes).sum())?;
-        earlier.extend(items);
-    }
-    request.set_prompt(earlier)?;
+    request.set_prompt(items(turns.clone(), charge).await?)?;
     let Request { job, mut response, input, is_streamed, is_stored, may_truncate, .. } = request;
     let text = response.to_string();
     // Held as long as the answer is written, which may be after this handler has returned.
@@ -122,9 +115,21 @@ fn keep(
     Ok(Keep { app: app.clone(), owner, turns, input })
 }
 
-fn list(text: &str) -> Result<Vec<Json>, Refusal> {
-    serde_json::from_str(text)
-        .map_err(|error| Refusal::internal(format!("a stored response is damaged: {error}")))
+/// The items of stored lists. Long ones are parsed on a blocking thread.
+async fn items(lists: Vec<Arc<str>>, charge: Charge) -> Result<Vec<Json>, Refusal> {
+    let is_long = lists.iter().map(|list| list.len()).sum::<usize>() >= LONG;
+    let parse = move || {
+        let mut all = Vec::new();
+        for list in &lists {
+            charge.take(json_bytes(list.as_bytes()))?;
+            let items: Vec<Json> = serde_json::from_str(list)
+                .map_err(|error| Refusal::internal(format!("a stored response is damaged: {error}")))?;
+            charge.take(items.iter().map(arguments_bytes).sum())?;
+            all.extend(items);
+        }
+        Ok(all)
+    };
+    if is_long { blocking(parse).await? } else { parse() }
 }
 
 /// Starts a job. If its conversation does not fit and `may_truncate`, its first turns are left out: 1, 2, 4, … more with
@@ -255,8 +260,7 @@ async fn input_items(
         }
     }
     let input = stored(&app, caller, &id).await?.input;
-    charge.take(json_bytes(input.as_bytes()))?;
-    let mut items = list(&input)?;
+    let mut items = items(vec![input], charge).await?;
     if !is_ascending {
         items.reverse();
     }

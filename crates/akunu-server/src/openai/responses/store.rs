@@ -76,6 +76,7 @@ impl ResponseStore {
         entries.uses += 1;
         entries.bytes += stored.bytes();
         let entry = Entry { owner, stored, last_use: entries.uses };
+        entries.remove(id);
         entries.by_id.insert(id.to_string(), entry);
         while entries.by_id.len() > self.most || entries.bytes > self.most_bytes {
             let others = entries.by_id.iter().filter(|(other, _)| other.as_str() != id);
@@ -131,6 +132,18 @@ mod tests {
         store.put("d", None, of(9000));
         assert_eq!(["b", "c", "d"].map(|id| store.get(id, None).is_some()), [true, true, false]);
         assert!(store.delete("b", None) && store.delete("c", None));
+        assert_eq!(store.entries.lock().unwrap().bytes, 0);
+    }
+
+    #[test]
+    fn a_response_that_is_put_again_counts_once() {
+        let store = ResponseStore::new(100, 3000);
+        for _ in 0..9 {
+            store.put("a", None, of(1000));
+        }
+        store.put("b", None, of(1000));
+        assert!(store.get("a", None).is_some() && store.get("b", None).is_some());
+        assert!(store.delete("a", None) && store.delete("b", None));
         assert_eq!(store.entries.lock().unwrap().bytes, 0);
     }
 
