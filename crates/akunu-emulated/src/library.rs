@@ -26,7 +26,7 @@ const SPECIAL: [(&str, &str); 3] = [
 ];
 const OPTIONS: [&str; 11] = [
     "-std=c++17",
-    "-Og",
+    "-O1",
     "-fPIC",
     "-shared",
     // Without C++'s library: searching it takes half of the link time.
