@@ -13,9 +13,15 @@ use crate::{cargo, installs, run, skipped, succeeds};
 /// What of the workspace is for a target.
 const ALL: &[&str] = &["--workspace", "--exclude", "akunu-python", "--exclude", "xtask", "--all-targets"];
 const ENGINE: &[&str] = &["--package", "akunu"];
+/// The crates with code that is compiled for iOS and not for macOS.
+const OWN_OF_IOS: &[&str] = &["--package", "akunu-cpu", "--package", "akunu-metal"];
 
-const CHECKED: [(&str, &[&str]); 3] =
-    [("aarch64-apple-darwin", ALL), ("x86_64-pc-windows-gnu", ALL), ("aarch64-apple-ios", ENGINE)];
+/// What is checked with few cases, and with more.
+const CHECKED: [(&str, &[&str], &[&str]); 3] = [
+    ("aarch64-apple-darwin", ALL, ALL),
+    ("x86_64-pc-windows-gnu", ALL, ALL),
+    ("aarch64-apple-ios", OWN_OF_IOS, ENGINE),
+];
 
 const ARM: &str = "aarch64-unknown-linux-gnu";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
@@ -29,7 +35,9 @@ const PROCESSORS: [(&str, &[&str]); 2] =
     [("max", &["same_bits::", "quantised::"]), ("cortex-a72", &["quantised::"])];
 
 pub(crate) fn cross() -> Result<()> {
-    for (target, packages) in CHECKED {
+    let few = std::env::var("AKUNU_TEST_CASES").map_or(true, |cases| cases == "few");
+    for (target, of_few, of_more) in CHECKED {
+        let packages = if few { of_few } else { of_more };
         match library(target) {
             Ok(()) => check(target, packages)?,
             Err(missing) => skipped(target, &missing),

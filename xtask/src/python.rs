@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::clients::{caller_model, python as python_of_clients, python_with};
+use crate::clients::{caller_model, pip_install, python as python_of_clients, python_command, python_with};
 use crate::{cargo, root, run, skipped, target};
 
 const PACKAGE: &str = "bindings/python";
@@ -31,8 +31,8 @@ pub(crate) fn ray() -> Result<()> {
         }
     };
     let package = assemble()?;
-    let mut test = Command::new(python);
-    test.arg("-B").arg(root().join(PACKAGE).join("ray/ray_test.py")).env("PYTHONPATH", package);
+    let mut test = python_command(&python);
+    test.arg(root().join(PACKAGE).join("ray/ray_test.py")).env("PYTHONPATH", package);
     run(test.env("NO_PROXY", "*").env("no_proxy", "*"))
 }
 
@@ -93,7 +93,7 @@ fn wheel() -> Result<()> {
     let _ = fs::remove_dir_all(&fresh);
     let wanted = root().join(PACKAGE).join("tests/requirements.txt");
     let python = python_with(&wanted, &fresh).map_err(|missing| anyhow::anyhow!("{missing}"))?;
-    run(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).arg(&wheel))?;
+    run(pip_install(&python).arg(&wheel))?;
     test(&python, None)
 }
 
@@ -102,14 +102,14 @@ fn test(python: &Path, package: Option<&Path>) -> Result<()> {
     pytest(python, package, &[])?;
     for example in ["text.py", "tools.py", "many.py"] {
         let example = root().join(PACKAGE).join("examples").join(example);
-        run(with_package(Command::new(python).arg("-B").arg(example), package))?;
+        run(with_package(python_command(python).arg(example), package))?;
     }
     Ok(())
 }
 
 fn pytest(python: &Path, package: Option<&Path>, more: &[&str]) -> Result<()> {
-    let mut pytest = Command::new(python);
-    pytest.args(["-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]).args(more);
+    let mut pytest = python_command(python);
+    pytest.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]).args(more);
     pytest.arg(root().join(PACKAGE).join("tests"));
     pytest.env("AKUNU_CALLER", caller_model()?).env("AKUNU_ROOT", root());
     run(with_package(&mut pytest, package))

@@ -3,11 +3,10 @@
 
 use std::env;
 use std::fs;
-use std::process::Command;
 
 use anyhow::Result;
 
-use crate::clients::{caller_model, python_with};
+use crate::clients::{caller_model, python_command, python_with};
 use crate::{cargo, root, run, skipped, target};
 
 const SCRIPTS: [&str; 3] = ["events_test.py", "routers_test.py", "kubernetes_test.py"];
@@ -29,8 +28,8 @@ pub(crate) fn routers() -> Result<()> {
     let caller = caller_model()?;
     for script in SCRIPTS {
         say!("routers: {script}");
-        let mut test = Command::new(&python);
-        test.args(["-B", "-W", "ignore"]).arg(folder.join(script));
+        let mut test = python_command(&python);
+        test.args(["-W", "ignore"]).arg(folder.join(script));
         test.env("AKUNU_CALLER", &caller).env("AKUNU_ROOT", root());
         test.env("AKUNU", &akunu).env("AKUNU_LOGS", &logs).env("NO_PROXY", "*").env("no_proxy", "*");
         run(test.env_remove("AKUNU_API_KEY"))?;

@@ -104,10 +104,19 @@ STATE bool failed;
 // The kernel, defined after the dialect.
 static void body(void* const* arguments, u32 x, u32 y, u32 z, u32 thread, u8* shared);
 
+// What runs next: the following lane of the SIMD group, in the order of the call, which is ready as this one was; after
+// the last one the scheduler.
+static void* next() {
+    if (failed || thread % LANES == (call->backwards ? 0 : LANES - 1)) return scheduler;
+    thread += call->backwards ? -1 : 1;
+    return fibres[thread].stack;
+}
+
 static void give_way(State state, int line) {
-    fibres[thread].state = state;
-    fibres[thread].line = line;
-    emulated_switch(&fibres[thread].stack, scheduler);
+    Fibre& own = fibres[thread];
+    own.state = state;
+    own.line = line;
+    emulated_switch(&own.stack, next());
 }
 
 static void fail(const char* what, int line) {
@@ -168,13 +177,11 @@ static u32 in_order(u32 i, u32 n) { return call->backwards ? n - 1 - i : i; }
 // Runs a SIMD group until all of its lanes are done or at barriers.
 static bool run_simd(u32 simd) {
     for (;;) {
+        thread = simd * LANES + in_order(0, LANES);
+        emulated_switch(&scheduler, fibres[thread].stack);
+        if (failed) return false;
         u32 waiting = 0;
-        for (u32 i = 0; i < LANES; i++) {
-            thread = simd * LANES + in_order(i, LANES);
-            if (fibres[thread].state == READY) emulated_switch(&scheduler, fibres[thread].stack);
-            if (failed) return false;
-            waiting += fibres[thread].state == AT_SIMD;
-        }
+        for (u32 lane = 0; lane < LANES; lane++) waiting += fibres[simd * LANES + lane].state == AT_SIMD;
         if (waiting == 0) return true;
         const int line = fibres[simd * LANES].line;
         for (u32 lane = 0; lane < LANES; lane++) {

@@ -9,6 +9,7 @@ use crate::common::{generate, tales_engine};
 use akunu::schedule::{Event, Handle, Request, Scheduler, SchedulerOptions, Stats};
 use akunu::{BackendOptions, DeviceChoice, Engine, EngineOptions, Error, GenerateOptions};
 use akunu_device_testing::FailingDevice;
+use akunu_testing::few_or_many;
 
 /// The embedded model with a context of 256, in blocks of 64, and a cache of `blocks` blocks.
 fn engine(slots: usize, blocks: u64) -> Engine {
@@ -101,11 +102,15 @@ fn a_cache_that_has_no_context_is_refused() {
 #[test]
 fn many_short_texts_run_at_once_in_the_memory_of_a_few_contexts() {
     // Of 256 contexts there would be 1024 blocks. Most texts need one, some two.
+    let count = few_or_many(96, 256);
     let requests: Vec<(Vec<u32>, usize)> =
-        (0..256).map(|kind| (ids(kind, 8 + kind % 40), 6 + (kind % 5) as usize * 5)).collect();
+        (0..count).map(|kind| (ids(kind, 8 + kind % 40), 6 + (kind % 5) as usize * 5)).collect();
     let (found, stats, most) = run(engine(256, 64), &requests);
     assert_eq!(found, alone(&requests));
-    assert_eq!((stats.finished, stats.failed, stats.kv_tokens, stats.kv_capacity), (256, 0, 0, 64 * 64));
+    assert_eq!(
+        (stats.finished, stats.failed, stats.kv_tokens, stats.kv_capacity),
+        (count.into(), 0, 0, 64 * 64)
+    );
     assert!(most.kv_tokens <= 64 * 64 && most.at_once > 40, "{most:?}");
     assert!(stats.kv_kept > 0);
 }
@@ -134,16 +139,17 @@ fn long_texts_run_at_once_and_pause_while_there_are_no_blocks() {
 #[test]
 fn long_texts_that_begin_alike_pause_and_end() {
     let system = ids(1000, 130);
+    let requests: Vec<(Vec<u32>, usize)> = (0..9)
+        .map(|kind| match kind % 3 {
+            0 => (ids(kind, 10 + kind), 30),
+            1 => ([&system[..70], &ids(kind, 6)].concat(), 180 - kind as usize),
+            _ => ([&system[..], &ids(kind, 3)].concat(), 123),
+        })
+        .collect();
+    let expected = alone(&requests);
     for blocks in 4..9 {
-        let requests: Vec<(Vec<u32>, usize)> = (0..9)
-            .map(|kind| match kind % 3 {
-                0 => (ids(kind, 10 + kind), 30),
-                1 => ([&system[..70], &ids(kind, 6)].concat(), 180 - kind as usize),
-                _ => ([&system[..], &ids(kind, 3)].concat(), 123),
-            })
-            .collect();
         let (found, stats, most) = run(engine(5, blocks), &requests);
-        assert_eq!(found, alone(&requests), "{blocks}");
+        assert_eq!(found, expected, "{blocks}");
         assert_eq!((stats.finished, stats.failed, stats.kv_tokens), (9, 0, 0));
         assert!(most.kv_tokens <= blocks as usize * 64, "{most:?}");
     }
@@ -152,12 +158,13 @@ fn long_texts_that_begin_alike_pause_and_end() {
 #[test]
 fn a_common_system_prompt_is_processed_and_stored_once() {
     let system = ids(1000, 150);
+    let count = few_or_many(50, 100);
     let requests: Vec<(Vec<u32>, usize)> =
-        (0..100).map(|kind| ([&system[..], &ids(kind, 20)].concat(), 22)).collect();
+        (0..count).map(|kind| ([&system[..], &ids(kind, 20)].concat(), 22)).collect();
     let (found, stats, most) = run(engine(100, 110), &requests);
     assert_eq!(found, alone(&requests));
-    assert_eq!(stats.prompt_tokens, 150 + 100 * 20);
-    assert_eq!(stats.reused_tokens, 99 * 150);
+    assert_eq!(stats.prompt_tokens, 150 + u64::from(count) * 20);
+    assert_eq!(stats.reused_tokens, (u64::from(count) - 1) * 150);
     // Two blocks for all, and one for each: without sharing, three for each of 36.
     assert!(most.at_once > 36 && most.kv_tokens <= 110 * 64, "{most:?}");
 }
