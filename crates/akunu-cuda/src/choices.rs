@@ -11,7 +11,8 @@ use crate::{NAME, blas};
 const BATCH: usize = 4;
 
 /// Up to this number of rows, weights are multiplied quantised; with more, they are unpacked to f16 and multiplied by
-/// cuBLASLt. From measurements of Q4_0 and Q4_K_M at 64, 72, 96 and 128 rows.
+/// cuBLASLt. From measurements of Q4_0 and Q4_K_M at 64, 72, 96 and 128 rows. Products with packed weights have their own
+/// limits.
 const FEW_ROWS: FewRows = FewRows { scaled: 128, shifted: 96, floats: 64 };
 
 /// With products of f16 rows and packed weights, of which a card's own kernels have any number of rows.
@@ -20,7 +21,7 @@ const PACKED_ROWS: PackedRows = PackedRows { few: 32, most: 512 };
 /// The products of f16 rows that a card has, with those of cuBLASLt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Products {
-    /// Also with packed weights: from compute capability 9.0 on, but not 10.
+    /// Also with packed weights: compute capability 9.x only.
     pub packed: bool,
 }
 

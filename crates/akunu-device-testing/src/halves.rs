@@ -103,8 +103,8 @@ pub fn halves() -> Vec<Spec> {
     for (shape, out) in [
         ((4, 2, 40), OutputForms::F16),
         ((3, 1, 80), OutputForms::F32AndF16),
-        ((4, 2, 32), OutputForms::Lanes),
-        ((2, 1, 64), OutputForms::F32AndLanes),
+        ((4, 2, 32), OutputForms::F16Lanes),
+        ((2, 1, 64), OutputForms::F32AndF16Lanes),
     ] {
         let seen = Seen { rows: 5, first: 20, window: 0, soft_cap: 0.0, factor_step: 0, paged: true };
         specs.push(attend(shape, KvType::F16, seen, out));
@@ -160,15 +160,15 @@ fn packed_matmul(weight: DType, [rows, inputs, outs]: [usize; 3], [bias, residua
     )
 }
 
-fn packed_qkv(weight: DType, [rows, inputs]: [usize; 2], f16: bool) -> Spec {
-    spec(format!("packed_qkv {weight} {rows}x{inputs} f16 {f16}"), rows, move |part| {
+fn packed_qkv(weight: DType, [rows, inputs]: [usize; 2]) -> Spec {
+    spec(format!("packed_qkv {weight} {rows}x{inputs}"), rows, move |part| {
         let sizes = [72, 24, 40];
         let params = QkvParams { inputs: inputs as u32, q: sizes[0], k: sizes[1], v: sizes[2] };
         let [numbers, scales] = half_rows(71, rows, inputs);
         let mut data = vec![pick(&numbers, rows, &part), pick(&scales, rows, &part)];
         data.extend((0..3).flat_map(|i| weights(weight, 72 + i, sizes[i as usize] as usize, inputs)));
-        data.push(poison(part.len() * 136 * if f16 { 2 } else { 4 }));
-        Case::new(Kernel::HalfQkv(ops::HalfQkv { weight, f16 }), params, Shape::rows(part.len()), data)
+        data.push(poison(part.len() * 136 * 4));
+        Case::new(Kernel::HalfQkv(ops::HalfQkv { weight }), params, Shape::rows(part.len()), data)
     })
 }
 
@@ -176,10 +176,10 @@ fn packed_qkv(weight: DType, [rows, inputs]: [usize; 2], f16: bool) -> Spec {
 pub fn packed() -> Vec<Spec> {
     let mut specs = vec![];
     for (rows, shape, out) in [
-        (70, (4, 2, 64), OutputForms::Lanes),
-        (40, (2, 1, 128), OutputForms::Lanes),
-        (20, (4, 4, 32), OutputForms::F32AndLanes),
-        (3, (2, 1, 128), OutputForms::Lanes),
+        (70, (4, 2, 64), OutputForms::F16Lanes),
+        (40, (2, 1, 128), OutputForms::F16Lanes),
+        (20, (4, 4, 32), OutputForms::F32AndF16Lanes),
+        (3, (2, 1, 128), OutputForms::F16Lanes),
     ] {
         let seen = Seen { rows, first: 20, window: 0, soft_cap: 0.0, factor_step: 0, paged: true };
         specs.push(attend(shape, KvType::F16, seen, out));
@@ -190,7 +190,7 @@ pub fn packed() -> Vec<Spec> {
         for (rows, least, outs) in [(17, 128, 33), (40, 544, 200), (70, 1056, 70)] {
             specs.push(packed_matmul(dtype, [rows, inputs(least), outs], [bias, residual]));
         }
-        specs.push(packed_qkv(dtype, [33, inputs(96)], turn % 2 == 1));
+        specs.push(packed_qkv(dtype, [33, inputs(96)]));
     }
     for (turn, rows) in [33, 64, 100, 128, 200, 300].into_iter().enumerate() {
         for outs in [64, 200] {

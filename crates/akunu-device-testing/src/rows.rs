@@ -205,13 +205,13 @@ pub fn in_halves() -> Vec<Spec> {
         };
         let params = ElementParams { cols: cols as u32 };
         let whole = cols.is_multiple_of(halves::GROUP);
-        let halved = if whole { OutputForms::Lanes } else { OutputForms::F16 };
+        let halved = if whole { OutputForms::F16Lanes } else { OutputForms::F16 };
         specs.push(spec(format!("halve {rows}x{cols}"), rows, move |part| {
             let mut data = vec![pick(&x(65, 1.0), rows, &part)];
             data.extend(outputs(halved, part.len(), cols));
             Case::new(Kernel::Round(ops::Round { out: halved }), params, Shape::rows(part.len()), data)
         }));
-        let both = if whole { OutputForms::F32AndLanes } else { OutputForms::F32AndF16 };
+        let both = if whole { OutputForms::F32AndF16Lanes } else { OutputForms::F32AndF16 };
         for out in [halved, both] {
             specs.push(spec(format!("glu {rows}x{cols} {out:?}"), rows, move |part| {
                 let kernel = Kernel::Glu(ops::Glu { activation: ACTIVATIONS[rows % 5], out });

@@ -56,6 +56,7 @@ static inline Tile tile_at(const u8* space, u32 offset) { return {space, offset}
 static inline u32 plus_halves(u32 a, u32 b) { return emulated::of_halves(a, b, 0, [](f32 x, f32 y, f32) { return x + y; }); }
 static inline u32 times_halves(u32 a, u32 b) { return emulated::of_halves(a, b, 0, [](f32 x, f32 y, f32) { return x * y; }); }
 static inline u32 fused_halves(u32 a, u32 b, u32 c) { return emulated::of_halves(a, b, c, [](f32 x, f32 y, f32 z) { return x * y + z; }); }
+#define SHOW_COPIES()
 #define BEGIN_PRODUCTS()
 #define END_PRODUCTS()
 #define PRODUCTS_DONE_BUT(n)

@@ -10,7 +10,7 @@ use akunu_gpu::{Gpu, Recording, Repack, TableDevice, Tuning, WORKSPACE_BYTES, Wo
 use akunu_kernels::{Chip, Function, HalfProduct, Launch};
 use akunu_metal::MetalChip;
 use akunu_plan::table::PARAM_BYTES;
-use akunu_plan::{Capabilities, DeviceError, FewRows, InPlace, KeyOrder, Member};
+use akunu_plan::{Capabilities, DeviceError, FewRows, InPlace, KeyOrder, Member, PackedRows};
 
 use crate::library::{Library, Stacks, library};
 use crate::memory::Memory;
@@ -193,6 +193,12 @@ impl Emulator {
     pub fn with_two_gemv_outputs(mut self) -> Emulator {
         let chip = &mut self.tuning.chip;
         *chip = Chip { units: 1, gemv_outputs: 2, ..*chip };
+        self
+    }
+
+    /// Products of f16 rows with packed weights, where a library multiplies f16.
+    pub fn with_packed_products(mut self, packed: Option<PackedRows>) -> Emulator {
+        self.capabilities.packed_products = packed;
         self
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use akunu_kernels::{Launch, MissingKernel, Work, launches};
+use akunu_kernels::{FEWEST_PACKED_ROWS, Launch, MissingKernel, Work, launches};
 use akunu_plan::table::PARAM_BYTES;
 use akunu_plan::{DeviceError, DispatchCommand, DispatchTable, Kernel, extents};
 
@@ -46,9 +46,6 @@ pub(crate) fn prepare<G: Gpu>(
     })
 }
 
-/// The rows of the smallest tile for packed weights; fewer take as long.
-const FEWEST_PACKED: usize = 64;
-
 /// The numbers of rows for which variants are prepared. A library's products have a fixed number of rows, so with them
 /// there are enough variants, from 128 rows on, that at most half of a variant's live rows are added as padding; below,
 /// the time is that of reading the weights. Tables that unpack weights have none for fewer rows, because another table
@@ -59,9 +56,13 @@ fn row_counts(table: &DispatchTable, tuning: &Tuning) -> Vec<usize> {
         any(|kernel| matches!(kernel, Kernel::HalfMatmul(op) if !op.weight.is_quantised())),
         any(|kernel| matches!(kernel, Kernel::Unpack(_))),
     );
-    let packed = any(|kernel| matches!(kernel, Kernel::HalfMatmul(op) if op.weight.is_quantised()));
+    let packed = any(|kernel| match kernel {
+        Kernel::HalfMatmul(op) => op.weight.is_quantised(),
+        Kernel::HalfQkv(_) => true,
+        _ => false,
+    });
     let mut counts = if unpacks { vec![] } else { tuning.row_counts.to_vec() };
-    counts.retain(|&rows| !packed || rows >= FEWEST_PACKED);
+    counts.retain(|&rows| !packed || rows >= FEWEST_PACKED_ROWS);
     if fixed {
         counts.extend((7..usize::BITS - 1).flat_map(|power| [1 << power, 3 << (power - 1)]));
     }

@@ -216,11 +216,13 @@ fn add_packed(texts: &mut Texts, weight: DType) {
         for outputs in [4096, 14336] {
             let params =
                 MatmulParams { inputs: 4096, outputs, out_stride: outputs, ..MatmulParams::default() };
-            let op = ops::HalfMatmul { weight, bias: false, residual: outputs == 4096, f16: false };
-            add_table(texts, &table(Kernel::HalfMatmul(op), params, rows));
+            for [bias, residual, f16] in [[outputs == 4096, true, false], [false, false, outputs == 4096]] {
+                let op = ops::HalfMatmul { weight, bias, residual, f16 };
+                add_table(texts, &table(Kernel::HalfMatmul(op), params, rows));
+            }
         }
         let params = QkvParams { inputs: 4096, q: 4096, k: 1024, v: 1024 };
-        add_table(texts, &table(Kernel::HalfQkv(ops::HalfQkv { weight, f16: true }), params, rows));
+        add_table(texts, &table(Kernel::HalfQkv(ops::HalfQkv { weight }), params, rows));
     }
 }
 

@@ -62,6 +62,8 @@ pub const SCRATCH_BYTES: u64 = 16 << 20;
 /// Bytes that follow the scratch memory on a device that is one of several ranks: where the others write, as ranks.h says.
 pub use ranks::{Exchange, exchange_bytes};
 
+pub use matrix::FEWEST_PACKED_ROWS;
+
 /// `COUNTER_BYTES` in common.h.
 const COUNTER_BYTES: u64 = 64 << 10;
 

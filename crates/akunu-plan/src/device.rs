@@ -89,7 +89,8 @@ pub struct Capabilities {
     /// Tables with more rows than this multiply in half precision ([`crate::halves`]), for all weights except f32.
     /// Converting the weights takes the same time for any number of rows, so it does not pay for fewer rows.
     pub half_products: Option<FewRows>,
-    /// Of those tables, which read quantised weights as they are and round them to f16 in the product.
+    /// If all weights that meet f16 rows are quantised and the rows are whole groups of lanes, tables of `few + 1` to `most`
+    /// rows round the weights to f16 in their products. This then replaces the limits of `half_products`.
     pub packed_products: Option<PackedRows>,
     /// The layout of keys in its KV cache.
     pub keys: KeyOrder,

@@ -12,12 +12,17 @@
 //!
 //! Weights are rounded to f16 without a scale: those of usable models are far below 65504, and a larger one becomes an
 //! infinity, which also propagates to the logits.
-
 //!
-//! For products with packed weights, rows are in the order of lanes: groups of [`GROUP`] elements, which are four blocks of 32.
-//! Four lanes have a block of weights each, and multiply four of its elements at once, so the first 16 numbers of a group are the
-//! first four elements of each block, and so on; of four elements a lane takes the first and the third together, then the
-//! others.
+//! Rows that meet packed weights are in the order of lanes. A tensor instruction multiplies 16 elements at once; of a line of
+//! weights, lane t of four passes numbers 2t, 2t + 1, 2t + 8 and 2t + 9. So that each lane can load and decode a block of 32
+//! weights of its own, a group of 128 elements is divided into 8 steps of 16 numbers, and in step s lane t has elements 4s … 4s + 3
+//! of block t:
+//!
+//! ```text
+//! element block · 32 + step · 4 + e   is at   step · 16 + e % 2 · 8 + block · 2 + e / 2
+//! ```
+//!
+//! `lane_place` in `common.h` of the kernels is the same.
 
 use half::f16;
 
@@ -79,6 +84,15 @@ mod tests {
         let (scale, mut bytes) = (scale_of(row), vec![1; row.len() * 2]);
         store(row, scale, &mut bytes);
         (scale, load(&bytes).into_iter().map(|v| v * scale).collect())
+    }
+
+    #[test]
+    fn the_order_of_lanes_has_each_element_of_a_group_once() {
+        let mut places: Vec<usize> = (0..2 * GROUP).map(lane_place).collect();
+        assert_eq!(places[..4], [0, 8, 1, 9]);
+        assert_eq!((places[32], places[4], places[GROUP]), (2, 16, GROUP));
+        places.sort_unstable();
+        assert!(places.into_iter().eq(0..2 * GROUP));
     }
 
     #[test]

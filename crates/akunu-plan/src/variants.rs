@@ -77,15 +77,15 @@ pub enum OutputForms {
     F16,
     F32AndF16,
     /// f16 rows in the order of lanes ([`crate::halves::lane_place`]).
-    Lanes,
-    F32AndLanes,
+    F16Lanes,
+    F32AndF16Lanes,
 }
 
 impl OutputForms {
     pub fn f32(self) -> bool {
         matches!(
             self,
-            OutputForms::F32 | OutputForms::Both | OutputForms::F32AndF16 | OutputForms::F32AndLanes
+            OutputForms::F32 | OutputForms::Both | OutputForms::F32AndF16 | OutputForms::F32AndF16Lanes
         )
     }
 
@@ -99,7 +99,7 @@ impl OutputForms {
 
     /// Whether f16 rows are in the order of lanes.
     pub fn lanes(self) -> bool {
-        matches!(self, OutputForms::Lanes | OutputForms::F32AndLanes)
+        matches!(self, OutputForms::F16Lanes | OutputForms::F32AndF16Lanes)
     }
 
     /// Number of bindings of the outputs.
@@ -114,8 +114,8 @@ impl OutputForms {
             OutputForms::Both => "_f32_q8",
             OutputForms::F16 => "_f16",
             OutputForms::F32AndF16 => "_f32_f16",
-            OutputForms::Lanes => "_lanes",
-            OutputForms::F32AndLanes => "_f32_lanes",
+            OutputForms::F16Lanes => "_f16_lanes",
+            OutputForms::F32AndF16Lanes => "_f32_f16_lanes",
         }
     }
 }

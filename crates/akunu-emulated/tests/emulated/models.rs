@@ -18,8 +18,8 @@ use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::sample::{Records, Settings};
 use akunu_plan::verify::{verify, verify_encoder};
 use akunu_plan::{
-    Device, EncodeOptions, EncodeOutput, Entries, KvType, Loaded, ModelPlan, Outcome, PassKind, PlanOptions,
-    ReplayId, Row, Submission, TextPass, load, plan, plan_encoder, unwatched,
+    Device, EncodeOptions, EncodeOutput, Entries, KvType, Loaded, ModelPlan, Outcome, PackedRows, PassKind,
+    PlanOptions, ReplayId, Row, Submission, TextPass, load, plan, plan_encoder, unwatched,
 };
 use akunu_testing::some_of;
 
@@ -433,7 +433,8 @@ fn device_of_cuda() -> EmulatedDevice {
     Emulator::cuda().device().unwrap()
 }
 
-/// f16 products as a library computes them, in a table of more than 128 rows, and the same rows in tables of fewer.
+/// f16 products as a library computes them, in a table of more than 128 rows, and the same rows in tables of fewer; then with
+/// a table between them for packed weights.
 #[test]
 fn a_long_prompt_verifies_as_the_cuda_device() {
     if skipped() {
@@ -441,12 +442,18 @@ fn a_long_prompt_verifies_as_the_cuda_device() {
     }
     let model = open_model(&root().join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
     let ids: Vec<u32> = (0..135).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
-    let mut device = device_of_cuda();
-    let plan = plan(&*model, device.capabilities(), &options(KvType::F16, 136, 134)).unwrap();
-    let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
-    assert!(report.first_bad().is_none(), "{:?}", report.first_bad());
-    for table in ["small_prefill", "prefill", "decode"] {
-        assert!(report.differences.iter().any(|difference| difference.table == table), "{table}");
+    let others: [(_, &[&str]); 2] = [
+        (None, &["small_prefill"]),
+        (Some(PackedRows { few: 32, most: 64 }), &["small_prefill", "middle_prefill"]),
+    ];
+    for (packed, others) in others {
+        let mut device = Emulator::cuda().with_packed_products(packed).device().unwrap();
+        let plan = plan(&*model, device.capabilities(), &options(KvType::F16, 136, 134)).unwrap();
+        let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
+        assert!(report.first_bad().is_none(), "{:?}", report.first_bad());
+        for table in others.iter().chain(&["prefill", "decode"]) {
+            assert!(report.differences.iter().any(|difference| difference.table == *table), "{table}");
+        }
     }
 }
 

@@ -128,6 +128,19 @@ impl Writer<'_, '_> {
                 None => self.not_held("literal"),
             };
         }
+        // Alternatives, such as a string or null.
+        let alternatives = match (fields.get("anyOf"), fields.get("type")) {
+            (Some(Json::Array(all)), None) if has_only(&["anyOf"]) => all.clone(),
+            (None, Some(Json::Array(all))) if has_only(&[]) => {
+                all.iter().map(|of| serde_json::json!({ "type": of })).collect()
+            }
+            _ => Vec::new(),
+        };
+        if !alternatives.is_empty() {
+            let written: Result<Vec<String>, GrammarError> =
+                alternatives.iter().map(|schema| self.value(form, schema, depth + 1)).collect();
+            return Ok(self.rule(&written?.join(" | ")));
+        }
         match fields.get("type").and_then(Json::as_str) {
             Some("string") if has_only(&[]) => Ok("text".into()),
             Some("integer" | "number" | "boolean" | "null") => self.json_value(schema),

@@ -20,7 +20,9 @@
 #define GROUPS ((BLOCKS + 3) / 4)
 // Groups of a stage that a warpgroup multiplies.
 #define OWN (DEEP / SLICES)
-// Stages of rows in threadgroup memory.
+// Stages of rows in threadgroup memory: those that are copied, the one that is multiplied, and the one before it. Each
+// warpgroup begins at least two groups of products in a stage and waits for all but its last, so when all have reached the
+// barrier of a stage, the products of the stage before last are done, and its place is free.
 #define ROW_STAGE (ROWS * DEEP * 256)
 #define ROW_STAGES (AHEAD + 2)
 
@@ -93,36 +95,24 @@ INLINE u32 halves_of(u32 word, u32 mask) { return (word & mask) | 0x64006400u; }
 #define LESS_64 (0xd400d400u + ZERO * 0x100010u)
 #define SIXTEENTH 0x2c002c00u
 
-// The scale of half a block. With an offset, of which f16 has too few digits beside the product, in f32; otherwise twice in f16,
-// and what is left of a scale that is not f16.
+// The scale and offset of half a block. A scale of f16 is applied in f16, and is there twice; others in f32, because f16
+// has too few digits for small ones, and for offsets beside the product.
+#define IN_F16 (SCALES == SCALES_F16)
+
 struct Scale {
-#if OFFSETS
+    u32 twice;
     f32 scale, offset;
-#else
-    u32 high, low;
-#endif
 };
 
 INLINE Scale scale_of(const THREAD_PTR Block* block, u32 h) {
-#if OFFSETS
-    const Scale scale = {block->scale[h], block->offset[h]};
-#else
-    const f32 exact = block->scale[h];
-    const u16 high = f32_to_f16(exact);
-    const Scale scale = {high * 0x10001u, SCALES == SCALES_F16 ? 0 : f32_to_f16(exact - f16_to_f32(high)) * 0x10001u};
-#endif
+    const Scale scale = {IN_F16 ? f32_to_f16(block->scale[h]) * 0x10001u : 0, block->scale[h], block->offset[h]};
     return scale;
 }
 
 INLINE u32 scaled(u32 quants, Scale scale) {
-#if OFFSETS
+    if (IN_F16) return times_halves(quants, scale.twice);
     const f32 a = f16_to_f32((u16)quants), b = f16_to_f32((u16)(quants >> 16));
     return two_halves(fused(a, scale.scale, scale.offset), fused(b, scale.scale, scale.offset));
-#elif SCALES == SCALES_F16
-    return times_halves(quants, scale.high);
-#else
-    return fused_halves(quants, scale.high, times_halves(quants, scale.low));
-#endif
 }
 
 // The lane's weights in half `h` of a group: four steps. Words of nibbles have two steps each: of a block's first half below, of
@@ -292,8 +282,8 @@ BODY(gemm_packed) {
     u32 place = 0, next = AHEAD;
     for (u32 from = 0; from < GROUPS; from += DEEP) {
         COPIES_DONE_BUT(AHEAD - 1);
+        SHOW_COPIES();
         BARRIER();
-        // The products of the stage before last, which was there, are done.
         if (from + AHEAD * DEEP < GROUPS) copy_rows(in, at, first_row, live, from + AHEAD * DEEP, at.shared + next * ROW_STAGE);
         COPY_GROUP();
         UNROLL for (u32 k = 0; k < OWN; k++) {

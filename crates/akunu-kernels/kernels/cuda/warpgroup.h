@@ -5,18 +5,24 @@
 
 #if defined(__CUDACC__)
 INLINE u32 plus_halves(u32 a, u32 b) { u32 r; asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
-INLINE u32 fused_halves(u32 a, u32 b, u32 c) { u32 r; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
+INLINE u32 fused_halves(u32 a, u32 b, u32 c) {
+    u32 r;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
 INLINE u32 times_halves(u32 a, u32 b) { u32 r; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
 
+// What this thread has copied is seen by the instructions of all threads after a barrier.
+#define SHOW_COPIES() asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 // Before the first product of a group, and after registers of sums or weights have changed.
 #define BEGIN_PRODUCTS() asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
 #define END_PRODUCTS() asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
 // Waits for all groups but the last `n`.
 #define PRODUCTS_DONE_BUT(n) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory")
 
-#define SUMS_8(i) \
-    "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]), "+f"(sums[i + 6]), "+f"(sums[i + 7])
-#define SUMS_32(i) SUMS_8(i), SUMS_8(i + 8), SUMS_8(i + 16), SUMS_8(i + 24)
+#define SUMS_4(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
+#define SUMS_16(i) SUMS_4(i), SUMS_4(i + 4), SUMS_4(i + 8), SUMS_4(i + 12)
+#define SUMS_32(i) SUMS_16(i), SUMS_16(i + 16)
 #define NAMES_32 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
     ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"

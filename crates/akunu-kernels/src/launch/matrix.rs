@@ -18,6 +18,7 @@ mod stream;
 mod tensor;
 mod tiles;
 
+pub use packed::FEWEST_PACKED_ROWS;
 pub(super) use tiles::TILES;
 
 static ACTIVATION: Source = source!("activation.h");

@@ -9,7 +9,6 @@ use super::graph::{
     Action, Attend, Columns, Form, Graph, HeadRotation, Heads, Part, Product, Routed, RoutedBy, RowCount,
     TokenTypes, Unfinished, Value,
 };
-use super::pass::{Products, needs_unpacking};
 use super::place::{Placed, Places};
 use super::weights::{Matrix, Norm, RopeTable};
 use crate::ops::{
@@ -19,16 +18,15 @@ use crate::ops::{
     ArgmaxParams, Attention, AttentionOperands, AttentionParams, Combine, CombineOperands, CombineParams,
     ElementParams, Embed, EmbedOperands, EmbedParams, ExpertGlu, ExpertGluOperands, ExpertMatmul,
     ExpertMatmulOperands, ExpertParams, ExpertSum, ExpertSumOperands, F16, F32, Forms, Gather,
-    GatherOperands, GatherParams, Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands,
-    HalfMatmul, HalfMatmulOperands, HalfQkv, HalfQkvOperands, HeadNorm, HeadNormOperands, HeadNormParams,
-    HeadScores, HeadScoresOperands, HeadScoresParams, Indices, Input, InputForm, Matmul, MatmulOperands,
-    MatmulParams, NormAdd, NormAddOperands, NormOperands, NormParams, Op, Order, Pool, PoolKind,
-    PoolOperands, Q8, Qkv, QkvOperands, QkvParams, Queries, Reorder, ReorderOperands, RopeAngles, RopeKv,
-    RopeKvOperands, RopeKvParams, Round, RoundOperands, Route, RouteOperands, RouteParams, Routing, RowSet,
-    Rows, U32, Unfold, UnfoldOperands, UnfoldParams, Unpack, UnpackOperands, UnpackParams, Weight,
+    GatherOperands, GatherParams, Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands, HeadNorm,
+    HeadNormOperands, HeadNormParams, HeadScores, HeadScoresOperands, HeadScoresParams, Indices, Input,
+    InputForm, Matmul, MatmulOperands, MatmulParams, NormAdd, NormAddOperands, NormOperands, NormParams, Op,
+    Order, Pool, PoolKind, PoolOperands, Q8, Qkv, QkvOperands, QkvParams, Queries, Reorder, ReorderOperands,
+    RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands, Route, RouteOperands,
+    RouteParams, Routing, RowSet, Rows, U32, Unfold, UnfoldOperands, UnfoldParams, Weight,
 };
 use crate::table::Binding;
-use crate::{BufferId, DType, DispatchCommand, MatmulForm, OutputForms, Rope, TableIo};
+use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, TableIo};
 
 pub(super) struct Emitter<'a> {
     pub shape: Shape<'a>,
@@ -479,70 +477,7 @@ impl Emitter<'_> {
         self.push(label, op.command(operands, QkvParams { inputs: self.cols(product.x), q, k, v }));
     }
 
-    /// Multiplies packed weights, or converts them to f16 side by side first.
-    fn half_product(&mut self, label: &str, product: &Product) {
-        let outputs = product.parts.iter().map(|part| part.matrix.rows as u32).sum();
-        let packed = self.shape.products == Products::Packed;
-        let (dtype, weight) = match &product.parts[..] {
-            [q, k, v] if packed => return self.half_qkv(label, product, [q, k, v]),
-            [part] if packed || !needs_unpacking(product) => (part.matrix.dtype, (&part.matrix).into()),
-            parts => (DType::F16, Weight::of_one_plane(self.unpack(label, product.x, parts).into())),
-        };
-        let bias = product.parts[0].bias;
-        let f16 = product.leaves_f16;
-        let op =
-            HalfMatmul { weight: dtype, bias: bias.is_some(), residual: product.residual.is_some(), f16 };
-        let operands = HalfMatmulOperands {
-            x: self.f16s(product.x),
-            x_scales: self.scales(product.x),
-            weight,
-            out: (!f16).then(|| self.columns(product.out)),
-            out_f16: f16.then(|| self.f16_columns(product.out)),
-            bias: bias.map(|bias| F32(bias.into())),
-            residual: product.residual.map(|residual| self.f32s(residual)),
-        };
-        let params = MatmulParams { outputs, ..self.matmul_params(product, &product.parts[0].matrix) };
-        self.push(label, op.command(operands, params));
-    }
-
-    fn half_qkv(&mut self, label: &str, product: &Product, [q, k, v]: [&Part; 3]) {
-        let f16 = product.leaves_f16;
-        let op = HalfQkv { weight: q.matrix.dtype, f16 };
-        let operands = HalfQkvOperands {
-            x: self.f16s(product.x),
-            x_scales: self.scales(product.x),
-            q_weight: (&q.matrix).into(),
-            k_weight: (&k.matrix).into(),
-            v_weight: (&v.matrix).into(),
-            out: (!f16).then(|| self.columns(product.out)),
-            out_f16: f16.then(|| self.f16_columns(product.out)),
-        };
-        let [q, k, v] = [q, k, v].map(|part| part.matrix.rows as u32);
-        self.push(label, op.command(operands, QkvParams { inputs: self.cols(product.x), q, k, v }));
-    }
-
-    /// The weights of a product as f16, one matrix after the other.
-    fn unpack(&mut self, label: &str, x: Value, parts: &[Part]) -> BufferId {
-        let (unpacked, inputs) = (self.unpacked(), self.cols(x));
-        let mut first = 0;
-        for part in parts {
-            let offset = first * u64::from(inputs) * 2;
-            let out_f16 = F16(Binding { buffer: unpacked, offset });
-            let operands = UnpackOperands { weight: (&part.matrix).into(), out_f16 };
-            let params = UnpackParams { inputs, outputs: part.matrix.rows as u32 };
-            let command = Unpack { weight: part.matrix.dtype }.command(operands, params);
-            self.push(format!("{label}.unpack"), command);
-            first += part.matrix.rows as u64;
-        }
-        unpacked
-    }
-
-    /// Present if any product converts its weights.
-    fn unpacked(&self) -> BufferId {
-        self.unpacked.unwrap_or_else(|| panic!("{} has no buffer for unpacked weights", self.shape.name))
-    }
-
-    fn matmul_params(&self, product: &Product, matrix: &Matrix) -> MatmulParams {
+    pub(super) fn matmul_params(&self, product: &Product, matrix: &Matrix) -> MatmulParams {
         MatmulParams {
             inputs: self.cols(product.x),
             outputs: matrix.rows as u32,
@@ -669,7 +604,7 @@ impl Emitter<'_> {
             (wanted.q8() && !written.q8(), OutputForms::Q8, "quantise"),
             (
                 wanted.f16() && !written.f16(),
-                if wanted.lanes() { OutputForms::Lanes } else { OutputForms::F16 },
+                if wanted.lanes() { OutputForms::F16Lanes } else { OutputForms::F16 },
                 "halve",
             ),
         ] {
@@ -745,12 +680,12 @@ impl Emitter<'_> {
         Indices(binding)
     }
 
-    fn columns(&self, columns: Columns) -> F32<Binding> {
+    pub(super) fn columns(&self, columns: Columns) -> F32<Binding> {
         let F32(Binding { buffer, .. }) = self.f32s(columns.of);
         F32(Binding { buffer, offset: columns.first as u64 * 4 })
     }
 
-    fn f16_columns(&self, columns: Columns) -> F16<Binding> {
+    pub(super) fn f16_columns(&self, columns: Columns) -> F16<Binding> {
         let F16(Binding { buffer, .. }) = self.f16s(columns.of);
         F16(Binding { buffer, offset: columns.first as u64 * 2 })
     }
@@ -774,12 +709,12 @@ impl Emitter<'_> {
         Q8(need(self.places[&value].q8, "q8", value).into())
     }
 
-    fn f16s(&self, value: Value) -> F16<Binding> {
+    pub(super) fn f16s(&self, value: Value) -> F16<Binding> {
         F16(need(self.places[&value].f16, "f16", value).into())
     }
 
     /// The scales of its f16 rows.
-    fn scales(&self, value: Value) -> F32<Binding> {
+    pub(super) fn scales(&self, value: Value) -> F32<Binding> {
         F32(need(self.places[&value].scales, "scaled", value).into())
     }
 

@@ -131,9 +131,9 @@ fn union(forms: impl IntoIterator<Item = Form>, lanes: bool) -> OutputForms {
     match (f32, q8, f16) {
         (true, true, _) => OutputForms::Both,
         (false, true, _) => OutputForms::Q8,
-        (true, _, true) if lanes => OutputForms::F32AndLanes,
+        (true, _, true) if lanes => OutputForms::F32AndF16Lanes,
         (true, _, true) => OutputForms::F32AndF16,
-        (false, _, true) if lanes => OutputForms::Lanes,
+        (false, _, true) if lanes => OutputForms::F16Lanes,
         (false, _, true) => OutputForms::F16,
         _ => OutputForms::F32,
     }

@@ -6,6 +6,7 @@ mod blocks;
 mod cache;
 mod cache_moves;
 mod emit;
+mod emit_halves;
 mod emit_latent;
 mod encode;
 mod forms;
@@ -223,7 +224,7 @@ pub(crate) fn plan(
         tables.push(kind, cache_moves::kv_copy(&context, kind, &mut buffers)?);
     }
     let (rows, logit_rows, io) = (tables.prefill().rows, tables.prefill().logit_rows, tables.prefill().io);
-    for (kind, rows) in pass::rows_of_others(&context, &model.graph, rows) {
+    for (kind, rows) in pass::tables_for_fewer_rows(&context, &model.graph, rows) {
         let spec = pass::Spec { name: kind.name(), rows, logit_rows, steps: 1, io: Some(io), products: None };
         tables.push(kind, pass::build(&context, generating(), &model.ropes, &spec, &mut buffers)?);
     }

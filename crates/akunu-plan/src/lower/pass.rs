@@ -135,7 +135,7 @@ pub(super) enum Products {
     Plain,
     /// Rows in f16 ([`crate::halves`]), and quantised weights as they are.
     Packed,
-    /// Rows in f16, and weights that are converted first.
+    /// Rows in f16, and weights that are f16 or are converted first.
     Converted,
 }
 
@@ -153,33 +153,36 @@ impl Products {
 }
 
 /// The tables beside a prefill table of `rows` rows that multiply fewer rows in another way, and the most rows of each.
-pub(super) fn rows_of_others(context: &Context<'_>, graph: &Graph, rows: usize) -> Vec<(PassKind, usize)> {
+pub(super) fn tables_for_fewer_rows(
+    context: &Context<'_>,
+    graph: &Graph,
+    rows: usize,
+) -> Vec<(PassKind, usize)> {
     let Some(few) = context.half_products.filter(|_| converted(graph).next().is_some()) else {
         return vec![];
     };
     let packed = packed_rows(context, graph);
-    let most = [
+    let tables = [
         (PassKind::SmallPrefill, packed.map_or(rows_as_they_are(graph, few), |packed| packed.few)),
         (PassKind::MiddlePrefill, packed.map_or(0, |packed| packed.most)),
     ];
     let own = Products::for_rows(context, graph, rows);
-    most.into_iter()
-        .filter(|(_, most)| *most > 1 && Products::for_rows(context, graph, *most) != own)
-        .collect()
+    let differs = |most: usize| Products::for_rows(context, graph, most) != own;
+    tables.into_iter().filter(|(_, most)| (2..rows).contains(most) && differs(*most)).collect()
 }
 
-/// The rows for which a graph's weights are multiplied packed: if all that meet f16 rows are quantised, and their rows can be in
-/// the order of lanes.
+/// The rows for which a graph's weights are multiplied packed: if all weights that meet f16 rows are quantised, and the rows
+/// are whole groups of lanes.
 fn packed_rows(context: &Context<'_>, graph: &Graph) -> Option<PackedRows> {
     let packs = |product: &Product| {
-        let dtypes = || product.parts.iter().map(|part| part.matrix.dtype);
-        dtypes().all(|dtype| dtype == DType::F32)
-            || dtypes().all(DType::is_quantised) && graph.cols(product.x).is_multiple_of(halves::GROUP)
+        let quantised = product.parts.iter().all(|part| part.matrix.dtype.is_quantised());
+        quantised && graph.cols(product.x).is_multiple_of(halves::GROUP)
     };
-    let mut halved =
-        graph.products().filter(|product| product.rows == RowSet::All && !product.unhalved).peekable();
-    halved.peek()?;
-    context.packed_products.filter(|_| halved.all(packs))
+    let in_f32 = |product: &Product| product.parts.iter().all(|part| part.matrix.dtype == DType::F32);
+    let halved = |product: &&Product| product.rows == RowSet::All && !product.unhalved && !in_f32(product);
+    let mut products = graph.products().filter(halved).peekable();
+    products.peek()?;
+    context.packed_products.filter(|_| products.all(packs))
 }
 
 /// Builds a table from a graph, whose `output` is read by the host.
@@ -259,9 +262,11 @@ pub(super) fn build_with(
     })
 }
 
-/// Whether a product in f16 must convert its weights first: a single matrix that is f16 already is multiplied in place.
+/// Whether a product of converted weights must convert its own: a single matrix that is f16 already is multiplied in place,
+/// and f32 is not multiplied in f16.
 pub(super) fn needs_unpacking(product: &Product) -> bool {
-    !matches!(&product.parts[..], [part] if part.matrix.dtype == DType::F16)
+    let in_f32 = product.parts.iter().all(|part| part.matrix.dtype == DType::F32);
+    !in_f32 && !matches!(&product.parts[..], [part] if part.matrix.dtype == DType::F16)
 }
 
 /// The most rows for which a graph's weights are multiplied as they are. Weights that are f16 already are not converted,

@@ -77,7 +77,9 @@ impl Op for HalfMatmul {
         if p.out_stride < p.outputs || p.inputs == 0 || p.soft_cap != 0.0 {
             return Err(format!("{} by {} in f16, {} apart", p.inputs, p.outputs, p.out_stride));
         }
-        lane_groups(self.weight, p.inputs)?;
+        if self.weight != DType::F16 {
+            check_packed(self.weight, p.inputs)?;
+        }
         if self.f16 && (self.bias || self.residual) {
             return Err("nothing is added to outputs of f16".into());
         }
@@ -104,7 +106,12 @@ impl Op for HalfMatmul {
         let (inputs, outputs, stride) = (p.inputs as usize, p.outputs as usize, p.out_stride as usize);
         let sums = bound.half_products(o.x, (o.weight, self.weight), [inputs, outputs]);
         if let Some(out_f16) = o.out_f16 {
-            bound.write_halves(out_f16, &sums, (0, stride));
+            bound.write(out_f16.0, |_, out| {
+                for (row, sums) in sums.iter().enumerate() {
+                    let sums: Vec<f32> = sums.iter().map(|sum| *sum as f32).collect();
+                    halves::store(&sums, 1.0, &mut out[row * stride * 2..][..outputs * 2]);
+                }
+            });
         }
         let Some(out) = o.out else { return };
         bound.write_f32s(out, |bound, out| {
@@ -121,10 +128,12 @@ impl Op for HalfMatmul {
     }
 }
 
-/// Rows that meet packed weights are whole groups.
-pub(super) fn lane_groups(weight: DType, inputs: u32) -> Result<(), String> {
-    let whole = weight == DType::F16 || inputs.is_multiple_of(halves::GROUP as u32);
-    if whole { Ok(()) } else { Err(format!("rows of {inputs} are not whole groups of {}", halves::GROUP)) }
+/// Packed weights are quantised, and the rows that meet them are whole groups of lanes.
+pub(super) fn check_packed(weight: DType, inputs: u32) -> Result<(), String> {
+    match weight.is_quantised() && inputs.is_multiple_of(halves::GROUP as u32) {
+        true => Ok(()),
+        false => Err(format!("rows of {inputs} in f16 do not meet packed weights of {weight}")),
+    }
 }
 
 /// Converted weights are counted where they are converted.
@@ -154,15 +163,5 @@ impl Bound<'_> {
         let rows = self.bytes(x.0).chunks_exact(inputs * 2).take(self.live.rows);
         let sum = |x: &[f64], w: &[f64]| w.iter().enumerate().map(|(i, w)| x[place(i)] * w).sum();
         rows.map(numbers).map(|x| weights.iter().map(|w| sum(&x, w)).collect()).collect()
-    }
-
-    /// Writes sums from column `first` on, as f16, to rows at a distance of `stride`.
-    pub(super) fn write_halves(&mut self, out: F16<Binding>, sums: &[Vec<f64>], (first, stride): (usize, usize)) {
-        self.write(out.0, |_, out| {
-            for (row, sums) in sums.iter().enumerate() {
-                let sums: Vec<f32> = sums.iter().map(|sum| *sum as f32).collect();
-                halves::store(&sums, 1.0, &mut out[(row * stride + first) * 2..][..sums.len() * 2]);
-            }
-        });
     }
 }

@@ -1,7 +1,7 @@
 //! Q, K and V of f16 rows and of weights of one dtype, as [`super::HalfMatmul`] in one command, with adjacent outputs.
 
 use super::extent::{Counts, Extent, f16s, f32s, weight};
-use super::half_matmul::{cost, lane_groups};
+use super::half_matmul::{cost, check_packed};
 use super::qkv::{K, Q, V};
 use super::{F16, F32, Op, QkvParams, Weight, operands};
 use crate::reference::Bound;
@@ -10,8 +10,6 @@ use crate::{Cost, DType, Row, lower_name};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HalfQkv {
     pub weight: DType,
-    /// As of [`super::HalfMatmul`].
-    pub f16: bool,
 }
 
 operands! {
@@ -21,8 +19,7 @@ operands! {
         q_weight: read Weight(Q, op.weight),
         k_weight: read Weight(K, op.weight),
         v_weight: read Weight(V, op.weight),
-        out: write F32 if !op.f16,
-        out_f16: write F16 if op.f16,
+        out: write F32,
     }
 }
 
@@ -31,23 +28,20 @@ impl Op for HalfQkv {
     type Operands<T: Copy> = HalfQkvOperands<T>;
 
     fn name(self) -> String {
-        format!("half_gemm_qkv_{}{}", lower_name(self.weight), if self.f16 { "_f16" } else { "" })
+        format!("half_gemm_qkv_{}", lower_name(self.weight))
     }
 
     fn extents(self, p: &QkvParams, counts: &Counts) -> Result<HalfQkvOperands<Extent>, String> {
-        lane_groups(self.weight, p.inputs)?;
+        check_packed(self.weight, p.inputs)?;
         let weight = |outputs: u32| weight(self.weight, p.inputs, outputs);
         let outputs = u64::from(p.q) + u64::from(p.k) + u64::from(p.v);
-        let out = f32s(counts.rows, outputs);
-        let F32(Extent { bytes, cols }) = out;
         Ok(HalfQkvOperands {
             x: f16s(counts.rows as u64, p.inputs)?,
             x_scales: f32s(counts.rows, 1_u64),
             q_weight: weight(p.q)?,
             k_weight: weight(p.k)?,
             v_weight: weight(p.v)?,
-            out: (!self.f16).then_some(out),
-            out_f16: self.f16.then_some(F16(Extent { bytes: bytes / 2, cols })),
+            out: f32s(counts.rows, outputs),
         })
     }
 
@@ -63,19 +57,14 @@ impl Op for HalfQkv {
         for (weight, outputs) in [(o.q_weight, p.q), (o.k_weight, p.k), (o.v_weight, p.v)] {
             let shape = [p.inputs as usize, outputs as usize];
             let sums = bound.half_products(o.x, (weight, self.weight), shape);
-            if let Some(out_f16) = o.out_f16 {
-                bound.write_halves(out_f16, &sums, (first, stride));
-            }
-            if let Some(out) = o.out {
-                bound.write_f32s(out, |bound, out| {
-                    for (row, sums) in sums.iter().enumerate() {
-                        let scale = f64::from(bound.f32s(o.x_scales)[row]);
-                        for (i, sum) in sums.iter().enumerate() {
-                            out[row * stride + first + i] = (scale * sum) as f32;
-                        }
+            bound.write_f32s(o.out, |bound, out| {
+                for (row, sums) in sums.iter().enumerate() {
+                    let scale = f64::from(bound.f32s(o.x_scales)[row]);
+                    for (i, sum) in sums.iter().enumerate() {
+                        out[row * stride + first + i] = (scale * sum) as f32;
                     }
-                });
-            }
+                }
+            });
             first += outputs as usize;
         }
     }

@@ -25,7 +25,7 @@ impl Op for Round {
 
     fn name(self) -> String {
         match self.out {
-            OutputForms::Lanes => "halve_lanes".into(),
+            OutputForms::F16Lanes => "halve_lanes".into(),
             out if out.f16() => "halve".into(),
             _ => "quantise_q8".into(),
         }

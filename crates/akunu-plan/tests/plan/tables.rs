@@ -9,7 +9,7 @@ use akunu_arch::{Pooling, WeightProvider, open_model};
 use akunu_plan::ops::InputForm;
 use akunu_plan::{
     Access, Capabilities, Card, DType, DispatchCommand, EncodeOptions, EncodeOutput, FewRows, Kernel, KvType,
-    ModelPlan, PassKind, PlanOptions, extents, plan, plan_encoder,
+    ModelPlan, PackedRows, PassKind, PlanOptions, extents, plan, plan_encoder,
 };
 
 const FAMILIES: [&str; 7] = ["llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3"];
@@ -302,6 +302,51 @@ fn few_rows_have_a_table_without_conversion() {
         assert!(tables.prefill().commands.iter().any(unpacks));
         assert!(!tables.prefill().commands.iter().any(|c| matches!(c.kernel, Kernel::Unpack(_))));
     }
+}
+
+#[test]
+fn packed_weights_have_a_table_between_few_rows_and_converted_weights() {
+    let of = |weights: fn(&str) -> DType, prefill_rows| {
+        let half_products = Some(FewRows { scaled: 128, shifted: 96, floats: 64 });
+        let packed_products = Some(PackedRows { few: 32, most: 512 });
+        let capabilities = Capabilities { half_products, packed_products, ..capabilities() };
+        let options = PlanOptions { prefill_rows, prefill_logit_rows: 100, ..options() };
+        plan(&model(family("llama"), weights), &capabilities, &options).unwrap().tables
+    };
+    let q4 = |_: &str| DType::Q4_0;
+    for (rows, small, middle) in [
+        (2, None, None),
+        (32, None, None),
+        (33, Some(32), None),
+        (512, Some(32), None),
+        (513, Some(32), Some(512)),
+        (2048, Some(32), Some(512)),
+    ] {
+        let tables = of(q4, rows);
+        let rows_of = |kind| tables.get(kind).map(|table| table.rows);
+        assert_eq!(rows_of(PassKind::SmallPrefill), small, "{rows}");
+        assert_eq!(rows_of(PassKind::MiddlePrefill), middle, "{rows}");
+        for most in [small, middle].into_iter().flatten() {
+            let kind = tables.kind_for(most);
+            assert_eq!(tables[kind].rows, most);
+            assert!(tables[tables.kind_for(most + 1)].rows > most);
+        }
+        assert_eq!(tables[tables.kind_for(rows)].rows, rows);
+    }
+    let packed = |c: &DispatchCommand| matches!(c.kernel, Kernel::HalfQkv(_));
+    let converted = |c: &DispatchCommand| matches!(c.kernel, Kernel::Unpack(_));
+    let tables = of(q4, 513);
+    let middle = tables.get(PassKind::MiddlePrefill).unwrap();
+    assert!(middle.commands.iter().any(packed) && !middle.commands.iter().any(converted));
+    assert!(tables.prefill().commands.iter().any(converted));
+    assert!(of(q4, 300).prefill().commands.iter().any(packed));
+    // Weights of which some are not quantised are converted as before, and f32 is not multiplied in f16.
+    let mixed: fn(&str) -> DType = |name| if name.contains("ffn_down") { DType::BF16 } else { DType::Q4_0 };
+    let tables = of(mixed, 513);
+    assert_eq!(tables[PassKind::SmallPrefill].rows, 64);
+    assert!(tables.get(PassKind::MiddlePrefill).is_none());
+    let tables = of(|_| DType::F32, 513);
+    assert!(tables.get(PassKind::SmallPrefill).is_none() && tables.get(PassKind::MiddlePrefill).is_none());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use akunu_plan::ops::{HalfMatmul, HalfQkv, MatmulParams, QkvParams};
 use akunu_plan::{MatmulForm, OutputForms, halves};
 
 use crate::function::source;
-use crate::types::type_sources;
+use crate::types::{TypeSources, type_sources};
 use crate::{Chip, Launch, MissingKernel, Source};
 
 use super::few::{COPIES, TENSOR};
@@ -14,7 +14,9 @@ static WARPGROUP: Source = source!("cuda/warpgroup.h");
 static GEMM_PACKED: Source = source!("cuda/gemm_packed.h");
 
 /// Lines of a warpgroup.
-const LINES: u32 = 64;
+const WARPGROUP_LINES: u32 = 64;
+/// The rows of the smallest tile: fewer take as long.
+pub const FEWEST_PACKED_ROWS: usize = 64;
 
 /// The tile of a threadgroup, as the kernel defines it.
 #[derive(Clone, Copy, Debug)]
@@ -50,9 +52,10 @@ impl Packed {
     }
 
     fn lines(self) -> u32 {
-        LINES * self.across
+        WARPGROUP_LINES * self.across
     }
 
+    /// Stages of rows, as many as ROW_STAGES of the kernel; later sums, with SUM_STRIDE between rows.
     fn shared_bytes(self) -> u32 {
         let rows = (self.ahead + 2) * self.rows * self.deep * 256;
         let sums = self.slices * self.rows * (self.lines() + 4) * 4;
@@ -84,25 +87,32 @@ impl Shape<'_> {
             ("BIAS", 0),
         ];
         let product = Product::new(Kind::Qkv, (op.weight, MatmulForm::Gemm), [p.inputs, outputs], constants);
-        self.packed(product, op.f16)
+        self.packed(product, false)
     }
 
     fn packed(&self, product: Product, f16: bool) -> Result<Launch, MissingKernel> {
         let of = type_sources(product.weight, product.inputs, true);
-        let countable = product.outputs.checked_mul(product.inputs / of.block).is_some();
-        let suits = self.chip.warpgroups && product.inputs.is_multiple_of(halves::GROUP as u32) && countable;
-        let tile = Packed::of(product.outputs, self.rows, self.chip).filter(|_| suits);
-        let Some(tile) = tile else {
-            return Err(self.missing("packed weights meet f16 rows on warpgroups only".into()));
+        let blocks = product.outputs.checked_mul(product.inputs / of.block);
+        let why = match Packed::of(product.outputs, self.rows, self.chip) {
+            _ if !self.chip.warpgroups => "it is for the tensor instructions of warpgroups",
+            _ if !product.inputs.is_multiple_of(halves::GROUP as u32) => {
+                "its rows are not whole groups of lanes"
+            }
+            _ if blocks.is_none() => "it has too many weights",
+            None => "a threadgroup has too little memory",
+            Some(tile) => return Ok(self.packed_launch(product, of, tile, f16)),
         };
+        Err(self.missing(why.into()))
+    }
+
+    fn packed_launch(&self, product: Product, of: TypeSources, tile: Packed, f16: bool) -> Launch {
         let Packed { rows, across, slices, deep, ahead, .. } = tile;
         let nibbles = u32::from(of.nibbles);
         let (shared, lines) = (tile.shared_bytes(), tile.lines());
         let groups = [product.outputs.div_ceil(lines), self.rows.div_ceil(rows), 1];
         let out = if f16 { OutputForms::F16 } else { OutputForms::F32 };
-        let bodies = [&COPIES, &TENSOR, &WARPGROUP, &GEMM_PACKED];
-        Ok(self
-            .product_launch("gemm_packed", &bodies, &Product { out, ..product }, of)
+        let product = Product { out, ..product };
+        self.product_launch("gemm_packed", &[&COPIES, &TENSOR, &WARPGROUP, &GEMM_PACKED], &product, of)
             .variant([("NIBBLES", nibbles)])
             .variant([
                 ("ROWS", rows),
@@ -112,6 +122,29 @@ impl Shape<'_> {
                 ("AHEAD", ahead),
             ])
             .shared(shared)
-            .over(groups, across * slices * 128))
+            .over(groups, across * slices * 128)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_are_as_the_kernel_expects() {
+        for tile in Packed::TILES {
+            let (threads, chunks) = (tile.across * tile.slices * 128, tile.deep * 16);
+            assert!(
+                threads <= 512 && tile.deep % tile.slices == 0 && matches!(tile.rows, 64 | 128),
+                "{tile:?}"
+            );
+            // A thread copies the same chunk of rows that are a multiple of eight apart.
+            assert!(threads % chunks == 0 && tile.rows % (threads / chunks) == 0, "{tile:?}");
+            assert!((threads / chunks) % 8 == 0, "{tile:?}");
+            // Of a card of compute capability 9.0.
+            assert!(tile.shared_bytes() <= 227 << 10, "{tile:?}");
+        }
+        let fewest = Packed::TILES.iter().map(|tile| tile.rows as usize).min();
+        assert_eq!(fewest, Some(FEWEST_PACKED_ROWS));
     }
 }

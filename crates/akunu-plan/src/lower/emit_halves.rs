@@ -1,0 +1,74 @@
+//! The commands of products of f16 rows.
+
+use super::emit::Emitter;
+use super::graph::{Part, Product, Value};
+use super::pass::{Products, needs_unpacking};
+use crate::ops::{
+    F16, F32, HalfMatmul, HalfMatmulOperands, HalfQkv, HalfQkvOperands, MatmulParams, Op, QkvParams, Unpack,
+    UnpackOperands, UnpackParams, Weight,
+};
+use crate::table::Binding;
+use crate::{BufferId, DType};
+
+impl Emitter<'_> {
+    /// Multiplies packed weights, or converts them to f16 side by side first.
+    pub(super) fn half_product(&mut self, label: &str, product: &Product) {
+        let outputs = product.parts.iter().map(|part| part.matrix.rows as u32).sum();
+        let packed = self.shape.products == Products::Packed;
+        let (dtype, weight) = match &product.parts[..] {
+            [q, k, v] if packed => return self.half_qkv(label, product, [q, k, v]),
+            [part] if packed || !needs_unpacking(product) => (part.matrix.dtype, (&part.matrix).into()),
+            parts => (DType::F16, Weight::of_one_plane(self.unpack(label, product.x, parts).into())),
+        };
+        let bias = product.parts[0].bias;
+        let f16 = product.leaves_f16;
+        let op =
+            HalfMatmul { weight: dtype, bias: bias.is_some(), residual: product.residual.is_some(), f16 };
+        let operands = HalfMatmulOperands {
+            x: self.f16s(product.x),
+            x_scales: self.scales(product.x),
+            weight,
+            out: (!f16).then(|| self.columns(product.out)),
+            out_f16: f16.then(|| self.f16_columns(product.out)),
+            bias: bias.map(|bias| F32(bias.into())),
+            residual: product.residual.map(|residual| self.f32s(residual)),
+        };
+        let params = MatmulParams { outputs, ..self.matmul_params(product, &product.parts[0].matrix) };
+        self.push(label, op.command(operands, params));
+    }
+
+    fn half_qkv(&mut self, label: &str, product: &Product, [q, k, v]: [&Part; 3]) {
+        let op = HalfQkv { weight: q.matrix.dtype };
+        let operands = HalfQkvOperands {
+            x: self.f16s(product.x),
+            x_scales: self.scales(product.x),
+            q_weight: (&q.matrix).into(),
+            k_weight: (&k.matrix).into(),
+            v_weight: (&v.matrix).into(),
+            out: self.columns(product.out),
+        };
+        let [q, k, v] = [q, k, v].map(|part| part.matrix.rows as u32);
+        self.push(label, op.command(operands, QkvParams { inputs: self.cols(product.x), q, k, v }));
+    }
+
+    /// The weights of a product as f16, one matrix after the other.
+    fn unpack(&mut self, label: &str, x: Value, parts: &[Part]) -> BufferId {
+        let (unpacked, inputs) = (self.unpacked(), self.cols(x));
+        let mut first = 0;
+        for part in parts {
+            let offset = first * u64::from(inputs) * 2;
+            let out_f16 = F16(Binding { buffer: unpacked, offset });
+            let operands = UnpackOperands { weight: (&part.matrix).into(), out_f16 };
+            let params = UnpackParams { inputs, outputs: part.matrix.rows as u32 };
+            let command = Unpack { weight: part.matrix.dtype }.command(operands, params);
+            self.push(format!("{label}.unpack"), command);
+            first += part.matrix.rows as u64;
+        }
+        unpacked
+    }
+
+    /// Present if any product converts its weights.
+    fn unpacked(&self) -> BufferId {
+        self.unpacked.unwrap_or_else(|| panic!("{} has no buffer for unpacked weights", self.shape.name))
+    }
+}
