@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::common::{checked_in, options};
 use akunu::{ChipChoice, DeviceChoice, DispatchTable, EngineOptions, Model, ModelPlan};
-use akunu_plan::Kernel;
+use akunu_plan::{Kernel, PassKind};
 
 fn planned(model: &Model, chip: &str) -> ModelPlan {
     let options = EngineOptions { context: Some(2048), ..options(DeviceChoice::Auto) };
@@ -27,6 +27,8 @@ fn tables_for_cuda_and_metal_match_their_snapshots() {
     let cuda = planned(&model, "cuda");
     insta::assert_snapshot!("cuda_decode", render(&cuda, cuda.tables.decode()));
     insta::assert_snapshot!("cuda_prefill", render(&cuda, cuda.tables.prefill()));
+    let middle = cuda.tables.get(PassKind::MiddlePrefill).unwrap();
+    insta::assert_snapshot!("cuda_middle_prefill", render(&cuda, middle));
     let metal = planned(&model, "metal");
     assert_eq!(render(&metal, metal.tables.decode()), render(&cuda, cuda.tables.decode()));
     insta::assert_snapshot!("metal_prefill", render(&metal, metal.tables.prefill()));
