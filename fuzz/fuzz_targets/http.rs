@@ -111,6 +111,7 @@ fn capabilities() -> Capabilities {
         detail: String::new(),
         folds: false,
         half_products: None,
+        packed_products: None,
         keys: KeyOrder::PositionMajor,
         block: 16,
         in_place: InPlace::All,
