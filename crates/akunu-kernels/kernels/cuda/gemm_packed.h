@@ -17,7 +17,7 @@
 // The SIMD group's first line.
 #define TOP (WARPGROUP % ACROSS * 64 + SIMD % 4 * 16)
 
-#define GROUPS ((BLOCKS + 3) / 4)
+#define GROUPS (INPUTS / 128)
 // Groups of a stage that a warpgroup multiplies.
 #define OWN (DEEP / SLICES)
 // Stages of rows in threadgroup memory: those that are copied, the one that is multiplied, and the one before it. Each
