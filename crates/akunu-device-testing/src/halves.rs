@@ -31,28 +31,6 @@ fn unpack(weight: DType, inputs: usize, outs: usize) -> Spec {
     })
 }
 
-/// The sums as f16, for a reader that scales them and adds the bias.
-fn half_matmul_to_f16(rows: usize, inputs: usize, outs: usize) -> Spec {
-    spec(format!("half_matmul {rows}x{inputs}x{outs} to f16"), rows, move |part| {
-        let params = MatmulParams {
-            inputs: inputs as u32,
-            outputs: outs as u32,
-            out_stride: outs as u32,
-            ..MatmulParams::default()
-        };
-        let [numbers, scales] = half_rows(61, rows, inputs);
-        let [weights, _] = half_rows(62, outs, inputs);
-        let data = vec![
-            pick(&numbers, rows, &part),
-            pick(&scales, rows, &part),
-            weights,
-            poison(part.len() * outs * 2),
-        ];
-        let op = ops::HalfMatmul { weight: DType::F16, bias: false, residual: false, f16: true };
-        Case::new(Kernel::HalfMatmul(op), params, Shape::rows(part.len()), data)
-    })
-}
-
 /// An activation of what a product has left in f16.
 fn activate_unfinished(activation: Activation, (rows, cols): (usize, usize), bias: bool) -> Spec {
     spec(format!("{activation:?} of f16 {rows}x{cols}, bias {bias}"), rows, move |part| {
@@ -70,9 +48,17 @@ fn activate_unfinished(activation: Activation, (rows, cols): (usize, usize), bia
     })
 }
 
-fn half_matmul(rows: usize, inputs: usize, outs: usize, bias: bool, residual: bool) -> Spec {
-    spec(format!("half_matmul {rows}x{inputs}x{outs} bias {bias} residual {residual}"), rows, move |part| {
-        let stride = outs + usize::from(outs == 20) * 3;
+/// A product of f16 rows, whose outputs are `padding` apart. With f16, its sums are for a reader that scales them and adds the
+/// bias.
+fn half_matmul(
+    weight: DType,
+    [rows, inputs, outs, padding]: [usize; 4],
+    [bias, residual, f16]: [bool; 3],
+) -> Spec {
+    let name =
+        format!("half_matmul {weight} {rows}x{inputs}x{outs} bias {bias} residual {residual} f16 {f16}");
+    spec(name, rows, move |part| {
+        let stride = outs + padding;
         let params = MatmulParams {
             inputs: inputs as u32,
             outputs: outs as u32,
@@ -80,21 +66,20 @@ fn half_matmul(rows: usize, inputs: usize, outs: usize, bias: bool, residual: bo
             ..MatmulParams::default()
         };
         let [numbers, scales] = half_rows(61, rows, inputs);
-        let [weights, _] = half_rows(62, outs, inputs);
-        let mut data = vec![pick(&numbers, rows, &part), pick(&scales, rows, &part), weights];
-        data.push(poison(part.len() * stride * 4));
+        let mut data = vec![pick(&numbers, rows, &part), pick(&scales, rows, &part)];
+        match weight {
+            DType::F16 => data.extend(half_rows(62, outs, inputs).into_iter().take(1)),
+            _ => data.extend(weights(weight, 62, outs, inputs)),
+        }
+        data.push(poison(part.len() * stride * if f16 { 2 } else { 4 }));
         if bias {
             data.push(f32s(&values(63, outs)));
         }
         if residual {
             data.push(pick(&f32s(&values(64, rows * stride)), rows, &part));
         }
-        Case::new(
-            Kernel::HalfMatmul(ops::HalfMatmul { weight: DType::F16, bias, residual, f16: false }),
-            params,
-            Shape::rows(part.len()),
-            data,
-        )
+        let op = ops::HalfMatmul { weight, bias, residual, f16 };
+        Case::new(Kernel::HalfMatmul(op), params, Shape::rows(part.len()), data)
     })
 }
 
@@ -120,9 +105,12 @@ pub fn halves() -> Vec<Spec> {
     }
     for (i, (rows, inputs, outs)) in [(17, 64, 33), (40, 96, 20), (19, 8, 5)].into_iter().enumerate() {
         for turn in 0..4 {
-            specs.push(half_matmul(rows, inputs, outs, (turn + i) % 2 == 0, turn >= 2));
+            let padding = usize::from(outs == 20) * 3;
+            let added = [(turn + i) % 2 == 0, turn >= 2, false];
+            specs.push(half_matmul(DType::F16, [rows, inputs, outs, padding], added));
         }
-        specs.push(half_matmul_to_f16(rows, inputs, outs.next_multiple_of(halves::WHOLE)));
+        let outs = outs.next_multiple_of(halves::WHOLE);
+        specs.push(half_matmul(DType::F16, [rows, inputs, outs, 0], [false, false, true]));
     }
     for (i, shape) in [(5, 32), (7, 96), (6, 1064), (3, 14344)].into_iter().enumerate() {
         let activation = rows::ACTIVATIONS[(i + 1) % 5];
@@ -131,33 +119,10 @@ pub fn halves() -> Vec<Spec> {
     specs
 }
 
+/// With f16 if nothing is added.
 fn packed_matmul(weight: DType, [rows, inputs, outs]: [usize; 3], [bias, residual]: [bool; 2]) -> Spec {
-    let f16 = !bias && !residual;
-    spec(
-        format!("packed_matmul {weight} {rows}x{inputs}x{outs} bias {bias} residual {residual}"),
-        rows,
-        move |part| {
-            let stride = outs + 8 * usize::from(residual);
-            let params = MatmulParams {
-                inputs: inputs as u32,
-                outputs: outs as u32,
-                out_stride: stride as u32,
-                ..MatmulParams::default()
-            };
-            let [numbers, scales] = half_rows(67, rows, inputs);
-            let mut data = vec![pick(&numbers, rows, &part), pick(&scales, rows, &part)];
-            data.extend(weights(weight, 68, outs, inputs));
-            data.push(poison(part.len() * stride * if f16 { 2 } else { 4 }));
-            if bias {
-                data.push(f32s(&values(69, outs)));
-            }
-            if residual {
-                data.push(pick(&f32s(&values(70, rows * stride)), rows, &part));
-            }
-            let op = ops::HalfMatmul { weight, bias, residual, f16 };
-            Case::new(Kernel::HalfMatmul(op), params, Shape::rows(part.len()), data)
-        },
-    )
+    let padding = 8 * usize::from(residual);
+    half_matmul(weight, [rows, inputs, outs, padding], [bias, residual, !bias && !residual])
 }
 
 fn packed_qkv(weight: DType, [rows, inputs]: [usize; 2]) -> Spec {

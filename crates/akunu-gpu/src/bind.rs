@@ -49,7 +49,8 @@ pub(crate) fn prepare<G: Gpu>(
 /// The numbers of rows for which variants are prepared. A library's products have a fixed number of rows, so with them
 /// there are enough variants, from 128 rows on, that at most half of a variant's live rows are added as padding; below,
 /// the time is that of reading the weights. Tables that unpack weights have none for fewer rows, because another table
-/// is used for these. Our own kernels only use the live rows, but have smaller tiles for few rows.
+/// is used for these, and those of packed weights none for fewer than their smallest tile has. Our own kernels only use the
+/// live rows, but have smaller tiles for few rows.
 fn row_counts(table: &DispatchTable, tuning: &Tuning) -> Vec<usize> {
     let any = |is: fn(&Kernel) -> bool| table.commands.iter().any(|command| is(&command.kernel));
     let (fixed, unpacks) = (

@@ -54,8 +54,6 @@ pub(crate) struct TypeSources {
     pub block: u32,
     /// 4-byte words of a block's codes where `gemm_few.h` stages them.
     pub code_words: u32,
-    /// Whether codes are nibbles that need no table.
-    pub nibbles: bool,
     /// 4-byte words of the structs `Raw`, `Block` and `Input`.
     pub raw_words: u32,
     pub block_words: u32,
@@ -147,7 +145,6 @@ fn floats(dtype: DType, cols: u32, wide: bool) -> TypeSources {
         constants,
         block,
         code_words: 0,
-        nibbles: false,
         raw_words,
         block_words: block,
         input_words: block,
@@ -183,7 +180,6 @@ fn quantised(dtype: DType, quants: Quants) -> TypeSources {
         constants,
         block: 32,
         code_words: quants.bits,
-        nibbles: quants.bits == 4 && table == 0,
         raw_words: if dtype.is_lattice() { 6 } else { quants.bits + 2 },
         block_words: 8 + 2 * halves,
         input_words: 9 + halves,

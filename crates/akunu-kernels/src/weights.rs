@@ -86,11 +86,7 @@ pub fn weights(command: &DispatchCommand) -> Vec<Weight> {
             let p: EmbedParams = command.params();
             (weight, p.cols, vec![p.vocab])
         }
-        Kernel::Matmul(ops::Matmul { weight, .. }) => {
-            let p: MatmulParams = command.params();
-            (weight, p.inputs, vec![p.outputs])
-        }
-        Kernel::HalfMatmul(ops::HalfMatmul { weight, .. }) => {
+        Kernel::Matmul(ops::Matmul { weight, .. }) | Kernel::HalfMatmul(ops::HalfMatmul { weight, .. }) => {
             let p: MatmulParams = command.params();
             (weight, p.inputs, vec![p.outputs])
         }

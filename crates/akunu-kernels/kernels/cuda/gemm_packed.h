@@ -17,6 +17,8 @@
 // The SIMD group's first line.
 #define TOP (WARPGROUP % ACROSS * 64 + SIMD % 4 * 16)
 
+// Whether codes are nibbles that need no table.
+#define NIBBLES (BITS == 4 && !TABLE_OF)
 #define GROUPS (INPUTS / 128)
 // Groups of a stage that a warpgroup multiplies.
 #define OWN (DEEP / SLICES)

@@ -206,12 +206,16 @@ impl Shape<'_> {
         norm: Option<OutputForms>,
         rows: RowSet,
     ) -> Result<Launch, MissingKernel> {
-        let p: MatmulParams = self.command.params();
         self.not_f16(norm.unwrap_or(OutputForms::F32))?;
+        let product = self.matmul_product((weight, form), [bias, residual]);
+        self.product(q8, Product { rows, scaled, norm, ..product })
+    }
+
+    fn matmul_product(&self, of: (DType, MatmulForm), [bias, residual]: [bool; 2]) -> Product {
+        let p: MatmulParams = self.command.params();
         let constants =
             vec![("OUT_STRIDE", p.out_stride), ("BIAS", u32::from(bias)), ("RESIDUAL", u32::from(residual))];
-        let product = Product::new(Kind::Alone, (weight, form), [p.inputs, p.outputs], constants);
-        self.product(q8, Product { rows, scaled, norm, ..product })
+        Product::new(Kind::Alone, of, [p.inputs, p.outputs], constants)
     }
 
     pub(super) fn qkv(
@@ -220,6 +224,11 @@ impl Shape<'_> {
         bias: bool,
         scaled: bool,
     ) -> Result<Launch, MissingKernel> {
+        let product = self.qkv_product((weight, form), bias);
+        self.product(q8, Product { scaled, ..product })
+    }
+
+    fn qkv_product(&self, of: (DType, MatmulForm), bias: bool) -> Product {
         let p: QkvParams = self.command.params();
         let outputs = p.q + p.k + p.v;
         let constants = vec![
@@ -229,8 +238,8 @@ impl Shape<'_> {
             ("K_OUTPUTS", p.k),
             ("V_OUTPUTS", p.v),
         ];
-        let product = Product::new(Kind::Qkv, (weight, form), [p.inputs, outputs], constants);
-        self.product(q8, Product { scaled, splits: vec![p.q, p.k, p.v], ..product })
+        let product = Product::new(Kind::Qkv, of, [p.inputs, outputs], constants);
+        Product { splits: vec![p.q, p.k, p.v], ..product }
     }
 
     pub(super) fn glu_matmul(

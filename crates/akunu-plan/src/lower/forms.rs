@@ -82,10 +82,7 @@ impl ValueForms {
             }
         }
         // Packed weights meet rows in the order of lanes; what their products leave is not in that order.
-        let left = |value: usize| {
-            graph.products().any(|product| product.leaves_f16 && product.out.of == Value(value))
-        };
-        let lanes = |value: usize| shape.products == Products::Packed && !left(value);
+        let lanes = |value: usize| shape.products == Products::Packed && !graph.is_left_in_f16(Value(value));
         let wanted: Vec<OutputForms> =
             read.into_iter().enumerate().map(|(value, read)| union(read, lanes(value))).collect();
         let mut written = vec![OutputForms::F32; graph.values.len()];

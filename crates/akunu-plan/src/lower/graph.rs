@@ -535,6 +535,11 @@ impl Graph {
         self.steps.iter().filter(|step| step.action.reads().iter().any(|(read, _)| *read == value)).count()
     }
 
+    /// Whether a product leaves the value in f16, with the scales of its input.
+    pub fn is_left_in_f16(&self, value: Value) -> bool {
+        self.products().any(|product| product.leaves_f16 && product.out.of == value)
+    }
+
     /// Whether an operation attends to an encoder's states.
     pub fn attends_across(&self) -> bool {
         self.steps.iter().any(|step| matches!(step.action, Action::AcrossRows))

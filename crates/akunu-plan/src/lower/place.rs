@@ -113,8 +113,7 @@ fn kinds(
     }
     if forms.f16() {
         kinds.push(("_f16", size(&[rows, info.cols, 2])?));
-        // What a product leaves in f16 has the scales of its input.
-        if !graph.products().any(|product| product.leaves_f16 && product.out.of == value) {
+        if !graph.is_left_in_f16(value) {
             kinds.push(("_scales", size(&[rows, 4])?));
         }
     }

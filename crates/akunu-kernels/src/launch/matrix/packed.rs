@@ -1,6 +1,6 @@
 //! Products of f16 rows with quantised weights on the tensor instructions of warpgroups.
 
-use akunu_plan::ops::{HalfMatmul, HalfQkv, MatmulParams, QkvParams};
+use akunu_plan::ops::{HalfMatmul, HalfQkv};
 use akunu_plan::{MatmulForm, OutputForms, halves};
 
 use crate::function::source;
@@ -8,7 +8,7 @@ use crate::types::{TypeSources, type_sources};
 use crate::{Chip, Launch, MissingKernel, Source};
 
 use super::few::{COPIES, TENSOR};
-use super::{Kind, Product, Shape};
+use super::{Product, Shape};
 
 static WARPGROUP: Source = source!("cuda/warpgroup.h");
 static GEMM_PACKED: Source = source!("cuda/gemm_packed.h");
@@ -65,29 +65,12 @@ impl Packed {
 
 impl Shape<'_> {
     pub(in crate::launch) fn packed_matmul(&self, op: HalfMatmul) -> Result<Launch, MissingKernel> {
-        let p: MatmulParams = self.command.params();
-        let constants = vec![
-            ("OUT_STRIDE", p.out_stride),
-            ("BIAS", u32::from(op.bias)),
-            ("RESIDUAL", u32::from(op.residual)),
-        ];
-        let product =
-            Product::new(Kind::Alone, (op.weight, MatmulForm::Gemm), [p.inputs, p.outputs], constants);
-        self.packed(product, op.f16)
+        let HalfMatmul { weight, bias, residual, f16 } = op;
+        self.packed(self.matmul_product((weight, MatmulForm::Gemm), [bias, residual]), f16)
     }
 
-    pub(in crate::launch) fn packed_qkv(&self, op: HalfQkv) -> Result<Launch, MissingKernel> {
-        let p: QkvParams = self.command.params();
-        let outputs = p.q + p.k + p.v;
-        let constants = vec![
-            ("Q_OUTPUTS", p.q),
-            ("K_OUTPUTS", p.k),
-            ("V_OUTPUTS", p.v),
-            ("OUT_STRIDE", outputs),
-            ("BIAS", 0),
-        ];
-        let product = Product::new(Kind::Qkv, (op.weight, MatmulForm::Gemm), [p.inputs, outputs], constants);
-        self.packed(product, false)
+    pub(in crate::launch) fn packed_qkv(&self, HalfQkv { weight }: HalfQkv) -> Result<Launch, MissingKernel> {
+        self.packed(self.qkv_product((weight, MatmulForm::Gemm), false), false)
     }
 
     fn packed(&self, product: Product, f16: bool) -> Result<Launch, MissingKernel> {
@@ -107,13 +90,11 @@ impl Shape<'_> {
 
     fn packed_launch(&self, product: Product, of: TypeSources, tile: Packed, f16: bool) -> Launch {
         let Packed { rows, across, slices, deep, ahead, .. } = tile;
-        let nibbles = u32::from(of.nibbles);
         let (shared, lines) = (tile.shared_bytes(), tile.lines());
         let groups = [product.outputs.div_ceil(lines), self.rows.div_ceil(rows), 1];
         let out = if f16 { OutputForms::F16 } else { OutputForms::F32 };
         let product = Product { out, ..product };
         self.product_launch("gemm_packed", &[&COPIES, &TENSOR, &WARPGROUP, &GEMM_PACKED], &product, of)
-            .variant([("NIBBLES", nibbles)])
             .variant([
                 ("ROWS", rows),
                 ("ACROSS", across),
