@@ -4,32 +4,44 @@ namespace emulated {
 
 struct Tile {
     const u8* space;
-    u32 offset;
+    u32 offset, apart;
 };
 
-static f32 half_at(const u8* space, u32 at) {
+// Element i of a row of a tile.
+static f32 of_row(Tile tile, u32 row, u32 i) {
+    const u32 straight = tile.offset + row * 128 + i * 2, swizzled = straight ^ (straight >> 7 & 7) << 4;
     u16 bits;
-    memcpy(&bits, space + at, 2);
+    memcpy(&bits, tile.space + swizzled, 2);
     return half_of(bits, 0);
 }
 
-template <u32 count>
-static void multiply_warpgroup(f32* sums, Quad a, Tile rows, u32 more, int line) {
-    const u8* const space = rows.space;
-    const u32 offset = rows.offset + more;
-    const Contributed contributed = gather(a.v, 4, line);
-    const u32 g = thread % LANES / 4, t = thread % 4;
-    f32 weights[2][16];
+// Element i of a column: its rows are the elements.
+static f32 of_column(Tile tiles, u32 column, u32 i) {
+    const Tile tile = {tiles.space, tiles.offset + column / 64 * tiles.apart, 0};
+    return of_row(tile, i, column % 64);
+}
+
+// 16 elements of a lane's two lines.
+struct LinesOf16 {
+    f32 v[2][16];
+};
+
+static LinesOf16 lines_in_registers(Quad lines, int line) {
+    const Contributed contributed = gather(lines.v, 4, line);
+    const u32 g = thread % LANES / 4;
+    LinesOf16 of;
     for (u32 r = 0; r < 2; r++) {
-        for (u32 i = 0; i < 16; i++) weights[r][i] = half_of(contributed[g * 4 + i % 8 / 2][i / 8 * 2 + r], i);
+        for (u32 i = 0; i < 16; i++) of.v[r][i] = half_of(contributed[g * 4 + i % 8 / 2][i / 8 * 2 + r], i);
     }
+    return of;
+}
+
+static void multiply(f32* sums, LinesOf16 lines, Tile by, u32 count, f32 (*element)(Tile, u32, u32)) {
     for (u32 j = 0; j < count / 8; j++) {
         for (u32 c = 0; c < 2; c++) {
-            const u32 row = 8 * j + 2 * t + c;
             for (u32 i = 0; i < 16; i++) {
-                const u32 straight = offset + row * 128 + i * 2, swizzled = straight ^ (straight >> 7 & 7) << 4;
-                const f32 x = half_at(space, swizzled);
-                for (u32 r = 0; r < 2; r++) sums[4 * j + 2 * r + c] += weights[r][i] * x;
+                const f32 x = element(by, 8 * j + 2 * (thread % 4) + c, i);
+                for (u32 r = 0; r < 2; r++) sums[4 * j + 2 * r + c] += lines.v[r][i] * x;
             }
         }
     }
@@ -50,9 +62,16 @@ static u32 of_halves(u32 a, u32 b, u32 c, f32 (*of)(f32, f32, f32)) {
 }  // namespace emulated
 
 typedef emulated::Tile Tile;
-static inline Tile tile_at(const u8* space, u32 offset) { return {space, offset}; }
+static inline Tile tiles_at(const u8* space, u32 offset, u32 apart) { return {space, offset, apart}; }
+static inline Tile tile_at(const u8* space, u32 offset) { return {space, offset, 0}; }
+static inline Tile further(Tile tile, u32 bytes) { return {tile.space, tile.offset + bytes, tile.apart}; }
 #define IN_REGISTER(name, value) const u32 name = value
-#define multiply_warpgroup(sums, a, rows, offset) emulated::multiply_warpgroup<ROWS>(sums, a, rows, offset, __LINE__)
+#define MULTIPLY_IN_REGISTERS(sums, lines, by, count, element) \
+    emulated::multiply(sums, emulated::lines_in_registers(lines, __LINE__), by, count, emulated::element)
+#define multiply_by_64_rows(sums, lines, rows) MULTIPLY_IN_REGISTERS(sums, lines, rows, 64, of_row)
+#define multiply_by_128_rows(sums, lines, rows) MULTIPLY_IN_REGISTERS(sums, lines, rows, 128, of_row)
+#define multiply_by_64_columns(sums, lines, columns) MULTIPLY_IN_REGISTERS(sums, lines, columns, 64, of_column)
+#define multiply_by_128_columns(sums, lines, columns) MULTIPLY_IN_REGISTERS(sums, lines, columns, 128, of_column)
 static inline u32 plus_halves(u32 a, u32 b) { return emulated::of_halves(a, b, 0, [](f32 x, f32 y, f32) { return x + y; }); }
 static inline u32 times_halves(u32 a, u32 b) { return emulated::of_halves(a, b, 0, [](f32 x, f32 y, f32) { return x * y; }); }
 static inline u32 fused_halves(u32 a, u32 b, u32 c) { return emulated::of_halves(a, b, c, [](f32 x, f32 y, f32 z) { return x * y + z; }); }

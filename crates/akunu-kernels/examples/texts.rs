@@ -239,9 +239,13 @@ fn add_attention(texts: &mut Texts, head_dim: u32) {
         ..AttentionParams::default()
     };
     let rope = Some(Rope { style: Some(RopeStyle::Interleaved), qk_norm: false });
-    for (rows, rope) in [(1, None), (512, None), (1, rope)] {
-        let kernel =
-            Kernel::Attention(ops::Attention { rope, ..ops::Attention::plain(KvType::F16, OutputForms::Q8) });
+    for (rows, rope, out) in [
+        (1, None, OutputForms::Q8),
+        (512, None, OutputForms::Q8),
+        (2048, None, OutputForms::F16),
+        (1, rope, OutputForms::Q8),
+    ] {
+        let kernel = Kernel::Attention(ops::Attention { rope, ..ops::Attention::plain(KvType::F16, out) });
         add_table(texts, &table(kernel, params, rows));
     }
 }

@@ -405,6 +405,36 @@ fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {
     }
 }
 
+/// Two sequences, of which one begins and ends in the middle of a tile, more query heads per KV head than a tile has, windows,
+/// sinks, and spans of which some rows see nothing; and runs that are for the small tile beside some for the large one.
+#[test]
+fn attention_of_many_rows_is_near_the_reference_on_warpgroups() {
+    if skipped() {
+        return;
+    }
+    let shapes: [(u32, u32, u32); 4] = [(1, 1, 128), (2, 1, 64), (18, 1, 64), (2, 1, 128)];
+    let seen = [(530, 0, 0, 0.0), (520, 90, 0, 5.0), (514, 0, 100, 0.0)];
+    let specs = shapes.into_iter().enumerate().flat_map(|(i, shape)| {
+        seen.into_iter().enumerate().map(move |(j, (rows, first, window, soft_cap))| {
+            let whole = (shape.0 * shape.2).is_multiple_of(128);
+            let out = if whole && (i + j) % 2 > 0 { OutputForms::F16Lanes } else { OutputForms::F16 };
+            // The first head's sink takes nearly all.
+            let sinks = j == 1 && shape.0 > 1;
+            let attend = if sinks { attention::attend_with_sinks } else { attention::attend };
+            let seen = Seen { rows, first, window, soft_cap, factor_step: window, paged: (i + j) % 3 > 0 };
+            attend(shape, KvType::F16, seen, out)
+        })
+    });
+    const SEQUENCES: &[(usize, u32)] =
+        &[(1, 0), (1, 300), (3, 17), (16, 5), (17, 250), (1, 299), (32, 64), (33, 8), (1, 1), (450, 0)];
+    let mixed = [((4, 1, 64), 0), ((6, 2, 128), 40)]
+        .map(|(heads, window)| attention::attend_each(heads, (window, true), OutputForms::F16, SEQUENCES));
+    let emulator = || Emulator::default().with_warpgroups();
+    let specs = mixed.into_iter().chain(specs);
+    let count = check_those(emulator, specs, |_, f| f.entry == "attention_warpgroup");
+    assert!(count > few_or_many(2, 9), "{count}");
+}
+
 /// Sequences with one row in a pass beside some with many: of each, the number of rows and the first position. Runs
 /// of 1 to 3 rows, of 4 and more, and runs that tiles of 16 and 64 rows cut.
 #[test]

@@ -17,6 +17,12 @@
 // The SIMD group's first line.
 #define TOP (WARPGROUP % ACROSS * 64 + SIMD % 4 * 16)
 
+#if ROWS == 64
+#define MULTIPLY_BY_ROWS multiply_by_64_rows
+#elif ROWS == 128
+#define MULTIPLY_BY_ROWS multiply_by_128_rows
+#endif
+
 // Whether codes are nibbles that need no table.
 #define NIBBLES (BITS == 4 && !TABLE_OF)
 #define GROUPS (INPUTS / 128)
@@ -164,7 +170,7 @@ INLINE void multiply_group(THREAD_PTR f32* sums, const THREAD_PTR Raw* raw, Mask
         BEGIN_PRODUCTS();
         UNROLL for (u32 h = 0; h < AT_ONCE; h++)
             UNROLL for (u32 s = 0; s < 4; s++)
-                multiply_warpgroup(sums, steps[h].step[s], rows, (first + h) * (ROWS * 128) + s * 32);
+                MULTIPLY_BY_ROWS(sums, steps[h].step[s], further(rows, (first + h) * (ROWS * 128) + s * 32));
         END_PRODUCTS();
     }
 }

@@ -26,32 +26,43 @@ INLINE u32 times_halves(u32 a, u32 b) { u32 r; asm("mul.rn.f16x2 %0, %1, %2;" : 
 #define NAMES_32 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
     ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define PREDICATE "{ .reg .pred p; setp.eq.u32 p, 0, 0; "
-#if ROWS == 64
-#define PRODUCT "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" NAMES_32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0; }"
-#define ALL_SUMS SUMS_32(0)
-#elif ROWS == 128
 #define NAMES_64 NAMES_32 \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
     ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define PRODUCT "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" NAMES_64 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0; }"
-#define ALL_SUMS SUMS_32(0), SUMS_32(32)
-#endif
+#define PRODUCT(shape) "{ .reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32.f16.f16 "
+#define PRODUCT_64 PRODUCT("m64n64k16") "{" NAMES_32 "}, "
+#define PRODUCT_128 PRODUCT("m64n128k16") "{" NAMES_64 "}, "
+#define IN_REGISTERS(quad) "r"(quad.v[0]), "r"(quad.v[1]), "r"(quad.v[2]), "r"(quad.v[3])
 
 // Where a tile of rows begins, as the instructions take it; offsets are added in units of 16 bytes.
 typedef u64 Tile;
 
-INLINE Tile tile_at(THREADGROUP u8* space, u32 offset) {
-    return (u64)((shared_address(space) + offset) >> 4 & 0x3fff) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+// `apart`: bytes from a tile to that of the next 64 elements, for multiply_by_columns.
+INLINE Tile tiles_at(THREADGROUP u8* space, u32 offset, u32 apart) {
+    return (u64)((shared_address(space) + offset) >> 4 & 0x3fff) | (u64)(apart >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
+INLINE Tile tile_at(THREADGROUP u8* space, u32 offset) { return tiles_at(space, offset, 16); }
+INLINE Tile further(Tile tile, u32 bytes) { return tile + (bytes >> 4); }
 
 // A constant that the compiler keeps in a register.
 #define IN_REGISTER(name, value) u32 name; asm volatile("mov.u32 %0, " #value ";" : "=r"(name))
 
-// Adds the products of 64 lines over 16 elements and of ROWS rows from `offset` in a tile on to `sums`. With g = lane / 4 and
-// t = lane % 4, each lane passes elements 2t and 2t + 1 of lines g and g + 8 of its SIMD group's 16, then elements 2t + 8 and
-// 2t + 9 of the same. sums[4j + e] is that of line g + e / 2 · 8 and row 8j + 2t + e % 2.
-INLINE void multiply_warpgroup(THREAD_PTR f32* sums, Quad a, Tile rows, u32 offset) {
-    asm volatile(PREDICATE PRODUCT : ALL_SUMS : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "l"(rows + (offset >> 4)));
+// Each adds the products of 64 lines over 16 elements to `sums`. With g = lane / 4 and t = lane % 4, sums[4j + e] is that of
+// line g + e / 2 · 8 of the SIMD group's 16, and of row, or column, 8j + 2t + e % 2. Where a lane passes elements of lines, they
+// are 2t and 2t + 1 of lines g and g + 8, then 2t + 8 and 2t + 9 of the same.
+
+// Lines in registers, times 64 or 128 rows in a tile.
+INLINE void multiply_by_64_rows(THREAD_PTR f32* sums, Quad lines, Tile rows) {
+    asm volatile(PRODUCT_64 "{%32, %33, %34, %35}, %36, p, 1, 1, 0; }" : SUMS_32(0) : IN_REGISTERS(lines), "l"(rows));
+}
+INLINE void multiply_by_128_rows(THREAD_PTR f32* sums, Quad lines, Tile rows) {
+    asm volatile(PRODUCT_128 "{%64, %65, %66, %67}, %68, p, 1, 1, 0; }" : SUMS_32(0), SUMS_32(32) : IN_REGISTERS(lines), "l"(rows));
+}
+// Lines in registers, times 64 or 128 columns: element i of all columns is row i of the tiles.
+INLINE void multiply_by_64_columns(THREAD_PTR f32* sums, Quad lines, Tile columns) {
+    asm volatile(PRODUCT_64 "{%32, %33, %34, %35}, %36, p, 1, 1, 1; }" : SUMS_32(0) : IN_REGISTERS(lines), "l"(columns));
+}
+INLINE void multiply_by_128_columns(THREAD_PTR f32* sums, Quad lines, Tile columns) {
+    asm volatile(PRODUCT_128 "{%64, %65, %66, %67}, %68, p, 1, 1, 1; }" : SUMS_32(0), SUMS_32(32) : IN_REGISTERS(lines), "l"(columns));
 }
 #endif

@@ -188,13 +188,15 @@ impl Shape<'_> {
         if self.rows <= FEW_ROWS {
             return alone(None).into_iter().collect();
         }
-        let of_runs = |long_run| self.attention_mma(p, op, long_run);
+        let of_runs = |long_run| self.attention_of_runs(p, op, long_run);
         let mixed = || {
-            let tile_rows = self.tile_rows(p)?;
-            Some(vec![alone(Some([LONG_RUN, tile_rows]))?, of_runs(LONG_RUN)?])
+            let tile_rows = self.tile_rows(p, op)?;
+            let alone = alone(Some([LONG_RUN, tile_rows]))?;
+            Some([vec![alone], of_runs(LONG_RUN)?].concat())
         };
         let mixed = if self.rows <= MOST_MIXED { mixed() } else { None };
-        mixed.unwrap_or_else(|| of_runs(1).or_else(|| self.attention_tiles(p, op)).into_iter().collect())
+        let tiles = || self.attention_tiles(p, op).into_iter().collect();
+        mixed.or_else(|| of_runs(1)).unwrap_or_else(tiles)
     }
 
     /// The constants of `heads.h` and the kernels that use it.

@@ -19,6 +19,7 @@ mod tensor;
 mod tiles;
 
 pub use packed::FEWEST_PACKED_ROWS;
+pub(super) use packed::WARPGROUP;
 pub(super) use tiles::TILES;
 
 static ACTIVATION: Source = source!("activation.h");

@@ -4,65 +4,157 @@ use akunu_plan::KvType;
 use akunu_plan::ops::{Attention, AttentionParams};
 
 use crate::function::source;
+use crate::launch::matrix::WARPGROUP;
 use crate::{Launch, Source};
 
 use super::{KV, RUNS, Shape, group_of, kv_number};
 
 pub(super) static COPIES: Source = source!("cuda/copies.h");
 pub(super) static TENSOR: Source = source!("cuda/tensor.h");
+static ATTENTION_LINES: Source = source!("cuda/attention_lines.h");
 static ATTENTION_MMA: Source = source!("cuda/attention_mma.h");
+static ATTENTION_WARPGROUP: Source = source!("cuda/attention_warpgroup.h");
 
-/// Query lines of a threadgroup, as in the kernel.
-const LINES: u32 = 64;
-const THREADS: u32 = 128;
 /// The fewest rows of a table for which tiles are faster.
 pub(super) const FEW_ROWS: u32 = 16;
-/// Numbers of keys (positions × head dim) that a threadgroup stages at once.
-const SPAN_NUMBERS: u32 = 4096;
+/// With more rows, most of a pass are of long prompts.
+const FEW_LARGE: u32 = 512;
 /// Threadgroups that share the runs of a tile, if it can have more than one.
 pub(super) const SHARERS: u32 = 4;
 
-impl Shape<'_> {
-    /// Rows of a tile of `attention_mma`. `None`: the heads are not supported.
-    pub(super) fn tile_rows(&self, p: &AttentionParams) -> Option<u32> {
-        Some(LINES / group_of(p)?.clamp(1, 16))
+/// A kernel, and what its threadgroups have.
+struct Tile {
+    entry: &'static str,
+    sources: Vec<&'static Source>,
+    /// Query lines: each is a head of a row.
+    lines: u32,
+    /// Positions of an iteration.
+    span: u32,
+    shared_bytes: u32,
+}
+
+/// The runs of rows of one sequence that a launch is for.
+struct Runs {
+    /// Consecutive rows whose runs a threadgroup has.
+    among: u32,
+    /// The fewest rows of a run, and the most; 0 for any.
+    fewest: u32,
+    most: u32,
+    sharers: u32,
+}
+
+impl Tile {
+    fn of_simd_groups(dim: u32) -> Tile {
+        /// Numbers of keys (positions × head dim) that a threadgroup stages at once.
+        const SPAN_NUMBERS: u32 = 4096;
+        let lines = 64;
+        let span = (SPAN_NUMBERS / dim).min(64) / 16 * 16;
+        let stage = 2 * span * (dim * 2 + 16);
+        Tile {
+            entry: "attention_mma",
+            sources: vec![&KV, &RUNS, &COPIES, &TENSOR, &ATTENTION_LINES, &ATTENTION_MMA],
+            lines,
+            span,
+            shared_bytes: (2 * stage).max(lines * dim * 4),
+        }
     }
 
-    /// Runs of fewer than `long_run` rows of one sequence are left out. `None`: this chip, cache type or shape is not
-    /// supported.
-    pub(super) fn attention_mma(&self, p: &AttentionParams, op: Attention, long_run: u32) -> Option<Launch> {
-        let Attention { kv, out, query_factors, sinks, .. } = op;
-        let suits = self.chip.tensor_cores && kv == KvType::F16 && self.rows > FEW_ROWS;
+    fn of_warpgroups(dim: u32) -> Tile {
+        let (lines, span) = (128, 64);
+        Tile {
+            entry: "attention_warpgroup",
+            sources: vec![&KV, &RUNS, &COPIES, &TENSOR, &WARPGROUP, &ATTENTION_LINES, &ATTENTION_WARPGROUP],
+            lines,
+            span,
+            // Keys of three spans, and values of four; later outputs.
+            shared_bytes: 7 * span * dim * 2,
+        }
+    }
+
+    /// Query heads of a row in a threadgroup, of `group` that share a KV head.
+    fn heads_here(group: u32) -> u32 {
+        group.clamp(1, 16)
+    }
+
+    /// Rows that fit.
+    fn rows(&self, group: u32) -> u32 {
+        self.lines / Tile::heads_here(group)
+    }
+}
+
+impl Shape<'_> {
+    /// `None`: this chip, cache type or shape is not supported.
+    fn tile(&self, p: &AttentionParams, op: Attention) -> Option<Tile> {
         let dim = p.head_dim;
+        let suits = self.chip.tensor_cores && op.kv == KvType::F16 && self.rows > FEW_ROWS;
         if !suits || dim > 128 || !dim.is_multiple_of(32) {
             return None;
         }
-        let group = group_of(p)?;
-        let heads_here = group.clamp(1, 16);
-        let (tiles, tile_rows) = (group.div_ceil(heads_here), self.tile_rows(p)?);
-        let down = self.rows.div_ceil(tile_rows);
-        let span = (SPAN_NUMBERS / dim).min(64) / 16 * 16;
-        if !self.in_one_block(span, p.block) {
+        Some(Tile::of_simd_groups(dim)).filter(|tile| self.in_one_block(tile.span, p.block))
+    }
+
+    /// As `tile`; it leaves f16 alone.
+    fn large_tile(&self, p: &AttentionParams, op: Attention) -> Option<Tile> {
+        let f16_alone = op.out.f16() && !op.out.f32() && !op.out.q8();
+        if !self.chip.warpgroups || !f16_alone || !p.head_dim.is_multiple_of(64) || self.rows <= FEW_LARGE {
             return None;
         }
-        let stage = 2 * span * (dim * 2 + 16);
-        let suffix = format!("_{}_{}x{dim}_{}_mma", p.heads, p.kv_heads, self.rows);
+        let fits = |tile: &Tile| {
+            tile.shared_bytes <= self.chip.shared_bytes && self.in_one_block(tile.span, p.block)
+        };
+        self.tile(p, op).and(Some(Tile::of_warpgroups(p.head_dim))).filter(fits)
+    }
+
+    /// Rows of a tile of `attention_of_runs`.
+    pub(super) fn tile_rows(&self, p: &AttentionParams, op: Attention) -> Option<u32> {
+        Some(self.tile(p, op)?.rows(group_of(p)?))
+    }
+
+    /// Runs of fewer than `long_run` rows of one sequence are left out. `None`: this chip, cache type or shape is not
+    /// supported. Runs that fit into the small tile waste most of the large one, so both have a launch.
+    pub(super) fn attention_of_runs(
+        &self,
+        p: &AttentionParams,
+        op: Attention,
+        long_run: u32,
+    ) -> Option<Vec<Launch>> {
+        let (group, small) = (group_of(p)?, self.tile(p, op)?);
+        let rows = small.rows(group);
+        let Some(large) = self.large_tile(p, op) else {
+            let all = Runs { among: rows, fewest: long_run, most: 0, sharers: SHARERS };
+            return Some(vec![self.attention_tile(p, op, small, all)?]);
+        };
+        let among = large.rows(group);
+        let short = Runs { among, fewest: long_run, most: rows, sharers: 2 * SHARERS };
+        let long = Runs { among, fewest: rows + 1, most: 0, sharers: 2 };
+        Some(vec![self.attention_tile(p, op, large, long)?, self.attention_tile(p, op, small, short)?])
+    }
+
+    fn attention_tile(&self, p: &AttentionParams, op: Attention, tile: Tile, runs: Runs) -> Option<Launch> {
+        let Attention { kv, out, query_factors, sinks, .. } = op;
+        let (dim, group) = (p.head_dim, group_of(p)?);
+        let heads_here = Tile::heads_here(group);
+        let (tiles, down) = (group.div_ceil(heads_here), self.rows.div_ceil(runs.among));
+        let kind = tile.entry.trim_start_matches("attention_");
+        let suffix = format!("_{}_{}x{dim}_{}_{kind}", p.heads, p.kv_heads, self.rows);
         Some(
-            self.launch("attention_mma", vec![&KV, &RUNS, &COPIES, &TENSOR, &ATTENTION_MMA], &suffix)
-                .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("SPAN", span)])
+            self.launch(tile.entry, tile.sources, &suffix)
+                .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim)])
+                .variant([("SPAN", tile.span), ("LINES", tile.lines)])
                 .variant([("SPLIT", u32::from(out.f32() || out.q8()))])
                 .variant([
                     ("FACTORS", u32::from(query_factors)),
                     ("SINKS", u32::from(sinks)),
                     ("CAPPED", u32::from(p.soft_cap != 0.0)),
                 ])
-                .constants([("HEADS", p.heads), ("POSITIONS", p.positions), ("LONG_RUN", long_run)])
+                .constants([("HEADS", p.heads), ("POSITIONS", p.positions)])
+                .constants([("FEWEST_ROWS", runs.fewest), ("MOST_ROWS", runs.most)])
                 .variant([("BLOCK", p.block)])
                 .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
-                .constants([("TILE_ROWS", tile_rows), ("TILES_DOWN", down), ("SHARERS", SHARERS)])
+                .constants([("TILE_ROWS", runs.among), ("TILES_DOWN", down), ("SHARERS", runs.sharers)])
                 .out(out)
-                .shared((2 * stage).max(LINES * dim * 4))
-                .over([p.kv_heads * tiles, down, SHARERS], THREADS),
+                .shared(tile.shared_bytes)
+                .over([p.kv_heads * tiles, down, runs.sharers], 2 * tile.lines),
         )
     }
 }

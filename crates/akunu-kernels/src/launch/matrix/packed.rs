@@ -10,7 +10,7 @@ use crate::{Chip, Launch, MissingKernel, Source};
 use super::few::{COPIES, TENSOR};
 use super::{Product, Shape};
 
-static WARPGROUP: Source = source!("cuda/warpgroup.h");
+pub(in crate::launch) static WARPGROUP: Source = source!("cuda/warpgroup.h");
 static GEMM_PACKED: Source = source!("cuda/gemm_packed.h");
 
 /// Lines of a warpgroup.
