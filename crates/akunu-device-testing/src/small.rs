@@ -23,6 +23,9 @@ pub fn with_weights() -> Vec<Spec> {
         specs.push(matrices::matmul(dtype, PACKED, (inputs, 17), i % 2 == 1, i % 3 == 1));
         specs.push(matrices::glu_matmul(dtype, 1, inputs, 32, ACTIVATIONS[i % 5], OUTS[i % 3]));
     }
+    // It has the loops of products, over three matrices.
+    specs.push(matrices::qkv(DType::F16, 1, 7, true));
+    specs.push(matrices::qkv(DType::Q8_0, PACKED, 32, false));
     specs.extend(first_of_each(rows::along_rows().into_iter().filter(|spec| spec.name.starts_with("embed"))));
     specs
 }
