@@ -92,6 +92,8 @@ fn programs(command: Command, sanitizer: &str, link: &str) -> Result<()> {
     }
     let compilers = [("CC", compiler("cc", sanitizer, link)?), ("CXX", compiler("c++", sanitizer, link)?)];
     let mut programs = sanitized(command, sanitizer, &["-p", "akunu-capi", "--test", "capi", "--"])?;
+    // One after the other, because grammars have a time within which they must be compiled.
+    programs.arg("--test-threads=1");
     programs.args(NOT_SANITIZED.iter().flat_map(|test| ["--skip", test])).envs(compilers);
     run(&mut programs)
 }
