@@ -242,7 +242,7 @@ def requests():
     audio = form + part('name="stream"', "true") + "--b--\r\n"
     write("http", "audio", "s" + audio)
     write("http", "translation", "v" + audio)
-    for name, text in [("blob", "Csha256:0011\n"), ("model", "Im\n"), ("model-lm-studio", "Km\n"), ("response", "Lresp_1\n"),
+    for name, text in [("blob", "Csha256:0011\n"), ("model", "Im\n"), ("model-lm-studio", "Km\n"), ("response", "Lresp_1\n"), ("response-escape", "M%ff\n"),
                        ("response-items", "Oresp_1/input_items?limit=2&after=\n"), ("slot", 'P0?action=save\n{"filename": "a", "model": "m"}'),
                        ("props", "Rmodel=m\n"), ("info", "Umodel=m\n"), ("flush", "Z"), ("unknown", "9a%20b?c=d\n")]:
         write("http", name, text)

@@ -40,6 +40,10 @@ const MIRI: [(&[&str], &[&str]); 4] = [
 /// Tests of the C API that load the library into programs without the sanitizer's runtime, or use their own.
 const NOT_SANITIZED: [&str; 4] = ["python", "valgrind", "address_sanitizer", "the_static_library"];
 
+/// Crates that are optimised where the others are not, since the standard library takes long to compile too: grammars
+/// have a time within which they must be compiled.
+const OPTIMISED: [&str; 4] = ["akunu-grammar", "derivre", "llguidance", "toktrie"];
+
 pub(crate) fn sanitize(args: &[String]) -> Result<()> {
     match args {
         [] => {
@@ -77,17 +81,19 @@ fn address() -> Result<()> {
         return Ok(());
     }
     run(&mut sanitized(cargo(&["test"]), "address", &["-p", "akunu-pool", "--lib"])?)?;
-    programs(cargo(&["test"]), "address")
+    programs(cargo(&["test"]), "address", "")
 }
 
-/// The C API's programs, compiled with a sanitizer as the library is.
-fn programs(command: Command, sanitizer: &str) -> Result<()> {
+/// The C API's programs, compiled with a sanitizer as the library is, and with more arguments of the compiler.
+fn programs(command: Command, sanitizer: &str, link: &str) -> Result<()> {
     if !succeeds(&["cc", "--version"]) {
         skipped("the C API's programs", "there is no C compiler (cc)");
         return Ok(());
     }
-    let compilers = [("CC", compiler("cc", sanitizer)?), ("CXX", compiler("c++", sanitizer)?)];
+    let compilers = [("CC", compiler("cc", sanitizer, link)?), ("CXX", compiler("c++", sanitizer, link)?)];
     let mut programs = sanitized(command, sanitizer, &["-p", "akunu-capi", "--test", "capi", "--"])?;
+    // One after the other, because grammars have a time within which they must be compiled.
+    programs.arg("--test-threads=1");
     programs.args(NOT_SANITIZED.iter().flat_map(|test| ["--skip", test])).envs(compilers);
     run(&mut programs)
 }
@@ -101,9 +107,31 @@ fn thread() -> Result<()> {
         skipped("the sanitizer for threads", &bring(&["rust-src"]));
         return Ok(());
     }
-    let library = || nightly(&["test", "-Zbuild-std"]);
+    let library = || {
+        let mut command = nightly(&["test", "-Zbuild-std", "--config", "profile.dev.opt-level=0"]);
+        for name in OPTIMISED {
+            command.arg("--config").arg(format!("profile.dev.package.{name}.opt-level=1"));
+        }
+        command
+    };
     run(&mut sanitized(library(), "thread", &["-p", "akunu-pool", "--lib"])?)?;
-    programs(library(), "thread")
+    programs(library(), "thread", &rust_runtime()?)
+}
+
+/// Arguments that link programs with Rust's own runtime of the sanitizer for threads: that of an older C compiler lacks
+/// functions that Rust's compiler calls.
+fn rust_runtime() -> Result<String> {
+    let output = nightly_tool("rustc").args(["--print", "target-libdir"]).output()?;
+    let folder = PathBuf::from(String::from_utf8(output.stdout)?.trim());
+    let runtime = folder.join("librustc-nightly_rt.tsan.a");
+    if !runtime.is_file() {
+        bail!("the nightly toolchain has no {}", runtime.display());
+    }
+    Ok(format!(
+        "-nodefaultlibs -rdynamic -Wl,--whole-archive {} -Wl,--no-whole-archive -lstdc++ -lpthread -ldl -lm -lrt \
+         -lresolv -lc -lgcc_s -lgcc",
+        runtime.display()
+    ))
 }
 
 fn is_supported(name: &str) -> bool {
@@ -126,10 +154,10 @@ fn sanitized(mut command: Command, name: &str, arguments: &[&str]) -> Result<Com
 }
 
 /// A C compiler that links the sanitizer's runtime, which the library needs too.
-fn compiler(name: &str, sanitizer: &str) -> Result<PathBuf> {
+fn compiler(name: &str, sanitizer: &str, link: &str) -> Result<PathBuf> {
     let path = folder("compilers").join(format!("{name}-{sanitizer}"));
     fs::create_dir_all(folder("compilers"))?;
-    fs::write(&path, format!("#!/bin/sh\nexec {name} -fsanitize={sanitizer} \"$@\"\n"))?;
+    fs::write(&path, format!("#!/bin/sh\nexec {name} -fsanitize={sanitizer} \"$@\" {link}\n"))?;
     executable(&path)?;
     Ok(path)
 }
@@ -159,9 +187,15 @@ fn bring(components: &[&str]) -> String {
 }
 
 fn nightly(args: &[&str]) -> Command {
-    let mut command = Command::new("rustup");
-    command.args(["run", TOOLCHAIN, "cargo"]).args(args);
+    let mut command = nightly_tool("cargo");
+    command.args(args);
     clean(&mut command);
+    command
+}
+
+fn nightly_tool(name: &str) -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", TOOLCHAIN, name]);
     command
 }
 

@@ -81,7 +81,7 @@ pub fn latent() -> Vec<Case> {
     cases
 }
 
-fn attention(
+pub(crate) fn attention(
     (kv, out, paged): (KvType, OutputForms, bool),
     [rows, heads]: [usize; 2],
     first: u32,
@@ -99,7 +99,7 @@ fn attention(
     Case::new(Kernel::LatentAttention(ops::LatentAttention { kv, out, paged }), params, shape, data)
 }
 
-fn queries([rows, heads]: [usize; 2], [latent, plain, rope_dims]: [u32; 3]) -> Case {
+pub(crate) fn queries([rows, heads]: [usize; 2], [latent, plain, rope_dims]: [u32; 3]) -> Case {
     let params = LatentQueriesParams { heads: heads as u32, latent, plain, rope_dims };
     let all = |seed, dim: u32| f32s(&values(seed, rows * heads * dim as usize));
     let data = vec![
@@ -112,7 +112,7 @@ fn queries([rows, heads]: [usize; 2], [latent, plain, rope_dims]: [u32; 3]) -> C
     Case::new(Kernel::LatentQueries(ops::LatentQueries { style }), params, Shape::rows(rows), data)
 }
 
-fn apart(out: OutputForms, [rows, heads]: [usize; 2], [dim, stride]: [u32; 2]) -> Case {
+pub(crate) fn apart(out: OutputForms, [rows, heads]: [usize; 2], [dim, stride]: [u32; 2]) -> Case {
     let params = HeadsApartParams { heads: heads as u32, stride, dim };
     let mut data = vec![f32s(&values(137, rows * heads * stride as usize))];
     data.extend(outputs(out, rows * heads, dim as usize));
@@ -120,7 +120,7 @@ fn apart(out: OutputForms, [rows, heads]: [usize; 2], [dim, stride]: [u32; 2]) -
     Case::new(Kernel::HeadsApart(ops::HeadsApart { out }), params, Shape::rows(rows), data)
 }
 
-fn together(out: OutputForms, [rows, heads]: [usize; 2], dim: u32) -> Case {
+pub(crate) fn together(out: OutputForms, [rows, heads]: [usize; 2], dim: u32) -> Case {
     let params = HeadsTogetherParams { heads: heads as u32, dim };
     let cols = heads * dim as usize;
     let mut data = vec![f32s(&values(138, rows * cols))];
@@ -128,7 +128,7 @@ fn together(out: OutputForms, [rows, heads]: [usize; 2], dim: u32) -> Case {
     Case::new(Kernel::HeadsTogether(ops::HeadsTogether { out }), params, Shape::rows(rows), data)
 }
 
-fn moves(kv: KvType, dim: u32, rope_dims: u32) -> Vec<Case> {
+pub(crate) fn moves(kv: KvType, dim: u32, rope_dims: u32) -> Vec<Case> {
     let positions = 96;
     let plain = KvMoveParams { kv_heads: 1, head_dim: dim, rope_dims, positions, block: 0 };
     let mut cases = vec![];

@@ -54,7 +54,7 @@ pub fn matmul(dtype: DType, rows: usize, (inputs, outs): (usize, usize), bias: b
     })
 }
 
-fn qkv(dtype: DType, rows: usize, inputs: usize, bias: bool) -> Spec {
+pub(crate) fn qkv(dtype: DType, rows: usize, inputs: usize, bias: bool) -> Spec {
     spec(format!("qkv {dtype} {rows}x{inputs} bias {bias}"), rows, move |part| {
         let form = MatmulForm::for_rows(part.len());
         let kernel =

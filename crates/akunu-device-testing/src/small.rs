@@ -9,7 +9,7 @@ use crate::attention::{self, Seen, attend, attend_with_sinks};
 use crate::case::{Case, Spec};
 use crate::data::dtypes;
 use crate::rows::{self, ACTIVATIONS, OUTS};
-use crate::{cache, experts, matrices};
+use crate::{cache, experts, latent, matrices};
 
 /// Rows that are packed before they are multiplied.
 const PACKED: usize = 7;
@@ -23,6 +23,9 @@ pub fn with_weights() -> Vec<Spec> {
         specs.push(matrices::matmul(dtype, PACKED, (inputs, 17), i % 2 == 1, i % 3 == 1));
         specs.push(matrices::glu_matmul(dtype, 1, inputs, 32, ACTIVATIONS[i % 5], OUTS[i % 3]));
     }
+    // It has the loops of products, over three matrices.
+    specs.push(matrices::qkv(DType::F16, 1, 7, true));
+    specs.push(matrices::qkv(DType::Q8_0, PACKED, 32, false));
     specs.extend(first_of_each(rows::along_rows().into_iter().filter(|spec| spec.name.starts_with("embed"))));
     specs
 }
@@ -69,6 +72,19 @@ pub fn of_the_cache() -> Vec<Spec> {
     specs.extend(first_of_each(cache::rope()));
     specs.extend(first_of_each(cache::rope_before_norms()));
     specs
+}
+
+/// Latent attention and what goes before and after it, in each type of cache.
+pub fn of_latents() -> Vec<Case> {
+    let mut cases: Vec<Case> = first_of_each(latent::writes()).map(|spec| spec.whole()).collect();
+    for (i, kv) in [KvType::F32, KvType::F16, KvType::Q8_0].into_iter().enumerate() {
+        cases.push(latent::attention((kv, OUTS[i], i % 2 == 0), [[1, 3], [6, 2]][i % 2], 13, [64, 32]));
+        cases.push(latent::apart(OUTS[i], [2, 3], [64, 96]));
+        cases.push(latent::together(OUTS[i], [2, 4], 24));
+        cases.extend(latent::moves(kv, 96, 32));
+    }
+    cases.push(latent::queries([2, 3], [20, 10, 8]));
+    cases
 }
 
 /// Other ops of rows.

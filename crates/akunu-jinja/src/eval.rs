@@ -51,7 +51,7 @@ pub(super) fn render(
 ) -> JinjaResult<Output> {
     let mut interpreter = Interpreter {
         heap: Heap::default(),
-        limits: std::mem::take(limits),
+        limits: *limits,
         names: &parsed.names,
         symbols: parsed.names.iter().map(String::as_str).zip(0..).collect(),
         now,

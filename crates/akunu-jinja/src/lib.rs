@@ -32,6 +32,7 @@ mod time;
 mod value;
 
 use std::ops::Range;
+use std::time::Instant;
 
 pub use time::LocalTime;
 
@@ -106,7 +107,22 @@ impl Template {
         self.parsed.names.iter().any(|known| known == name)
     }
 
+    /// The time at which a rendering that begins now ends at the latest.
+    pub fn deadline() -> Instant {
+        Instant::now() + limits::TIME
+    }
+
     pub fn render(&self, variables: &[Variable<'_>], now: LocalTime) -> JinjaResult<Output> {
-        eval::render(&self.parsed, variables, now, &mut limits::Limits::default())
+        self.render_until(variables, now, Template::deadline())
+    }
+
+    /// Several renderings may share a deadline.
+    pub fn render_until(
+        &self,
+        variables: &[Variable<'_>],
+        now: LocalTime,
+        deadline: Instant,
+    ) -> JinjaResult<Output> {
+        eval::render(&self.parsed, variables, now, &mut limits::Limits::until(deadline))
     }
 }

@@ -17,33 +17,32 @@ const DEPTH: usize = 640;
 pub(super) const OUTPUT: usize = 64 << 20;
 
 /// Steps are counted, so that a template fails everywhere or nowhere; this is for what they do not count well enough.
-const TIME: Duration = Duration::from_secs(3);
+pub(super) const TIME: Duration = Duration::from_secs(3);
 
 /// Steps between two looks at the clock.
 const CLOCK: u64 = 1 << 14;
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     steps: u64,
     /// The clock is read when this many steps are left.
     next_look: u64,
-    started: Instant,
+    end: Instant,
     bytes: usize,
     depth: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { steps: STEPS, next_look: STEPS - CLOCK, started: Instant::now(), bytes: BYTES, depth: DEPTH }
-    }
-}
-
 impl Limits {
+    /// `next_look` is at once, so that nothing is rendered when the time is over.
+    pub(super) fn until(end: Instant) -> Limits {
+        Limits { steps: STEPS, next_look: STEPS, end, bytes: BYTES, depth: DEPTH }
+    }
+
     pub(super) fn spend(&mut self, steps: usize) -> JinjaResult<()> {
         self.steps = self.steps.checked_sub(steps as u64).ok_or(JinjaError::Limit("takes too many steps"))?;
         if self.steps < self.next_look {
             self.next_look = self.steps.saturating_sub(CLOCK);
-            if self.started.elapsed() > TIME {
+            if Instant::now() > self.end {
                 return Err(JinjaError::Limit("takes too long"));
             }
         }

@@ -83,6 +83,15 @@ fn attacks_end_in_time_with_little_memory() {
 }
 
 #[test]
+fn nothing_is_rendered_after_the_deadline() {
+    let template = Template::new("{{ 1 }}").unwrap();
+    let render = |deadline| template.render_until(&[], LocalTime::from_seconds(0), deadline);
+    assert_eq!(render(Template::deadline()).unwrap().text, "1");
+    let passed = Instant::now();
+    assert_eq!(render(passed).unwrap_err(), JinjaError::Limit("takes too long"));
+}
+
+#[test]
 fn messages_have_no_control_characters() {
     let raised = |source: &str| match Template::new(source).unwrap().render(&[], LocalTime::from_seconds(0)) {
         Err(JinjaError::Raised(message) | JinjaError::Runtime { message, .. }) => message,

@@ -230,6 +230,20 @@ impl FromRequestParts<App> for Caller {
     }
 }
 
+/// The parameter of a route's path, decoded.
+pub(crate) struct PathParameter(pub String);
+
+impl FromRequestParts<App> for PathParameter {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<PathParameter, Refusal> {
+        let found = axum::extract::Path::from_request_parts(parts, app).await;
+        let axum::extract::Path(text) =
+            found.map_err(|_| Refusal::invalid("the path has an escape (%) that is not UTF-8"))?;
+        Ok(PathParameter(text))
+    }
+}
+
 impl App {
     /// `is_loopback`: the server listens on the loopback interface only.
     pub(crate) fn new(

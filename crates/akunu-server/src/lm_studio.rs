@@ -1,11 +1,11 @@
 //! The list of models of LM Studio's older API, by which clients learn their contexts: `/api/v0/models`.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{MethodRouter, get};
 use serde_json::{Value as Json, json};
 
-use crate::app::{App, json};
+use crate::app::{App, PathParameter, json};
 use crate::models::{Facts, Kind, Lease, ModelSpec};
 use crate::openai;
 use crate::protocol::Protocol;
@@ -33,7 +33,7 @@ async fn models(State(app): State<App>) -> Response {
     json(&json!({ "object": "list", "data": list }))
 }
 
-async fn model(State(app): State<App>, Path(name): Path<String>) -> Result<Response, Refusal> {
+async fn model(State(app): State<App>, PathParameter(name): PathParameter) -> Result<Response, Refusal> {
     let spec = app.models().spec(Some(&name)).await?;
     let lease = app.models().list().into_iter().find(|(other, _)| other.name == spec.name);
     let lease = lease.and_then(|(_, lease)| lease);

@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use akunu::schedule::SlotAction;
 use akunu::{Error, KvFileProblem, SavedSession};
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
 use axum::routing::{MethodRouter, post};
 use serde_json::{Value as Json, json};
 use tokio::sync::oneshot;
 
-use crate::app::{App, Caller, json};
+use crate::app::{App, Caller, PathParameter, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
 use crate::models::Kind;
@@ -36,7 +36,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
 async fn change(
     State(app): State<App>,
     caller: Caller,
-    Path(id): Path<String>,
+    PathParameter(id): PathParameter,
     uri: Uri,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {

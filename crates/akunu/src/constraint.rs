@@ -73,16 +73,24 @@ impl Constraints {
         let reasoning = before.and_then(|before| before.reasoning.as_ref());
         let grammar = Arc::new(workers.compile(&vocabulary, format, reasoning, client)?);
         let constraint = Arc::new(Constraint { grammar, workers: workers.clone() });
-        if key.len() <= KEPT_BYTES {
-            let mut kept = kept();
-            kept.push_front((key, constraint.clone()));
-            kept.truncate(KEPT);
-            while kept.iter().map(|(key, _)| key.len()).sum::<usize>() > KEPT_BYTES {
-                kept.pop_back();
-            }
-        }
+        keep(&mut kept(), key, constraint.clone());
         Ok(constraint)
     }
+}
+
+/// Adds a constraint, unless its key is too long, and removes the oldest ones.
+fn keep<T>(kept: &mut VecDeque<(String, T)>, key: String, constraint: T) {
+    if key.len() > KEPT_BYTES {
+        return;
+    }
+    kept.push_front((key, constraint));
+    let mut bytes = 0;
+    let fits = kept.iter().take(KEPT).take_while(|(key, _)| {
+        bytes += key.len();
+        bytes <= KEPT_BYTES
+    });
+    let count = fits.count();
+    kept.truncate(count);
 }
 
 /// The grammar of a format over a model's vocabulary. It may be shared by many requests.
@@ -186,5 +194,26 @@ impl Cursor {
     /// The same, as far as it is known without its last tokens' masks.
     pub(crate) fn is_known_over(&self) -> bool {
         self.session.is_over()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_constraints_are_kept_while_their_keys_are_short_enough() {
+        let kept_of = |lengths: &[usize]| -> Vec<usize> {
+            let mut kept = VecDeque::new();
+            for &length in lengths {
+                keep(&mut kept, "a".repeat(length), length);
+            }
+            kept.into_iter().map(|(_, length)| length).collect()
+        };
+        assert_eq!(kept_of(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), [10, 9, 8, 7, 6, 5, 4, 3]);
+        const MIB: usize = 1 << 20;
+        assert_eq!(kept_of(&[MIB, 1, 2 * MIB, MIB]), [MIB, 2 * MIB, 1]);
+        assert_eq!(kept_of(&[1, KEPT_BYTES]), [KEPT_BYTES]);
+        assert_eq!(kept_of(&[1, KEPT_BYTES + 1]), [1]);
     }
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use akunu_fixtures::scripted;
 use serde_json::{Value as Json, json};
 
 use crate::common::akunu;
@@ -216,6 +217,38 @@ fn what_nobody_waits_for_ends_within_5_s() {
             println!("{path}, {} kB, after {delay} ms: {took:?}", body.len() >> 10);
             assert!(took <= MOST, "{path}, {} bytes: {took:?} of processor time", body.len());
         }
+    }
+}
+
+/// A conversation is tried in several forms if its template fails, and all of them together have the time of one.
+#[test]
+fn a_template_that_takes_long_in_every_form_ends_within_5_s() {
+    const MOST: Duration = Duration::from_secs(5);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slow.gguf");
+    let slow =
+        "{% set t = 'aB' * 8000000 %}{% for i in range(100000) %}{% set x = t.upper().title() %}{% endfor %}";
+    let call =
+        |id: &str| json!({ "id": id, "type": "function", "function": { "name": "f", "arguments": "{}" } });
+    let result = |id: &str| json!({ "role": "tool", "tool_call_id": id, "content": "a" });
+    let body = json!({
+        "messages": [
+            { "role": "user", "content": "a" },
+            { "role": "assistant", "content": "", "tool_calls": [call("a"), call("b")] },
+            result("a"),
+            result("b"),
+        ],
+        "tools": [{ "type": "function", "function": { "name": "f" } }],
+    });
+    for marks in ["", "{# <tool_call> #}{{ tools }}"] {
+        scripted::write(&path, Some(&format!("{slow}{marks}")), &["a"]);
+        let server = Server::start("1", &[path.to_str().unwrap()]);
+        server.post("/v1/completions", r#"{"prompt":"a","max_tokens":1}"#);
+        let before = server.processor_time();
+        let answer = server.post(CHAT, &body.to_string());
+        let took = server.processor_time() - before;
+        assert!(answer.contains("the chat template takes too long"), "{answer}");
+        assert!(took <= MOST, "{marks:?}: {took:?} of processor time");
     }
 }
 

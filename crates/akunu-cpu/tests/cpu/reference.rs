@@ -127,6 +127,7 @@ fn blocks_that_tiles_cross_are_refused() {
 
 /// Deferred norms and rotation in attention are only for devices that request them.
 #[test]
+#[cfg_attr(miri, ignore = "takes hours to make the weights, and runs no kernel")]
 fn what_is_folded_for_other_devices_is_refused_by_name() {
     let mut device = cpu(*Isa::available().last().unwrap(), 1);
     for spec in folded::matrices().into_iter().take(6).chain(folded::attention().into_iter().take(1)) {

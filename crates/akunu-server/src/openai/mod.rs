@@ -16,12 +16,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use akunu::FinishReason;
 use akunu_tokenizer::Tokenizer;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use serde_json::{Value as Json, json};
 
-use crate::app::{App, json};
+use crate::app::{App, PathParameter, json};
 use crate::fields::Fields;
 use crate::job::{Finished, Running};
 use crate::models::ModelSpec;
@@ -83,7 +83,7 @@ async fn models(State(app): State<App>) -> Response {
     json(&json!({ "object": "list", "data": list }))
 }
 
-async fn model(State(app): State<App>, Path(name): Path<String>) -> Result<Response, Refusal> {
+async fn model(State(app): State<App>, PathParameter(name): PathParameter) -> Result<Response, Refusal> {
     let spec = app.models().spec(Some(&name)).await?;
     let mut model = describe(&app, &spec).await;
     model["id"] = name.into();

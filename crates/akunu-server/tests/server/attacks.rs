@@ -325,6 +325,25 @@ fn answers_that_are_much_longer_than_their_requests_are_charged() {
 }
 
 #[test]
+fn escapes_that_are_not_utf_8_are_refused_in_the_form_of_errors() {
+    let server = serve();
+    for (method, path) in [
+        ("GET", "/v1/models/%ff"),
+        ("GET", "/api/v0/models/a%c3"),
+        ("GET", "/v1/responses/%ff"),
+        ("DELETE", "/v1/responses/%ff"),
+        ("GET", "/v1/responses/%ff/input_items"),
+        ("POST", "/v1/responses/%ff/cancel"),
+        ("POST", "/slots/%ff?action=erase"),
+    ] {
+        let answer = send(server.address(), &request(method, path, &[], b"{}"));
+        assert_eq!(answer.status, 400, "{method} {path}: {}", answer.text());
+        let message = answer.json()["error"]["message"].clone();
+        assert_eq!(message, "the path has an escape (%) that is not UTF-8", "{method} {path}");
+    }
+}
+
+#[test]
 fn error_messages_are_short() {
     let server = serve();
     let answer = server.post("/v1/completions", &json!({ "prompt": "a", "model": "\u{1}".repeat(1 << 20) }));

@@ -12,7 +12,7 @@ mod source;
 
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use serde_json::{Map, Value as Json, json};
 
@@ -132,12 +132,29 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         extra: &Map<String, Json>,
     ) -> Result<Rendered, ChatError> {
+        self.render_until(messages, tools, add_generation_prompt, extra, ChatTemplate::deadline())
+    }
+
+    /// The time at which a rendering that begins now ends at the latest.
+    pub fn deadline() -> Instant {
+        Template::deadline()
+    }
+
+    /// As [`ChatTemplate::render`], for several renderings that share a deadline.
+    pub fn render_until(
+        &self,
+        messages: &[Json],
+        tools: Option<&[Json]>,
+        add_generation_prompt: bool,
+        extra: &Map<String, Json>,
+        deadline: Instant,
+    ) -> Result<Rendered, ChatError> {
         let mut messages: Vec<Json> = messages.iter().map(with_reasoning).collect();
         let has_calls = messages.iter().any(|message| message["tool_calls"].is_array());
-        if has_calls && *self.text_arguments.get_or_init(|| self.wants_text_arguments()) {
+        if has_calls && self.wants_text_arguments(deadline)? {
             messages.iter_mut().try_for_each(write_arguments)?;
         }
-        self.render_as_is(messages, tools, add_generation_prompt, extra)
+        self.render_as_is(messages, tools, add_generation_prompt, extra, deadline)
     }
 
     /// Whether tools are in the text of a conversation. A template that refuses the question is taken to write them.
@@ -149,26 +166,34 @@ impl ChatTemplate {
             let function = json!({ "name": NAME, "description": "c", "parameters": parameters });
             let tools = [json!({ "type": "function", "function": function })];
             let user = json!({ "role": "user", "content": "d" });
-            let rendered = self.render_as_is(vec![user], Some(&tools), true, &Map::new());
+            let deadline = ChatTemplate::deadline();
+            let rendered = self.render_as_is(vec![user], Some(&tools), true, &Map::new(), deadline);
             rendered.map_or(true, |rendered| rendered.text.contains(NAME))
         })
     }
 
     /// Whether a tool call with an object for arguments fails or is printed as Python prints a dictionary, and one with JSON
-    /// text is printed as it is.
-    fn wants_text_arguments(&self) -> bool {
+    /// text is printed as it is. An error is that a limit was reached: then it stays unknown.
+    fn wants_text_arguments(&self, deadline: Instant) -> Result<bool, ChatError> {
+        if let Some(&is_known) = self.text_arguments.get() {
+            return Ok(is_known);
+        }
         let renders = |arguments: Json, printed: &str| {
             let function = json!({ "name": "f", "arguments": arguments });
             let call = json!({ "id": "akunu0000", "type": "function", "function": function });
             let user = json!({ "role": "user", "content": "a" });
             let assistant = json!({ "role": "assistant", "content": "", "tool_calls": [call] });
             let result = json!({ "role": "tool", "tool_call_id": "akunu0000", "name": "f", "content": "b" });
-            let rendered = self.render_as_is(vec![user, assistant, result], None, false, &Map::new());
-            rendered.is_ok_and(|rendered| rendered.text.contains(printed))
+            let messages = vec![user, assistant, result];
+            match self.render_as_is(messages, None, false, &Map::new(), deadline) {
+                Err(limit @ ChatError::Limit { .. }) => Err(limit),
+                rendered => Ok(rendered.is_ok_and(|rendered| rendered.text.contains(printed))),
+            }
         };
         let as_object = |printed| renders(json!({ "akunu_key": "b" }), printed);
-        let object_works = as_object("akunu_key") && !as_object("{'akunu_key'");
-        !object_works && renders("{\"akunu_key\": \"b\"}".into(), "{\"akunu_key\": \"b\"}")
+        let object_works = as_object("akunu_key")? && !as_object("{'akunu_key'")?;
+        let wants = !object_works && renders("{\"akunu_key\": \"b\"}".into(), "{\"akunu_key\": \"b\"}")?;
+        Ok(*self.text_arguments.get_or_init(|| wants))
     }
 
     fn render_as_is(
@@ -177,6 +202,7 @@ impl ChatTemplate {
         tools: Option<&[Json]>,
         add_generation_prompt: bool,
         extra: &Map<String, Json>,
+        deadline: Instant,
     ) -> Result<Rendered, ChatError> {
         let messages = Json::Array(messages);
         let tools = tools.map_or(Json::Null, |tools| Json::Array(tools.to_vec()));
@@ -193,7 +219,8 @@ impl ChatTemplate {
             variables.extend(token.iter().map(|value| Variable { name, value, untrusted: false }));
         }
         variables.extend(extra.iter().map(|(name, value)| Variable { name, value, untrusted: true }));
-        let output = self.template.render(&variables, LocalTime::from_seconds(self.seconds()))?;
+        let now = LocalTime::from_seconds(self.seconds());
+        let output = self.template.render_until(&variables, now, deadline)?;
         Ok(Rendered { text: output.text, untrusted: output.untrusted })
     }
 

@@ -174,7 +174,10 @@ fn written(
             message["role"] = "system".into();
         }
     }
-    let render = |messages: &[Json], tools| template.render(messages, tools, add_prompt, variables);
+    // For all forms of the conversation together.
+    let deadline = ChatTemplate::deadline();
+    let render =
+        |messages: &[Json], tools| template.render_until(messages, tools, add_prompt, variables, deadline);
     if knows_calls {
         let has_calls = |message: &Json| message["tool_calls"].is_array();
         if messages.iter().any(has_calls) {

@@ -10,12 +10,12 @@ mod tools;
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use serde_json::{Value as Json, json};
 
-use crate::app::{App, Caller, json, json_text};
+use crate::app::{App, Caller, PathParameter, json, json_text};
 use crate::body::{JsonBody, LONG};
 use crate::field_table;
 use crate::fields::Fields;
@@ -203,7 +203,7 @@ fn unknown(id: &str) -> Refusal {
 async fn retrieve(
     State(app): State<App>,
     caller: Caller,
-    Path(id): Path<String>,
+    PathParameter(id): PathParameter,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
     for (name, value) in pairs(query.as_deref()) {
@@ -215,7 +215,11 @@ async fn retrieve(
     Ok(json_text(stored(&app, caller, &id).await?.response.to_string()))
 }
 
-async fn delete(State(app): State<App>, caller: Caller, Path(id): Path<String>) -> Result<Response, Refusal> {
+async fn delete(
+    State(app): State<App>,
+    caller: Caller,
+    PathParameter(id): PathParameter,
+) -> Result<Response, Refusal> {
     let owner = app.keys().digest(caller);
     let mut was_there = app.responses().delete(&id, owner);
     if let Some(folder) = app.response_folder().cloned() {
@@ -228,7 +232,11 @@ async fn delete(State(app): State<App>, caller: Caller, Path(id): Path<String>) 
     }
 }
 
-async fn cancel(State(app): State<App>, caller: Caller, Path(id): Path<String>) -> Result<Response, Refusal> {
+async fn cancel(
+    State(app): State<App>,
+    caller: Caller,
+    PathParameter(id): PathParameter,
+) -> Result<Response, Refusal> {
     stored(&app, caller, &id).await?;
     let message =
         "only responses in the background can be cancelled; close the connection to cancel a running one";
@@ -239,7 +247,7 @@ async fn input_items(
     State(app): State<App>,
     caller: Caller,
     Extension(charge): Extension<Charge>,
-    Path(id): Path<String>,
+    PathParameter(id): PathParameter,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
     let refuse = |name: &str, expected: &str| {
