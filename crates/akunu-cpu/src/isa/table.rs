@@ -44,7 +44,15 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
+    /// What fuzz targets look for is around the kernels, and to compile more than the scalar ones with coverage would
+    /// take most of their time.
+    #[cfg(fuzzing)]
+    pub(crate) fn of(_: Isa) -> Kernels {
+        Kernels::new::<Scalar, Scalar>()
+    }
+
     /// The caller must have checked that this processor has the instruction set.
+    #[cfg(not(fuzzing))]
     pub(crate) fn of(isa: Isa) -> Kernels {
         match isa {
             #[cfg(target_arch = "x86_64")]
