@@ -176,8 +176,9 @@ pub(crate) fn python_with(wanted: &Path, folder: &Path) -> Result<PathBuf, Strin
     brought(folder, wanted, || {
         let made = Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(folder).status();
         made.is_ok_and(|made| made.success())
-            && installer(&python)
-                .is_ok_and(|mut install| install.arg("-r").arg(wanted).status().is_ok_and(|done| done.success()))
+            && installer(&python).is_ok_and(|mut install| {
+                install.arg("-r").arg(wanted).status().is_ok_and(|done| done.success())
+            })
     })
     .map_err(|()| "`python3 -m venv`, uv or their registry is missing".to_string())?;
     Ok(python)

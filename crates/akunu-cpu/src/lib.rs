@@ -38,6 +38,6 @@ mod read_pattern;
 mod tile;
 
 pub use device::{CpuDevice, CpuOptions, capabilities};
-pub use host::physical_cores;
+pub use host::{features, physical_cores};
 pub use isa::{Isa, IsaError};
 pub use read_pattern::ReadPattern;
