@@ -68,11 +68,11 @@ impl Kernels {
             #[cfg(target_arch = "x86_64")]
             Isa::AmxBf16 => Kernels { packed: of_weight::<InBf16Tiles>, ..Kernels::new::<Avx512, Avx512>() },
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => Kernels::in_turn::<Neon<Plain>, Neon<Plain>, 0>(),
+            Isa::Neon => Kernels::neon::<Plain, 0>(),
             #[cfg(target_arch = "aarch64")]
-            Isa::NeonDotProd => Kernels::in_turn::<Neon<Plain>, Neon<DotProd>, 1>(),
+            Isa::NeonDotProd => Kernels::neon::<DotProd, 1>(),
             #[cfg(target_arch = "aarch64")]
-            Isa::NeonI8mm => Kernels::in_turn::<Neon<Plain>, Neon<I8mm>, 2>(),
+            Isa::NeonI8mm => Kernels::neon::<I8mm, 2>(),
             _ => Kernels::new::<Scalar, Scalar>(),
         }
     }
@@ -80,11 +80,19 @@ impl Kernels {
     /// Products with quantised weights by `Q`, everything else by `V`, which instruction sets share that differ only
     /// in the former. Rows are not packed.
     fn new<V: Target, Q: Target>() -> Kernels {
-        Kernels::in_turn::<V, Q, EVERY>()
+        Kernels { run: of_op::<V>, tile: of_weight::<InTile<V, Q>>, packed: |_| None }
     }
 
-    fn in_turn<V: Target, Q: Target, const TURN: usize>() -> Kernels {
-        Kernels { run: of_op::<V>, tile: of_weight::<InTile<V, Q, TURN>>, packed: |_| None }
+    /// With products by `B`, which is the one numbered `LAST` of [`InTurn`].
+    #[cfg(target_arch = "aarch64")]
+    fn neon<B, const LAST: usize>() -> Kernels
+    where
+        Neon<B>: Target,
+    {
+        #[cfg(few_kernels)]
+        return Kernels { run: of_op::<Neon<Plain>>, tile: of_weight::<InTurn<LAST>>, packed: |_| None };
+        #[cfg(not(few_kernels))]
+        Kernels::new::<Neon<Plain>, Neon<B>>()
     }
 
     /// Kernels of a test's own, which multiply nothing.
@@ -195,26 +203,44 @@ fn of_weight<K: ByWeight>(weight: DType) -> K::Kernel {
     }
 }
 
-/// Rows that are not packed. With `cfg(few_kernels)`, which only tests in an emulator are compiled with, each type of weights
-/// has the products of one `TURN` of [`TURNS`], and the scalar ones otherwise.
-struct InTile<V, Q, const TURN: usize>(PhantomData<(V, Q)>);
+/// Rows that are not packed.
+struct InTile<V, Q>(PhantomData<(V, Q)>);
 
-/// Those with kernels for every type; then NEON's three kinds of products.
-const EVERY: usize = usize::MAX;
-const TURNS: usize = 3;
-
-impl<V: Target, Q: Target, const TURN: usize> ByWeight for InTile<V, Q, TURN> {
+impl<V: Target, Q: Target> ByWeight for InTile<V, Q> {
     type Kernel = TileKernel;
 
     fn quantised<W: Decoded, const N: usize>() -> TileKernel {
-        if const { cfg!(few_kernels) && TURN != EVERY && N % TURNS != TURN } {
-            return TileKernel { rows: Scalar::quantised_rows::<W>, streams: Scalar::quantised_streams::<W> };
-        }
         TileKernel { rows: Q::quantised_rows::<W>, streams: Q::quantised_streams::<W> }
     }
 
     fn float<W: FloatWeight>() -> TileKernel {
         TileKernel { rows: V::float_rows::<W>, streams: V::float_streams::<W> }
+    }
+}
+
+/// Each quantised type with one of NEON's three kinds of products, in turn, up to that numbered `LAST`, and scalar ones
+/// where a processor lacks it: all three of each take minutes to compile, before an emulator runs them.
+#[cfg(all(target_arch = "aarch64", few_kernels))]
+struct InTurn<const LAST: usize>;
+
+#[cfg(all(target_arch = "aarch64", few_kernels))]
+impl<const LAST: usize> ByWeight for InTurn<LAST> {
+    type Kernel = TileKernel;
+
+    fn quantised<W: Decoded, const N: usize>() -> TileKernel {
+        if const { N % 3 > LAST } {
+            InTile::<Scalar, Scalar>::quantised::<W, N>()
+        } else if const { N % 3 == 0 } {
+            InTile::<Scalar, Neon<Plain>>::quantised::<W, N>()
+        } else if const { N % 3 == 1 } {
+            InTile::<Scalar, Neon<DotProd>>::quantised::<W, N>()
+        } else {
+            InTile::<Scalar, Neon<I8mm>>::quantised::<W, N>()
+        }
+    }
+
+    fn float<W: FloatWeight>() -> TileKernel {
+        InTile::<Neon<Plain>, Neon<Plain>>::float::<W>()
     }
 }
 
