@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::clients::{caller_model, pip_install, python as python_of_clients, python_command, python_with};
+use crate::clients::{caller_model, installer, python as python_of_clients, python_command, python_with};
 use crate::{cargo, root, run, skipped, target};
 
 const PACKAGE: &str = "bindings/python";
@@ -93,7 +93,7 @@ fn wheel() -> Result<()> {
     let _ = fs::remove_dir_all(&fresh);
     let wanted = root().join(PACKAGE).join("tests/requirements.txt");
     let python = python_with(&wanted, &fresh).map_err(|missing| anyhow::anyhow!("{missing}"))?;
-    run(pip_install(&python).arg(&wheel))?;
+    run(installer(&python)?.arg(&wheel))?;
     test(&python, None)
 }
 

@@ -11,6 +11,28 @@ pub fn physical_cores() -> usize {
     cores.or_else(apple_fast_cores).map_or(most, |cores| cores.clamp(1, most))
 }
 
+/// What this processor has of the features that matter for kernels, and that the standard library knows.
+pub fn features() -> Vec<&'static str> {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    macro_rules! detected {
+        ($detected:ident: $($name:tt),*) => {
+            [$(($name, std::arch::$detected!($name))),*]
+        };
+    }
+    #[cfg(target_arch = "x86_64")]
+    let all = detected!(
+        is_x86_feature_detected: "sse4.1", "avx", "f16c", "fma", "avx2", "avxvnni", "avx512f", "avx512bw", "avx512vl",
+        "avx512vbmi", "avx512vnni", "avx512bf16", "avx512fp16"
+    );
+    #[cfg(target_arch = "aarch64")]
+    let all = detected!(
+        is_aarch64_feature_detected: "neon", "fp16", "dotprod", "i8mm", "bf16", "sve", "sve2"
+    );
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let all: [(&str, bool); 0] = [];
+    all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
+}
+
 /// The processors that this thread may run on.
 #[cfg(target_os = "linux")]
 fn allowed_cpus() -> Option<Vec<usize>> {

@@ -13,9 +13,10 @@
     reason = "rows, outputs and blocks are numbered across several arrays of registers at once"
 )]
 #![cfg_attr(
-    not(target_arch = "x86_64"),
+    any(not(target_arch = "x86_64"), fuzzing),
     allow(dead_code, reason = "what only the x86 instruction sets ask of panels and types")
 )]
+#![cfg_attr(fuzzing, allow(unused_imports, reason = "of the instruction sets that fuzz targets do without"))]
 
 pub mod ceilings;
 mod command;
@@ -37,6 +38,6 @@ mod read_pattern;
 mod tile;
 
 pub use device::{CpuDevice, CpuOptions, capabilities};
-pub use host::physical_cores;
+pub use host::{features, physical_cores};
 pub use isa::{Isa, IsaError};
 pub use read_pattern::ReadPattern;

@@ -5,7 +5,7 @@ mod ranks;
 use std::str::FromStr;
 
 use akunu_cpu::{CpuDevice, CpuOptions};
-pub use akunu_cpu::{Isa, IsaError, ceilings, physical_cores};
+pub use akunu_cpu::{Isa, IsaError, ceilings, features, physical_cores};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{Capabilities, Device, DeviceError};
 

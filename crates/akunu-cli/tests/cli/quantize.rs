@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use akunu_format::quantise::MIXES;
 use akunu_format::{DType, Gguf};
+use akunu_testing::some_of;
 
 use crate::common::{ok, path, refuses, run, write_small_model};
 
@@ -43,7 +44,7 @@ fn every_type_makes_a_file_that_can_be_run() {
     let dir = tempfile::tempdir().unwrap();
     let (source, file) = (dir.path().join("source.gguf"), dir.path().join("out.gguf"));
     ok(&["synth", "tiny", path(&source), "-q", "F32", "--layers", "2"]);
-    for mix in MIXES {
+    for mix in some_of(MIXES, 2) {
         ok(&["quantize", path(&source), path(&file), "--type", mix.name, "--force"]);
         let gguf = Gguf::open(&file).unwrap();
         assert_eq!(gguf.metadata().u32("general.file_type").unwrap(), Some(mix.file_type));

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::common::cpu;
+use crate::common::{cpu, isas};
 use akunu_cpu::Isa;
 use akunu_device_testing::{Case, Shape, matrices, poison, q8_row, to_f32s, values, weight_rows};
 use akunu_format::blocks::dequantize_row;
@@ -115,7 +115,7 @@ fn products_of_mlx_weights_are_those_that_mlx_gives() {
             });
             let data = [vec![q8_row(&x).repeat(rows)], planes.to_vec(), vec![poison(rows * 8)]].concat();
             let case = Case::new(kernel, params, Shape::rows(rows), data);
-            for isa in Isa::available() {
+            for isa in isas() {
                 for found in to_f32s(&case.run(&mut cpu(isa, 1))[0]).chunks_exact(2) {
                     for (row, found) in found.iter().enumerate() {
                         let golden = expected["products"][row].as_f64().unwrap();

@@ -21,7 +21,7 @@ use akunu_plan::{
     Device, EncodeOptions, EncodeOutput, Entries, KvType, Loaded, ModelPlan, Outcome, PackedRows, PassKind,
     PlanOptions, ReplayId, Row, Submission, TextPass, load, plan, plan_encoder, unwatched,
 };
-use akunu_testing::some_of;
+use akunu_testing::{few_or_many, some_of};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -460,31 +460,33 @@ fn a_long_prompt_verifies_as_the_cuda_device() {
 /// Batches of four steps: the host checks the first after it has submitted two.
 #[test]
 fn a_chain_of_the_cuda_device_ends_at_a_stop_or_when_it_is_cancelled() {
+    /// Three batches.
+    const STEPS: usize = 12;
     if skipped() {
         return;
     }
     let model = open_model(&root().join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
-    let options = PlanOptions { chain: 24, ..options(KvType::F16, 64, 8) };
+    let options = PlanOptions { chain: STEPS, ..options(KvType::F16, 64, 8) };
     let mut running = Running::new(&*model, Box::new(device_of_cuda()), &options);
     running.prefill(&[0, 312, 40, 77, 9], 0);
     let row = Row::causal(11, 5, 0);
-    let (steps, expected) = running.chain(row, 24, &[]);
-    assert_eq!(steps, 24);
-    for stop in [expected[0], expected[4], expected[13]] {
+    let (steps, expected) = running.chain(row, STEPS, &[]);
+    assert_eq!(steps, STEPS);
+    for stop in [expected[0], expected[4], expected[9]] {
         let first = expected.iter().position(|id| *id == stop).unwrap() + 1;
-        assert_eq!(running.chain(row, 24, &[stop]), (first, expected[..first].to_vec()));
+        assert_eq!(running.chain(row, STEPS, &[stop]), (first, expected[..first].to_vec()));
     }
     let cancel = AtomicBool::new(true);
     let submission = Submission {
         entries: Entries::Rows(&[row]),
         logit_rows: &[0],
-        steps: 24,
+        steps: STEPS,
         stop: &[],
         cancel: Some(&cancel),
     };
     running.device.replay(*running.loaded.replays.decode(), submission).unwrap();
     assert_eq!(running.device.wait().unwrap().steps, 0);
-    assert_eq!(running.chain(row, 24, &[]), (24, expected));
+    assert_eq!(running.chain(row, STEPS, &[]), (STEPS, expected));
 }
 
 #[test]
@@ -502,8 +504,8 @@ fn a_chain_finds_what_the_reference_finds_and_ends_where_it_should() {
     let row = Row::causal(11, prompt.len() as u32, 0);
     let expected = start(Box::new(ReferenceDevice::new())).chain(row, 8, &[]);
     assert_eq!(expected.0, 8);
-    for part in [1, 2, 8] {
-        let mut running = start(Box::new(Emulator::default().in_parts_of(part).device().unwrap()));
+    for part in few_or_many([2, 8].as_slice(), &[1, 2, 8]) {
+        let mut running = start(Box::new(Emulator::default().in_parts_of(*part).device().unwrap()));
         assert_eq!(running.chain(row, 8, &[]), expected);
 
         // Parts after the step that found a stop token do nothing, or are not submitted.

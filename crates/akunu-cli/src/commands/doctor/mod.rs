@@ -214,52 +214,12 @@ fn kib(text: &str) -> Option<u64> {
 }
 
 /// Instruction sets that are relevant for kernels.
-#[cfg(target_arch = "x86_64")]
 fn features() -> Vec<String> {
-    macro_rules! detected {
-        ($($name:tt),*) => {
-            [$(($name, std::arch::is_x86_feature_detected!($name))),*]
-        };
-    }
-    let all = detected!(
-        "sse4.1",
-        "avx",
-        "f16c",
-        "fma",
-        "avx2",
-        "avxvnni",
-        "avx512f",
-        "avx512bw",
-        "avx512vl",
-        "avx512vbmi",
-        "avx512vnni",
-        "avx512bf16",
-        "avx512fp16"
-    );
-    let mut found = names(&all);
+    let mut found: Vec<String> = akunu::devices::features().into_iter().map(str::to_string).collect();
     // The standard library does not report these with a stable compiler, but Linux does.
     let flags = proc_field("/proc/cpuinfo", "flags").unwrap_or_default();
     found.extend(flags.split(' ').filter(|flag| flag.starts_with("amx")).map(str::to_string));
     found
-}
-
-#[cfg(target_arch = "aarch64")]
-fn features() -> Vec<String> {
-    macro_rules! detected {
-        ($($name:tt),*) => {
-            [$(($name, std::arch::is_aarch64_feature_detected!($name))),*]
-        };
-    }
-    names(&detected!("neon", "fp16", "dotprod", "i8mm", "bf16", "sve", "sve2"))
-}
-
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn features() -> Vec<String> {
-    names(&[])
-}
-
-fn names(features: &[(&str, bool)]) -> Vec<String> {
-    features.iter().filter(|(_, has)| *has).map(|(name, _)| name.to_string()).collect()
 }
 
 /// Measures with 1, 2, 4, … threads up to all cores: main memory, last-level cache, and multiplication.
