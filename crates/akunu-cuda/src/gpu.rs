@@ -31,8 +31,8 @@ pub struct CudaOptions {
     pub checked: bool,
     /// Also use kernels that need optional features: tensor cores, asynchronous copies.
     pub special: bool,
-    /// Products of f16 rows with packed weights.
-    pub packed: bool,
+    /// Kernels for the tensor instructions of warpgroups.
+    pub warpgroups: bool,
     /// Use cuBLASLt for prompts, if it is available.
     pub blas: bool,
     /// Its algorithms are timed when a model is loaded, rather than chosen by its heuristic. Another start may choose
@@ -50,16 +50,15 @@ impl Default for CudaOptions {
 
 impl CudaOptions {
     /// Options from a comma-separated list of words: `serial` disables overlapping launches, `checked` runs commands
-    /// one by one, `plain` uses only kernels that need no optional feature, `unpacked` uses no products of
-    /// packed weights and f16, `noblas` disables cuBLASLt, `blastimed`
-    /// times its algorithms.
+    /// one by one, `plain` uses only kernels that need no optional feature, `nowarpgroups` none for the tensor
+    /// instructions of warpgroups, `noblas` disables cuBLASLt, `blastimed` times its algorithms.
     pub fn from_words(words: &str) -> CudaOptions {
         let has = |word: &str| words.split(',').any(|part| part.trim() == word);
         CudaOptions {
             linked: !has("serial"),
             checked: has("checked"),
             special: !has("plain"),
-            packed: !has("unpacked"),
+            warpgroups: !has("nowarpgroups"),
             blas: !has("noblas"),
             blas_timed: has("blastimed"),
             folders: CudaFolders::default(),
@@ -152,7 +151,7 @@ impl CudaGpu {
         let available = context.free_bytes()?.saturating_sub(WORKSPACE_BYTES);
         let chip = Chip {
             tensor_cores: options.special && card.compute >= (8, 0),
-            warpgroups: options.special && options.packed && card.compute.0 == 9,
+            warpgroups: options.special && options.warpgroups && card.compute.0 == 9,
             copies: options.special && card.compute >= (8, 0),
             ..Chip::plain(card.processors, card.shared_bytes)
         };
