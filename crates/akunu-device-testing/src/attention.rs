@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use akunu_plan::ops::{self, AttentionParams, HeadScoresParams};
-use akunu_plan::{Kernel, KvType, OutputForms, Row};
+use akunu_plan::{Kernel, KvType, OutputForms, Row, halves};
 
 use crate::case::{Case, Shape, Spec, spec};
 use crate::data::{f32s, outputs, pick, poison, values, weight_rows};
@@ -196,6 +196,31 @@ fn sinks(heads: usize) -> Vec<f32> {
 
 pub fn attend(shape: (u32, u32, u32), kv: KvType, seen: Seen, out: OutputForms) -> Spec {
     attend_or_sink(shape, (kv, false), seen, out)
+}
+
+/// Over a cache in f16 that is not in blocks, whose keys grow along the text: the scores of a query rise by 7 over 64
+/// positions, or by three quarters or half of that, not at all, or fall.
+pub fn attend_rising(shape: (u32, u32, u32), seen: Seen, sinks: bool, out: OutputForms) -> Spec {
+    let (heads, _, dim) = shape;
+    let seen = Seen { soft_cap: 0.0, factor_step: 0, paged: false, ..seen };
+    let attend = attend_or_sink(shape, (KvType::F16, sinks), seen, out);
+    spec(format!("{} rising", attend.name), seen.rows, move |part| {
+        let mut case = (attend.build)(part.clone());
+        let (keys, ..) = case.keys.expect("attention reads keys");
+        // The binding before.
+        let queries = keys - 1;
+        let each = 7.0 / 64.0 / (3.0 / (dim as f32).sqrt());
+        let context = (seen.first + seen.rows as u32 + 5).next_multiple_of(16) as usize;
+        for (place, key) in case.buffers[keys].chunks_mut(dim as usize * 2).enumerate() {
+            halves::store(&[(place % context) as f32 * each], 1.0, &mut key[..2]);
+        }
+        let first = part.start * heads as usize;
+        for (i, query) in case.buffers[queries].chunks_mut(dim as usize * 4).enumerate() {
+            let growth: f32 = [1.0, 0.75, 0.5, 0.0, -1.0][(first + i) % 5];
+            query[..4].copy_from_slice(&growth.to_le_bytes());
+        }
+        case
+    })
 }
 
 pub fn attend_with_sinks(shape: (u32, u32, u32), kv: KvType, seen: Seen, out: OutputForms) -> Spec {

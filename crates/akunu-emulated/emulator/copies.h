@@ -1,4 +1,4 @@
-// Emulates cuda/copies.h. No copy is done before the thread waits for it.
+// Emulates cuda/copies.h. All copies are done at once; with threads in reverse order, none before the thread waits for it.
 
 namespace emulated {
 
@@ -15,12 +15,6 @@ struct Copy {
 static Copy copies[MOST_THREADS][MOST_COPIES];
 static u32 copy_counts[MOST_THREADS], copy_groups[MOST_THREADS];
 
-static void copy(void* to, const u8* from, u32 bytes, bool there, int line) {
-    if ((uintptr_t)to % bytes != 0 || (uintptr_t)from % bytes != 0) fail("a copy from or to an address that is not aligned", line);
-    else if (copy_counts[thread] == MOST_COPIES) fail("more copies than the emulator remembers", line);
-    else copies[thread][copy_counts[thread]++] = {(u8*)to, there ? from : nullptr, bytes, copy_groups[thread]};
-}
-
 // Completes the copies of all groups before this one.
 static void copies_done_before(u32 group) {
     u32 kept = 0;
@@ -31,6 +25,13 @@ static void copies_done_before(u32 group) {
         else memset(copy.to, 0, copy.bytes);
     }
     copy_counts[thread] = kept;
+}
+
+static void copy(void* to, const u8* from, u32 bytes, bool there, int line) {
+    if ((uintptr_t)to % bytes != 0 || (uintptr_t)from % bytes != 0) fail("a copy from or to an address that is not aligned", line);
+    else if (copy_counts[thread] == MOST_COPIES) fail("more copies than the emulator remembers", line);
+    else copies[thread][copy_counts[thread]++] = {(u8*)to, there ? from : nullptr, bytes, copy_groups[thread]};
+    if (!call->backwards) copies_done_before(copy_groups[thread] + 1);
 }
 
 }  // namespace emulated

@@ -1,4 +1,5 @@
-// Emulates cuda/warpgroup.h. Each lane computes its own sums at once.
+// Emulates cuda/warpgroup.h. Each lane computes its own sums, when it waits for them; with threads in reverse order, at once. So
+// what is read too early and what is overwritten too early gives other results, in one of the orders.
 
 namespace emulated {
 
@@ -36,15 +37,48 @@ static LinesOf16 lines_in_registers(Quad lines, int line) {
     return of;
 }
 
-static void multiply(f32* sums, LinesOf16 lines, Tile by, u32 count, f32 (*element)(Tile, u32, u32)) {
-    for (u32 j = 0; j < count / 8; j++) {
+struct Product {
+    f32* sums;
+    LinesOf16 lines;
+    Tile by;
+    u32 count;
+    f32 (*element)(Tile, u32, u32);
+    u32 group;
+};
+
+// The most pending products of a thread.
+enum { MOST_PRODUCTS = 32 };
+
+static Product products[MOST_THREADS][MOST_PRODUCTS];
+static u32 product_counts[MOST_THREADS], product_groups[MOST_THREADS];
+
+static void compute(const Product& of) {
+    for (u32 j = 0; j < of.count / 8; j++) {
         for (u32 c = 0; c < 2; c++) {
             for (u32 i = 0; i < 16; i++) {
-                const f32 x = element(by, 8 * j + 2 * (thread % 4) + c, i);
-                for (u32 r = 0; r < 2; r++) sums[4 * j + 2 * r + c] += lines.v[r][i] * x;
+                const f32 x = of.element(of.by, 8 * j + 2 * (thread % 4) + c, i);
+                for (u32 r = 0; r < 2; r++) of.sums[4 * j + 2 * r + c] += of.lines.v[r][i] * x;
             }
         }
     }
+}
+
+// Computes the products of all groups before this one.
+static void products_done_before(u32 group) {
+    u32 kept = 0;
+    for (u32 i = 0; i < product_counts[thread]; i++) {
+        const Product product = products[thread][i];
+        if ((i32)(product.group - group) >= 0) products[thread][kept++] = product;
+        else compute(product);
+    }
+    product_counts[thread] = kept;
+}
+
+static void multiply(f32* sums, LinesOf16 lines, Tile by, u32 count, f32 (*element)(Tile, u32, u32), int line) {
+    const Product product = {sums, lines, by, count, element, product_groups[thread]};
+    if (call->backwards) compute(product);
+    else if (product_counts[thread] == MOST_PRODUCTS) fail("more products than the emulator remembers", line);
+    else products[thread][product_counts[thread]++] = product;
 }
 
 // The products and sums of halves below are exact in f32.
@@ -67,7 +101,7 @@ static inline Tile tile_at(const u8* space, u32 offset) { return {space, offset,
 static inline Tile further(Tile tile, u32 bytes) { return {tile.space, tile.offset + bytes, tile.apart}; }
 #define IN_REGISTER(name, value) const u32 name = value
 #define MULTIPLY_IN_REGISTERS(sums, lines, by, count, element) \
-    emulated::multiply(sums, emulated::lines_in_registers(lines, __LINE__), by, count, emulated::element)
+    emulated::multiply(sums, emulated::lines_in_registers(lines, __LINE__), by, count, emulated::element, __LINE__)
 #define multiply_by_64_rows(sums, lines, rows) MULTIPLY_IN_REGISTERS(sums, lines, rows, 64, of_row)
 #define multiply_by_128_rows(sums, lines, rows) MULTIPLY_IN_REGISTERS(sums, lines, rows, 128, of_row)
 #define multiply_by_64_columns(sums, lines, columns) MULTIPLY_IN_REGISTERS(sums, lines, columns, 64, of_column)
@@ -77,5 +111,5 @@ static inline u32 times_halves(u32 a, u32 b) { return emulated::of_halves(a, b, 
 static inline u32 fused_halves(u32 a, u32 b, u32 c) { return emulated::of_halves(a, b, c, [](f32 x, f32 y, f32 z) { return x * y + z; }); }
 #define SHOW_COPIES()
 #define BEGIN_PRODUCTS()
-#define END_PRODUCTS()
-#define PRODUCTS_DONE_BUT(n)
+#define END_PRODUCTS() (void)emulated::product_groups[emulated::thread]++
+#define PRODUCTS_DONE_BUT(n) emulated::products_done_before(emulated::product_groups[emulated::thread] - (n))

@@ -1,6 +1,6 @@
 // Attention of many rows (prefill). A threadgroup handles HEADS_HERE query heads of one KV head for TILE_ROWS
 // consecutive rows. These usually belong to one sequence; otherwise each run of rows of the same sequence is handled
-// separately by `attend_run`, if it has FEWEST_ROWS to MOST_ROWS rows (0: any number); other kernels handle the others.
+// separately by `attend_run`, if it has FEWEST_ROWS to MOST_ROWS rows; other launches handle the others.
 
 // Attention of rows `start` … `end`, which belong to one sequence.
 INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u32 end, Place at);
@@ -47,7 +47,7 @@ INLINE void attend_runs(Bindings in, const DEVICE Pass* pass, Params params, Pla
     u32 run = 0;
     for (u32 start = first_row; start < last;) {
         const u32 end = run_end((const DEVICE Row*)in.rows, start, last, at);
-        if (end - start >= FEWEST_ROWS && (MOST_ROWS == 0 || end - start <= MOST_ROWS)) {
+        if (end - start >= FEWEST_ROWS && end - start <= MOST_ROWS) {
             if (run % SHARERS == at.group_z) attend_run(in, params, first_head, start, end, at);
             run++;
         }

@@ -1,6 +1,7 @@
 // What the kernels for attention of many rows on tensor cores share. A threadgroup has LINES query lines (a line is one head
 // of one row), a SIMD group 16 of them. Scores and sums are distributed over the lanes as multiply_halves has them.
 
+#define WORKERS (2 * LINES)
 #define LOWEST -1e30f
 #define LOG2_E 1.44269504f
 
@@ -73,8 +74,8 @@ struct Output {
     Floats sums[HEAD_DIM / 8];
 };
 
-// The reference that a line's weights are relative to is its maximum, or less by this at most: weights of up to 256 are as exact
-// in f16, and sums are seldom rescaled.
+// A line's weights are relative to its reference: its maximum so far, or less by this at most. So weights are at most
+// e^5.5 = 245, which f16 rounds no worse than 1, and sums are seldom rescaled.
 #define SLACK 5.5f
 
 // What the sums of a lane's two lines are multiplied by because their references have changed.
@@ -132,6 +133,14 @@ INLINE void rescale(THREAD_PTR Output* out, Keep keep) {
     }
 }
 
+// What a line's sums are multiplied by at the end.
+INLINE f32 inverse_of(Bindings in, Line line, u32 head, Place at) {
+    f32 total = line.total;
+    total += SIMD_XOR(total, 1);
+    total += SIMD_XOR(total, 2);
+    return inverse_total(in, head < HEADS ? head : 0, line.most, total);
+}
+
 // f16 alone: 8 elements of a line a lane and step. Lines are 16 bytes further apart than they are long, so that all lanes
 // write to different banks.
 INLINE void store_lines_f16(Bindings in, THREAD_PTR Line* lines, const THREAD_PTR Output* out, u32 first_head, u32 start, u32 end, Place at) {
@@ -139,11 +148,7 @@ INLINE void store_lines_f16(Bindings in, THREAD_PTR Line* lines, const THREAD_PT
     TG_ARRAY(u32, together, 0);
     THREADGROUP u32* const mine = together + SIMD * 16 * words;
     UNROLL for (u32 r = 0; r < 2; r++) {
-        f32 total = lines[r].total;
-        total += SIMD_XOR(total, 1);
-        total += SIMD_XOR(total, 2);
-        const u32 head = first_head + LINE(r) % HEADS_HERE;
-        const f32 inverse = inverse_total(in, head < HEADS ? head : 0, lines[r].most, total);
+        const f32 inverse = inverse_of(in, lines[r], first_head + LINE(r) % HEADS_HERE, at);
         UNROLL for (u32 d = 0; d < HEAD_DIM / 8; d++) {
             const f32 a = out->sums[d].v[r * 2] * inverse, b = out->sums[d].v[r * 2 + 1] * inverse;
             mine[(r * 8 + LANE / 4) * words + d * 4 + LANE % 4] = two_halves(a, b);
@@ -173,11 +178,7 @@ INLINE void store_lines(Bindings in, THREAD_PTR Line* lines, const THREAD_PTR Ou
     TG_ARRAY(f32, together, 0);
     THREADGROUP f32* const mine = together + SIMD * 16 * HEAD_DIM;
     UNROLL for (u32 r = 0; r < 2; r++) {
-        f32 total = lines[r].total;
-        total += SIMD_XOR(total, 1);
-        total += SIMD_XOR(total, 2);
-        const u32 head = first_head + LINE(r) % HEADS_HERE;
-        const f32 inverse = inverse_total(in, head < HEADS ? head : 0, lines[r].most, total);
+        const f32 inverse = inverse_of(in, lines[r], first_head + LINE(r) % HEADS_HERE, at);
         UNROLL for (u32 d = 0; d < HEAD_DIM / 8; d++) {
             UNROLL for (u32 e = 0; e < 2; e++) {
                 mine[(r * 8 + LANE / 4) * HEAD_DIM + d * 8 + LANE % 4 * 2 + e] = out->sums[d].v[r * 2 + e] * inverse;

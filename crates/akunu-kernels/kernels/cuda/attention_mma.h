@@ -1,11 +1,9 @@
-// Attention of many rows over an f16 cache, on tensor cores. A threadgroup has LINES query lines (a line is one head
-// of one row), a SIMD group 16 of them. Keys and values of the next SPAN positions are copied while the current ones
-// are used. Queries and accumulators are distributed over the lanes as multiply_halves expects.
+// Attention of many rows over an f16 cache, on tensor cores. Keys and values of the next SPAN positions are copied while the
+// current ones are used.
 //
 // Keys and values are f16 already. With SPLIT, queries and weights are split in two f16, q = f16(q) + f16(q − f16(q)),
 // so that accuracy is that of f32. Without, they are rounded to f16, as the output is.
 
-#define WORKERS (2 * LINES)
 // Bytes of a position in threadgroup memory: 16 bytes of padding, so that eight consecutive positions are read without
 // bank conflicts.
 #define POSITION (HEAD_DIM * 2 + 16)

@@ -5,7 +5,6 @@
 // Queries and weights are rounded to f16, as the output is. Keys and values are copied to tiles in threadgroup memory two spans
 // before they are needed: keys of three spans, the next ones; values of four, of which one may still be added.
 
-#define WORKERS (2 * LINES)
 // Chunks of 16 bytes of a position. A thread copies a chunk of every STEP-th position.
 #define CHUNKS (HEAD_DIM / 8)
 #define STEP (WORKERS / CHUNKS)
@@ -27,7 +26,7 @@ struct Weights {
     Quad steps[SPAN / 16];
 };
 
-// What the iterations of a run share.
+// The state of a run's loop.
 struct Run {
     // The KV head's.
     const DEVICE u8 *keys, *values;
@@ -37,9 +36,10 @@ struct Run {
     Tile keys_here, values_here;
     // This span's first position, and the end of what any line sees.
     u32 base, until;
-    // Where in the cache the spans are of which values and keys are copied next.
+    // Places in the cache of the spans whose values and keys are copied next: two and three spans ahead.
     u32 value_source, key_source;
-    // Where in threadgroup memory this span's keys are, which are not needed any more, and its values.
+    // Offsets in threadgroup memory: of this span's keys, whose place is free as soon as their scores are there, and of its
+    // values, from VALUES on.
     u32 key_place, value_place;
 };
 
@@ -49,7 +49,7 @@ INLINE u32 value_place_after(u32 place, u32 spans) { return (place + spans * SPA
 // Where the span at a position is in the cache. Spans begin at multiples of SPAN, and are in one block.
 INLINE u32 source_of(Bindings in, const THREAD_PTR Run* run, u32 base) { return base < run->until ? kv_place(in, run->sequence + base) : 0; }
 
-// Of the positions, `left` are visible. Past them there are zeros.
+// Of the positions, `left` are visible. Past them there are zeros: such copies read nothing from their addresses.
 INLINE void copy_span(const DEVICE u8* cache, u32 source, u32 left, u32 offset, Place at) {
     const u32 position = at.in_group / CHUNKS, chunk = at.in_group % CHUNKS;
     THREADGROUP u8* const to = at.shared + offset + chunk / 8 * (SPAN * 128) + position * 128 + (chunk ^ position) % 8 * 16;
@@ -103,7 +103,8 @@ INLINE void add_span(Params params, THREAD_PTR Run* run, THREAD_PTR Line* lines,
     const f32 cap = params.attention.soft_cap;
     Keep keep;
     Weights weights;
-    // Two branches, because the compiler moves waiting for products ahead of all that is not in a branch.
+    // Written twice, with a mask and without, in branches: the compiler moves the wait for products ahead of arithmetic that
+    // is not in a branch, and nothing would overlap.
     if (!last && run->base >= run->all.from && run->base + SPAN <= run->all.end) {
         keep = online_softmax(scores, lines, run->base, true, cap, at);
         weights = weights_of(scores);
@@ -123,6 +124,10 @@ INLINE void add_span(Params params, THREAD_PTR Run* run, THREAD_PTR Line* lines,
 
 // Adds this span, whose scores are there, and computes the scores of the next one. What is copied is waited for in the next
 // iteration.
+//
+// In iteration i, keys of i + 1 are multiplied, those of i + 2 arrive, and those of i + 3 replace those of i, whose scores all
+// warpgroups had before the last barrier. Values of i − 1 may still be added, those of i are next, those of i + 1 arrive, and
+// those of i + 2 replace those of i − 2, which all had added before the last barrier.
 INLINE void attend_span(Bindings in, Params params, THREAD_PTR Run* run, THREAD_PTR Line* lines, THREAD_PTR Output* out,
                         THREAD_PTR Scores* scores, THREAD_PTR Scores* next_scores, Place at) {
     const u32 left = run->until - run->base, next = next_key_place(run->key_place);
@@ -180,7 +185,7 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     run.all = seen_by_all(lines, at);
     // Before what is visible, for whole spans.
     run.base = range.from / SPAN * SPAN;
-    run.until = range.until;
+    run.until = range.until > run.base ? range.until : run.base;
 
     Scores even, odd;
     begin_run(in, &run, &even, at);

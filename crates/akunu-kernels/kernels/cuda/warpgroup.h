@@ -34,14 +34,15 @@ INLINE u32 times_halves(u32 a, u32 b) { u32 r; asm("mul.rn.f16x2 %0, %1, %2;" : 
 #define PRODUCT_128 PRODUCT("m64n128k16") "{" NAMES_64 "}, "
 #define IN_REGISTERS(quad) "r"(quad.v[0]), "r"(quad.v[1]), "r"(quad.v[2]), "r"(quad.v[3])
 
-// Where a tile of rows begins, as the instructions take it; offsets are added in units of 16 bytes.
+// Where a tile of rows begins, as the instructions take it.
 typedef u64 Tile;
 
-// `apart`: bytes from a tile to that of the next 64 elements, for multiply_by_columns.
+// `apart`: bytes from a tile to that of the next 64 elements, for multiply_by_128_columns; rows do not use it.
 INLINE Tile tiles_at(THREADGROUP u8* space, u32 offset, u32 apart) {
     return (u64)((shared_address(space) + offset) >> 4 & 0x3fff) | (u64)(apart >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 INLINE Tile tile_at(THREADGROUP u8* space, u32 offset) { return tiles_at(space, offset, 16); }
+// The tile from `bytes` on, a multiple of 16.
 INLINE Tile further(Tile tile, u32 bytes) { return tile + (bytes >> 4); }
 
 // A constant that the compiler keeps in a register.

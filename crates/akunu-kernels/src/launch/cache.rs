@@ -15,7 +15,7 @@ mod few;
 mod tensor;
 mod tiles;
 
-use tensor::FEW_ROWS;
+use tensor::{FEW_ROWS, MOST_ROWS_OF_SMALL};
 
 pub(super) static KV: Source = source!("kv.h");
 pub(super) static ROPE: Source = source!("rope.h");
@@ -148,7 +148,7 @@ impl Shape<'_> {
         groups.max(wanted.min(groups.saturating_mul(splits)))
     }
 
-    /// One launch, or one for rows alone and one for runs of rows of the same sequence.
+    /// One launch, or several for different runs of rows of the same sequence: rows alone, short runs and long ones.
     pub(super) fn attention(&self, op: Attention) -> Result<Vec<Launch>, MissingKernel> {
         let Attention { kv, out, rope, position_bias, .. } = op;
         let p: AttentionParams = self.command.params();
@@ -184,6 +184,8 @@ impl Shape<'_> {
         const LONG_RUN: u32 = 4;
         // With more rows, most are of prompts.
         const MOST_MIXED: u32 = 64;
+        // Rows alone are told apart by the small tile.
+        const { assert!(MOST_MIXED <= MOST_ROWS_OF_SMALL) };
         let alone = |long_run| self.attention_few(p, op, long_run);
         if self.rows <= FEW_ROWS {
             return alone(None).into_iter().collect();

@@ -17,8 +17,8 @@ static ATTENTION_WARPGROUP: Source = source!("cuda/attention_warpgroup.h");
 
 /// The fewest rows of a table for which tiles are faster.
 pub(super) const FEW_ROWS: u32 = 16;
-/// With more rows, most of a pass are of long prompts.
-const FEW_LARGE: u32 = 512;
+/// Tables of more rows have the large tile: most of their rows belong to long prompts.
+pub(super) const MOST_ROWS_OF_SMALL: u32 = 512;
 /// Threadgroups that share the runs of a tile, if it can have more than one.
 pub(super) const SHARERS: u32 = 4;
 
@@ -37,7 +37,7 @@ struct Tile {
 struct Runs {
     /// Consecutive rows whose runs a threadgroup has.
     among: u32,
-    /// The fewest rows of a run, and the most; 0 for any.
+    /// The fewest rows of a run, and the most.
     fewest: u32,
     most: u32,
     sharers: u32,
@@ -93,68 +93,75 @@ impl Shape<'_> {
         Some(Tile::of_simd_groups(dim)).filter(|tile| self.in_one_block(tile.span, p.block))
     }
 
-    /// As `tile`; it leaves f16 alone.
+    /// The tile for long runs. `None`: also where not only f16 is written, or the table has few rows.
     fn large_tile(&self, p: &AttentionParams, op: Attention) -> Option<Tile> {
         let f16_alone = op.out.f16() && !op.out.f32() && !op.out.q8();
-        if !self.chip.warpgroups || !f16_alone || !p.head_dim.is_multiple_of(64) || self.rows <= FEW_LARGE {
+        let suits = self.chip.warpgroups && f16_alone && self.rows > MOST_ROWS_OF_SMALL;
+        if !suits || !p.head_dim.is_multiple_of(64) {
             return None;
         }
-        let fits = |tile: &Tile| {
-            tile.shared_bytes <= self.chip.shared_bytes && self.in_one_block(tile.span, p.block)
-        };
-        self.tile(p, op).and(Some(Tile::of_warpgroups(p.head_dim))).filter(fits)
+        let tile = Tile::of_warpgroups(p.head_dim);
+        (tile.shared_bytes <= self.chip.shared_bytes && self.in_one_block(tile.span, p.block)).then_some(tile)
     }
 
-    /// Rows of a tile of `attention_of_runs`.
+    /// Rows of the small tile.
     pub(super) fn tile_rows(&self, p: &AttentionParams, op: Attention) -> Option<u32> {
         Some(self.tile(p, op)?.rows(group_of(p)?))
     }
 
-    /// Runs of fewer than `long_run` rows of one sequence are left out. `None`: this chip, cache type or shape is not
-    /// supported. Runs that fit into the small tile waste most of the large one, so both have a launch.
+    /// Runs of fewer than `fewest` rows of one sequence are left out. A run that fits into the small tile would leave half
+    /// of the large one empty or more, so short and long runs have a launch each, long ones first. `None`: this chip,
+    /// cache type or shape is not supported.
     pub(super) fn attention_of_runs(
         &self,
         p: &AttentionParams,
         op: Attention,
-        long_run: u32,
+        fewest: u32,
     ) -> Option<Vec<Launch>> {
         let (group, small) = (group_of(p)?, self.tile(p, op)?);
         let rows = small.rows(group);
+        let launch = |tile, runs| self.attention_tile(p, op, group, tile, runs);
         let Some(large) = self.large_tile(p, op) else {
-            let all = Runs { among: rows, fewest: long_run, most: 0, sharers: SHARERS };
-            return Some(vec![self.attention_tile(p, op, small, all)?]);
+            let all = Runs { among: rows, fewest, most: rows, sharers: SHARERS };
+            return Some(vec![launch(small, all)]);
         };
         let among = large.rows(group);
-        let short = Runs { among, fewest: long_run, most: rows, sharers: 2 * SHARERS };
-        let long = Runs { among, fewest: rows + 1, most: 0, sharers: 2 };
-        Some(vec![self.attention_tile(p, op, large, long)?, self.attention_tile(p, op, small, short)?])
+        // Of each tile there is one at most: it has more than half of the rows.
+        let long = Runs { among, fewest: rows + 1, most: among, sharers: 1 };
+        let short = Runs { among, fewest, most: rows, sharers: SHARERS };
+        Some(vec![launch(large, long), launch(small, short)])
     }
 
-    fn attention_tile(&self, p: &AttentionParams, op: Attention, tile: Tile, runs: Runs) -> Option<Launch> {
+    fn attention_tile(
+        &self,
+        p: &AttentionParams,
+        op: Attention,
+        group: u32,
+        tile: Tile,
+        runs: Runs,
+    ) -> Launch {
         let Attention { kv, out, query_factors, sinks, .. } = op;
-        let (dim, group) = (p.head_dim, group_of(p)?);
+        let dim = p.head_dim;
         let heads_here = Tile::heads_here(group);
         let (tiles, down) = (group.div_ceil(heads_here), self.rows.div_ceil(runs.among));
         let kind = tile.entry.trim_start_matches("attention_");
         let suffix = format!("_{}_{}x{dim}_{}_{kind}", p.heads, p.kv_heads, self.rows);
-        Some(
-            self.launch(tile.entry, tile.sources, &suffix)
-                .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim)])
-                .variant([("SPAN", tile.span), ("LINES", tile.lines)])
-                .variant([("SPLIT", u32::from(out.f32() || out.q8()))])
-                .variant([
-                    ("FACTORS", u32::from(query_factors)),
-                    ("SINKS", u32::from(sinks)),
-                    ("CAPPED", u32::from(p.soft_cap != 0.0)),
-                ])
-                .constants([("HEADS", p.heads), ("POSITIONS", p.positions)])
-                .constants([("FEWEST_ROWS", runs.fewest), ("MOST_ROWS", runs.most)])
-                .variant([("BLOCK", p.block)])
-                .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
-                .constants([("TILE_ROWS", runs.among), ("TILES_DOWN", down), ("SHARERS", runs.sharers)])
-                .out(out)
-                .shared(tile.shared_bytes)
-                .over([p.kv_heads * tiles, down, runs.sharers], 2 * tile.lines),
-        )
+        self.launch(tile.entry, tile.sources, &suffix)
+            .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim)])
+            .variant([("SPAN", tile.span), ("LINES", tile.lines)])
+            .variant([("SPLIT", u32::from(out.f32() || out.q8()))])
+            .variant([
+                ("FACTORS", u32::from(query_factors)),
+                ("SINKS", u32::from(sinks)),
+                ("CAPPED", u32::from(p.soft_cap != 0.0)),
+            ])
+            .constants([("HEADS", p.heads), ("POSITIONS", p.positions)])
+            .constants([("FEWEST_ROWS", runs.fewest), ("MOST_ROWS", runs.most)])
+            .variant([("BLOCK", p.block)])
+            .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
+            .constants([("TILE_ROWS", runs.among), ("TILES_DOWN", down), ("SHARERS", runs.sharers)])
+            .out(out)
+            .shared(tile.shared_bytes)
+            .over([p.kv_heads * tiles, down, runs.sharers], 2 * tile.lines)
     }
 }

@@ -48,7 +48,7 @@ impl Shape<'_> {
                 .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("LINES", lines), ("SPAN", span)])
                 .variant([("FACTORS", u32::from(query_factors)), ("SINKS", u32::from(sinks))])
                 .constants([("HEADS", p.heads), ("POSITIONS", p.positions)])
-                .constants([("FEWEST_ROWS", 1), ("MOST_ROWS", 0)])
+                .constants([("FEWEST_ROWS", 1), ("MOST_ROWS", tile_rows)])
                 .variant([("BLOCK", p.block)])
                 .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
                 .constants([("TILE_ROWS", tile_rows), ("TILES_DOWN", down), ("SHARERS", SHARERS)])
