@@ -58,7 +58,9 @@ pub fn f32_to_e4m3(value: f32) -> u8 {
     let magnitude = value.abs().min(448.0);
     // The distance of codes at this magnitude is 2 to this power; subnormal codes are 2⁻⁹ apart.
     let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(-6);
-    let steps = (f64::from(magnitude) * f64::from(3 - exponent).exp2()).round_ties_even() as u32;
+    // A power of two from its bits is exact, which `exp2` does not promise.
+    let scale = f32::from_bits(((3 - exponent + 127) as u32) << 23);
+    let steps = (magnitude * scale).round_ties_even() as u32;
     // Eight steps are one of the next exponent, which the sum carries to.
     sign | (((exponent + 6) as u32) << 3).wrapping_add(steps) as u8
 }
