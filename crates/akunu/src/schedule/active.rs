@@ -48,6 +48,8 @@ pub(super) struct Active<'a> {
     kept: Vec<f32>,
     /// The index of its row among the rows with logits of this pass.
     pub(super) logits_index: Option<usize>,
+    /// The grammar's mask was not known when the device got the masks of this pass.
+    pub(super) is_late: bool,
     last_token: Option<Instant>,
 }
 
@@ -103,6 +105,7 @@ impl<'a> Active<'a> {
             is_waiting: false,
             kept: Vec::new(),
             logits_index: None,
+            is_late: false,
             last_token: None,
         }
     }

@@ -443,7 +443,10 @@ impl<'a> Batch<'a> {
             samples |= active.generation.sampler.is_some();
             active.generation.request_mask();
         }
-        let picking = asking(&mut self.slots).map(|active| active.generation.picking(deadline));
+        let picking = asking(&mut self.slots).map(|active| {
+            active.is_late = !active.generation.can_pick(deadline);
+            if active.is_late { None } else { active.generation.picking(deadline) }
+        });
         if !samples || !engine.prepare_picks(picking)? {
             return Ok(false);
         }
@@ -460,7 +463,9 @@ impl<'a> Batch<'a> {
             let taken = match ended {
                 Some(finish) => Ok(Some(finish)),
                 // Its row is decoded again in the next pass, which takes less time than sampling by the host.
-                None if engine.samples() && !active.generation.can_pick(deadline) => {
+                None if engine.samples()
+                    && (picked && active.is_late || !active.generation.can_pick(deadline)) =>
+                {
                     let before = session.len() - 1;
                     session.truncate(before);
                     // What that row sees was there in this pass.
