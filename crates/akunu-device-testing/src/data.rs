@@ -20,10 +20,20 @@ pub fn poison(bytes: usize) -> Vec<u8> {
     vec![POISON; bytes]
 }
 
+/// In Miri values repeat after this many, and all rows of weights are the same: it looks at accesses, and making values
+/// takes it longer than the kernels.
+const MIRI_PERIOD: usize = 41;
+
 /// Roughly normal values.
 pub fn values(seed: u64, n: usize) -> Vec<f32> {
     let mut rng = Rng::new(seed);
-    (0..n).map(|_| (0..4).map(|_| rng.uniform() - 0.5).sum::<f32>() * 1.7).collect()
+    let mut value = || (0..4).map(|_| rng.uniform() - 0.5).sum::<f32>() * 1.7;
+    let made = if cfg!(miri) { n.min(MIRI_PERIOD) } else { n };
+    let mut values: Vec<f32> = (0..made).map(|_| value()).collect();
+    while values.len() < n {
+        values.extend_from_within(..made.min(n - values.len()));
+    }
+    values
 }
 
 /// q8 rows of random values.
@@ -74,12 +84,13 @@ pub fn weights(dtype: DType, seed: u64, rows: usize, cols: usize) -> Vec<Vec<u8>
 
 /// The same tensor's rows, each contiguous.
 pub fn weight_rows(dtype: DType, seed: u64, rows: usize, cols: usize) -> Vec<u8> {
-    let mut bytes = vec![0; rows * dtype.row_bytes(cols).unwrap()];
+    let made = if cfg!(miri) { rows.min(1) } else { rows };
+    let mut bytes = vec![0; made * dtype.row_bytes(cols).unwrap()];
     let mut rng = Rng::new(seed);
     for row in bytes.chunks_mut(dtype.row_bytes(cols).unwrap()) {
         random_row(dtype, &mut rng, 0.1, row).unwrap();
     }
-    bytes
+    bytes.repeat(rows / made.max(1))
 }
 
 /// Rows `part` of bytes that hold `rows` rows of equal size.

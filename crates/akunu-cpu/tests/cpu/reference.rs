@@ -20,9 +20,13 @@ fn relative(expected: &[f32], found: &[f32]) -> f64 {
     if worst == 0.0 { 0.0 } else { worst / most.max(1e-30) }
 }
 
+/// Miri runs the kernel only: it looks at accesses, and the same shapes are compared outside of it.
 pub(crate) fn check(name: &str, case: &Case, device: &mut akunu_cpu::CpuDevice) {
-    let expected = case.run(&mut ReferenceDevice::new());
     let found = case.run(device);
+    if cfg!(miri) {
+        return;
+    }
+    let expected = case.run(&mut ReferenceDevice::new());
     for ((e, f), (_, content)) in expected.iter().zip(&found).zip(&case.written) {
         let (error, tolerance) = match content {
             Content::F32 => (relative(&to_f32s(e), &to_f32s(f)), 1e-5),

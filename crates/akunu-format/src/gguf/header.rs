@@ -424,7 +424,7 @@ mod tests {
     #[test]
     fn utf8_matches_on_every_first_byte() {
         for first in 0x80..=0xffu8 {
-            for second in 0..=0xffu8 {
+            for second in (0..=0xffu8).step_by(if cfg!(miri) { 85 } else { 1 }) {
                 for tail in
                     [&[][..], &[0x80], &[0x80, 0x80], &[0x80, 0x80, b'a', b'b', b'c', b'd', b'e', b'f']]
                 {
