@@ -250,7 +250,10 @@ fn a_template_that_takes_long_in_every_form_ends_within_5_s() {
         let took = server.processor_time() - before;
         // A fast processor reaches the limit of memory first, in each form.
         let limits = ["takes too long", "uses too much memory"];
-        assert!(limits.iter().any(|limit| answer.contains(&format!("the chat template {limit}"))), "{answer}");
+        assert!(
+            limits.iter().any(|limit| answer.contains(&format!("the chat template {limit}"))),
+            "{answer}"
+        );
         assert!(took <= MOST, "{marks:?}: {took:?} of processor time");
     }
 }
