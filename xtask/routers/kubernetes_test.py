@@ -81,7 +81,7 @@ def works(name, document, folder):
         ended = []
 
         def stream():
-            body = {"prompt": "Once upon a time", "max_tokens": 400, "stream": True, "ignore_eos": True}
+            body = {"prompt": "Once upon a time", "max_tokens": 10_000, "stream": True, "ignore_eos": True}
             status, text = request(url + "/v1/completions", body, key)
             ended.append((status, text.rstrip().endswith("data: [DONE]")))
 
