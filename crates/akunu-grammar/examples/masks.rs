@@ -1,10 +1,13 @@
-//! Measures masks over the vocabulary of a GGUF file, for schemas with values in the form of MaskBench on the standard input:
+//! Measures masks over the vocabulary of a GGUF file, for schemas with values in the form of MaskBench on the standard input,
+//! or for random answers to one schema:
 //!
 //! ```text
 //! zcat maskbench-shared.jsonl.gz | cargo run --release -p akunu-grammar --example masks -- VOCAB.gguf EVERY
+//! cargo run --release -p akunu-grammar --example masks -- VOCAB.gguf SCHEMA.json ANSWERS TOKENS
 //! ```
 //!
 //! `EVERY` takes every n-th schema. The first valid value of each is written token by token, as its tokenizer divides it.
+//! The tokens of random answers are chosen uniformly from those that may follow, as by a model with random weights.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -14,9 +17,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use akunu_format::Gguf;
+use akunu_format::blocks::Rng;
 use akunu_grammar::{Client, GrammarError, Limits, ResponseFormat, Session, Vocabulary, Workers};
 use akunu_tokenizer::{EncodeOptions, Tokenizer};
 use serde_json::Value as Json;
+
+const USAGE: &str = "usage: masks VOCAB.gguf EVERY, or masks VOCAB.gguf SCHEMA.json ANSWERS TOKENS";
 
 #[derive(Default)]
 struct Times {
@@ -32,7 +38,7 @@ struct Times {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [path, every] = &arguments[..] else { return Err("usage: masks VOCAB.gguf EVERY".into()) };
+    let [path, given @ ..] = &arguments[..] else { return Err(USAGE.into()) };
     let gguf = Gguf::open(Path::new(path))?;
     let tokenizer = akunu_tokenizer::from_gguf(gguf.metadata())?;
     let text = |id: u32| {
@@ -45,14 +51,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{} tokens, prepared in {:?}", tokens.len(), start.elapsed());
 
     let (workers, mut times) = (Arc::new(Workers::default()), Times::default());
-    for line in std::io::stdin().lock().lines().step_by(every.parse()?) {
-        let line: Json = serde_json::from_str(&line?)?;
-        let tests = line["tests"].as_array().into_iter().flatten();
-        let Some(value) = tests.into_iter().find(|test| test["valid"] == true) else { continue };
-        let ids = tokenizer
-            .encode(&value["data"].to_string(), EncodeOptions { add_special: false, parse_special: false })?;
-        let format = ResponseFormat::Schema(line["schema"].clone());
-        one(&workers, &vocabulary, &format, &ids, &mut times);
+    match given {
+        [every] => {
+            for line in std::io::stdin().lock().lines().step_by(every.parse()?) {
+                let line: Json = serde_json::from_str(&line?)?;
+                let tests = line["tests"].as_array().into_iter().flatten();
+                let Some(value) = tests.into_iter().find(|test| test["valid"] == true) else { continue };
+                let options = EncodeOptions { add_special: false, parse_special: false };
+                let ids = tokenizer.encode(&value["data"].to_string(), options)?;
+                let format = ResponseFormat::Schema(line["schema"].clone());
+                one(&workers, &vocabulary, &format, &ids, &mut times);
+            }
+        }
+        [schema, answers, length] => {
+            let format = ResponseFormat::Schema(serde_json::from_slice(&std::fs::read(schema)?)?);
+            let grammar = Arc::new(workers.compile(&vocabulary, &format, None, Client::default())?);
+            let (answers, length): (usize, usize) = (answers.parse()?, length.parse()?);
+            let mut random = Rng::new(1);
+            for _ in 0..answers {
+                let session = Session::new(workers.clone(), grammar.clone());
+                walk(session, tokens.len() as u32, length, &mut random, &mut times)?;
+            }
+        }
+        _ => return Err(USAGE.into()),
     }
     let Times { refused, stopped, failed, .. } = &times;
     println!("{refused} schemas refused, {stopped} values stopped, {} failed: {failed:?}", failed.len());
@@ -73,6 +94,27 @@ fn main() -> Result<(), Box<dyn Error>> {
             at(0.999),
             all.last()
         );
+    }
+    Ok(())
+}
+
+/// Writes a random answer.
+fn walk(
+    mut session: Session,
+    vocab: u32,
+    length: usize,
+    random: &mut Rng,
+    times: &mut Times,
+) -> Result<(), GrammarError> {
+    let mut start = Instant::now();
+    for _ in 0..length {
+        let mask = session.mask()?;
+        times.masks.push(start.elapsed());
+        let allowed: Vec<u32> = (0..vocab).filter(|&id| mask.contains(id)).collect();
+        let Some(&id) = allowed.get(random.next_u64() as usize % allowed.len().max(1)) else { break };
+        start = Instant::now();
+        session.push_later(id);
+        times.pushes.push(start.elapsed());
     }
     Ok(())
 }
