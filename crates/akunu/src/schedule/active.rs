@@ -170,9 +170,7 @@ impl<'a> Active<'a> {
         deadline: Instant,
     ) -> Result<Option<FinishReason>, Error> {
         if !self.generation.can_pick(deadline) {
-            self.kept.clear();
-            self.kept.extend_from_slice(engine.logits_of(row)?);
-            self.is_waiting = true;
+            self.wait_for_mask(engine, row)?;
             return Ok(None);
         }
         catch_panic(|| {
@@ -185,6 +183,14 @@ impl<'a> Active<'a> {
             }
             Ok(self.take(id))
         })
+    }
+
+    /// Keeps the logits of its row of the last pass until the mask is known.
+    pub(super) fn wait_for_mask(&mut self, engine: &mut Engine, row: usize) -> Result<(), Error> {
+        self.kept.clear();
+        self.kept.extend_from_slice(engine.logits_of(row)?);
+        self.is_waiting = true;
+        Ok(())
     }
 
     /// Samples and adds a token from the kept logits, if the mask is known at `deadline`.
