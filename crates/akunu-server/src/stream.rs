@@ -1,13 +1,16 @@
 //! Streams a running job as the body of a response.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use axum::response::Response;
 use http_body::Frame;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::job::{Output, Running};
 use crate::record;
@@ -34,6 +37,9 @@ pub trait Writer<O = Output>: Send + Unpin + 'static {
     /// Such as `text/event-stream` or `application/x-ndjson`.
     const CONTENT_TYPE: &'static str;
 
+    /// Sent when there has been nothing to write for some time, such as while a long prompt is processed; clients ignore it.
+    const PING: Option<&'static str>;
+
     /// Called before the first output.
     fn begin(&mut self, _to: &mut String) {}
 
@@ -45,6 +51,9 @@ pub trait Writer<O = Output>: Send + Unpin + 'static {
     /// Called if the job failed, after which nothing is written.
     fn failed(&mut self, refusal: &Refusal, to: &mut String);
 }
+
+/// A comment among server-sent events.
+pub const PING_EVENT: &str = ": ping\n\n";
 
 /// Writes a server-sent event.
 pub fn event(data: &serde_json::Value, to: &mut String) {
@@ -59,9 +68,14 @@ pub fn named_event(name: &str, data: &serde_json::Value, to: &mut String) {
     event(data, to);
 }
 
+/// After this long without a frame, a ping is sent. Proxies and clients give up after 30 seconds at the earliest, as a rule.
+const QUIET: Duration = Duration::from_secs(10);
+
 /// Responds with a stream. When the client disconnects, the body is dropped, which cancels the job.
 pub fn respond<R: Outputs, W: Writer<R::Output>>(running: R, writer: W) -> Response {
-    let mut response = Response::new(Body::new(Streamed { running, writer, state: State::Begin }));
+    let streamed =
+        Streamed { running, writer, state: State::Begin, quiet: QUIET, written: Instant::now(), timer: None };
+    let mut response = Response::new(Body::new(streamed));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(W::CONTENT_TYPE));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -85,6 +99,12 @@ struct Streamed<R, W> {
     running: R,
     writer: W,
     state: State,
+    /// The time without a frame after which a ping is sent.
+    quiet: Duration,
+    /// When the last frame was written.
+    written: Instant,
+    /// Fires no later than the next ping is due.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl<R: Outputs, W: Writer<R::Output>> Streamed<R, W> {
@@ -110,6 +130,20 @@ impl<R: Outputs, W: Writer<R::Output>> Streamed<R, W> {
             }
         }
     }
+
+    /// Writes a ping if it is due; else the task is woken when it may be.
+    fn ping(&mut self, context: &mut Context<'_>, text: &mut String) {
+        let Some(ping) = W::PING else { return };
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(self.written + self.quiet)));
+        while timer.as_mut().poll(context).is_ready() {
+            let now = Instant::now();
+            if self.written + self.quiet <= now {
+                text.push_str(ping);
+                self.written = now;
+            }
+            timer.as_mut().reset(self.written + self.quiet);
+        }
+    }
 }
 
 impl<R: Outputs, W: Writer<R::Output>> http_body::Body for Streamed<R, W> {
@@ -122,6 +156,11 @@ impl<R: Outputs, W: Writer<R::Output>> http_body::Body for Streamed<R, W> {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let mut text = String::new();
         self.fill(context, &mut text);
+        match text.is_empty() {
+            false => self.written = Instant::now(),
+            true if self.state == State::Open => self.ping(context, &mut text),
+            true => {}
+        }
         match (text.is_empty(), self.state) {
             (false, _) => Poll::Ready(Some(Ok(Frame::data(Bytes::from(text))))),
             (true, State::Done) => Poll::Ready(None),
@@ -132,6 +171,7 @@ impl<R: Outputs, W: Writer<R::Output>> http_body::Body for Streamed<R, W> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
     use std::pin::pin;
     use std::task::Waker;
 
@@ -155,6 +195,7 @@ mod tests {
 
     impl Writer<()> for Kilobytes {
         const CONTENT_TYPE: &'static str = "text/plain";
+        const PING: Option<&'static str> = Some("-");
 
         fn output(&mut self, (): (), to: &mut String) {
             to.push_str(&"a".repeat(1000));
@@ -177,5 +218,45 @@ mod tests {
         }
         assert_eq!(frames.iter().sum::<usize>(), 500_001);
         assert!(frames.iter().all(|bytes| *bytes < LONG_FRAME + 1000), "{frames:?}");
+    }
+
+    /// One output, and its end after some time.
+    struct Slow(bool, Pin<Box<Sleep>>);
+
+    impl Outputs for Slow {
+        type Output = ();
+
+        fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<(), Refusal>>> {
+            if std::mem::take(&mut self.0) {
+                return Poll::Ready(Some(Ok(())));
+            }
+            self.1.as_mut().poll(context).map(|()| None)
+        }
+    }
+
+    #[test]
+    fn pings_are_sent_while_there_is_nothing_to_write() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let frames = runtime.block_on(async {
+            let slow = Slow(true, Box::pin(sleep_until(Instant::now() + Duration::from_millis(450))));
+            let (quiet, written) = (Duration::from_millis(100), Instant::now());
+            let mut body = pin!(Streamed {
+                running: slow,
+                writer: Kilobytes,
+                state: State::Begin,
+                quiet,
+                written,
+                timer: None
+            });
+            let mut frames = Vec::new();
+            while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
+                frames.push(String::from_utf8(frame.unwrap().into_data().unwrap().to_vec()).unwrap());
+            }
+            frames
+        });
+        let [first, pings @ .., last] = &frames[..] else { panic!("{frames:?}") };
+        assert_eq!((first.len(), last.as_str()), (1000, "."));
+        // Fewer where the machine is slow.
+        assert!((1..=4).contains(&pings.len()) && pings.iter().all(|ping| ping == "-"), "{pings:?}");
     }
 }

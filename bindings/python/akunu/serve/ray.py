@@ -67,7 +67,7 @@ class Replica:
         answer = model._engine.request(path, body, kind, waker)
         status = await waker.next(answer)
         first = await waker.next(answer)
-        is_stream = isinstance(first, bytes) and first.startswith((b"data: ", b"event: "))
+        is_stream = isinstance(first, bytes) and first.startswith((b"data: ", b"event: ", b": "))
         kind = "text/event-stream" if is_stream else "text/plain" if path == "/metrics" else "application/json"
         return StreamingResponse(_parts(waker, answer, first), int(status or 500), media_type=kind)
 

@@ -129,6 +129,8 @@ pub(super) struct Events {
     has_called: bool,
 }
 
+const PING: &str = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
+
 fn write_event(name: &str, mut data: Json, to: &mut String) {
     data["type"] = name.into();
     stream::named_event(name, &data, to);
@@ -193,6 +195,7 @@ impl Events {
 
 impl Writer for Events {
     const CONTENT_TYPE: &'static str = "text/event-stream";
+    const PING: Option<&'static str> = Some(PING);
 
     fn begin(&mut self, to: &mut String) {
         // How much of the prompt is in the cache is not known yet; `message_delta` has it.
@@ -201,7 +204,7 @@ impl Writer for Events {
             "output_tokens": 0,
         });
         write_event("message_start", json!({ "message": self.head.message(Vec::new(), usage) }), to);
-        write_event("ping", json!({}), to);
+        to.push_str(PING);
     }
 
     fn output(&mut self, Output { event, .. }: Output, to: &mut String) {

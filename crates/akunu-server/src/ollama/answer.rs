@@ -120,6 +120,7 @@ fn line(object: &Json, to: &mut String) {
 
 impl Writer for Lines {
     const CONTENT_TYPE: &'static str = "application/x-ndjson";
+    const PING: Option<&'static str> = None;
 
     fn output(&mut self, Output { event, .. }: Output, to: &mut String) {
         match event {

@@ -216,6 +216,7 @@ struct Lines;
 
 impl Writer<Json> for Lines {
     const CONTENT_TYPE: &'static str = "application/x-ndjson";
+    const PING: Option<&'static str> = None;
 
     fn output(&mut self, line: Json, to: &mut String) {
         to.push_str(&format!("{line}\n"));
