@@ -47,24 +47,29 @@ fn next_argument<'t>(
     Some((key, argument(&behind[..end], kind), &behind[end + tags.value[1].len()..]))
 }
 
-fn tool_of<'t>(tools: &'t [Json], name: &str) -> Option<&'t Json> {
+pub(super) fn tool_of<'t>(tools: &'t [Json], name: &str) -> Option<&'t Json> {
     tools.iter().find(|tool| name_of(tool) == Some(name))
 }
 
-fn name_in<'t>(before: &str, text: &'t str) -> Option<(&'t str, &'t str)> {
+pub(super) fn name_in<'t>(before: &str, text: &'t str) -> Option<(&'t str, &'t str)> {
     let text = text.trim_start().strip_prefix(before)?;
     let (name, rest) = text.split_at(text.find(['<', '>', '\n', '"']).unwrap_or(text.len()));
     Some((name.trim(), rest))
 }
 
 /// How often the mark that ends a value may be in a JSON string.
-const MOST_QUOTED: usize = 64;
+pub(super) const MOST_QUOTED: usize = 64;
 
-/// Where a value ends. JSON may have the mark in a string.
-fn value_end(text: &str, close: &str, kind: Option<ValueKind>) -> Option<usize> {
+/// Whether a value may have the mark that ends it in a JSON string.
+pub(super) fn may_quote(text: &str, kind: Option<ValueKind>) -> bool {
+    kind == Some(ValueKind::Other) && text.trim_start().starts_with(['{', '[', '"'])
+}
+
+/// Where a value ends.
+pub(super) fn value_end(text: &str, close: &str, kind: Option<ValueKind>) -> Option<usize> {
     let mut ends = text.match_indices(close).map(|(at, _)| at);
     let first = ends.next()?;
-    if kind != Some(ValueKind::Other) || !text.trim_start().starts_with(['{', '[', '"']) {
+    if !may_quote(text, kind) {
         return Some(first);
     }
     let is_whole = |end: &usize| serde_json::from_str::<Json>(&text[..*end]).is_ok();
@@ -72,7 +77,7 @@ fn value_end(text: &str, close: &str, kind: Option<ValueKind>) -> Option<usize> 
 }
 
 /// The first key, whether its value is a string if the tags say so, and what follows them.
-fn next_key<'t>(tags: &CallTags, text: &'t str) -> Option<(&'t str, Option<ValueKind>, &'t str)> {
+pub(super) fn next_key<'t>(tags: &CallTags, text: &'t str) -> Option<(&'t str, Option<ValueKind>, &'t str)> {
     let Some([of_text, of_other]) = tags.kinds else {
         return between(text, tags.key).map(|(key, behind)| (key, None, behind));
     };
@@ -96,7 +101,7 @@ fn between<'t>(text: &'t str, [open, close]: [&str; 2]) -> Option<(&'t str, &'t 
 }
 
 /// Parses an argument. Templates put values on separate lines, and write values other than strings as JSON or as in Python.
-fn argument(written: &str, kind: Option<ValueKind>) -> Json {
+pub(super) fn argument(written: &str, kind: Option<ValueKind>) -> Json {
     let text = written.strip_prefix('\n').unwrap_or(written);
     let text = text.strip_suffix('\n').unwrap_or(text);
     match text.trim() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value as Json};
 
 use super::call_json::{Scan, Unnamed, begins_bare, named_arguments};
+use super::call_stream::{TagCall, TagStream};
 use super::call_tags::name_of;
 use super::families::CallMarks;
 use super::reasoning::overlap;
@@ -65,6 +66,7 @@ enum State {
     WrittenOut {
         mark: usize,
         from: usize,
+        stream: TagStream,
     },
     /// After a call, or a mark that ends calls.
     After,
@@ -84,7 +86,7 @@ enum Early {
 }
 
 /// Maximum bytes between a mark and the arguments, for a name and an id, and between two calls without marks.
-const LONGEST_HEADER: usize = 256;
+pub(super) const LONGEST_HEADER: usize = 256;
 
 /// Maximum bytes that are added at once: what is removed from the beginning moves all that is held.
 const LONGEST_PIECE: usize = 256;
@@ -111,7 +113,12 @@ impl CallReader {
             let space = self.skip_space(0);
             self.drop_held(space);
         }
-        if let State::Json { arguments: Early::Sent { .. } | Early::All, .. } = self.state {
+        let has_begun = match self.state {
+            State::Json { arguments, .. } => matches!(arguments, Early::Sent { .. } | Early::All),
+            State::WrittenOut { stream, .. } => stream.has_begun(),
+            _ => false,
+        };
+        if has_begun {
             on_segment(Segment::Cut(&self.held));
             self.drop_held(self.held.len());
         }
@@ -168,24 +175,31 @@ impl CallReader {
                     (None, _) => self.give_up(end, on_segment),
                 }
             }
-            State::WrittenOut { mark, from } => {
+            State::WrittenOut { mark, from, mut stream } => {
                 let [_, end] = self.marks.around();
+                self.stream(&mut stream, (mark, self.held.len()), false, on_segment);
                 // Only when there is more than before of what may end it.
                 let Some(seen) = self.held[from..].rfind(end).map(|at| from + at + end.len()) else {
                     let from = self.held.len() - overlap(&self.held, end);
-                    self.state = State::WrittenOut { mark, from };
+                    self.state = State::WrittenOut { mark, from, stream };
                     return false;
                 };
                 let found = self.marks.end_of(&self.held[mark..], &self.tools);
                 let Some(at) = found.map(|at| mark + at) else {
-                    self.state = State::WrittenOut { mark, from: seen };
+                    self.state = State::WrittenOut { mark, from: seen, stream };
                     return false;
                 };
                 match self.marks.read(&self.held[mark..at], &self.tools) {
                     Some(calls) => {
+                        self.stream(&mut stream, (mark, at), true, on_segment);
                         self.drop_held(at + end.len());
                         self.enter(State::After);
                         calls.into_iter().for_each(|call| on_segment(Segment::Call(call)));
+                    }
+                    None if stream.has_begun() => {
+                        on_segment(Segment::Cut(&self.held[..at]));
+                        self.drop_held(at);
+                        self.enter(State::Text);
                     }
                     None => self.give_up(at, on_segment),
                 }
@@ -193,6 +207,19 @@ impl CallReader {
             State::After => return self.after(),
         }
         true
+    }
+
+    /// Passes on what is certain of a call between tags, whose text is in this range.
+    fn stream(
+        &self,
+        stream: &mut TagStream,
+        (start, end): (usize, usize),
+        is_whole: bool,
+        on_segment: OnSegment<'_>,
+    ) {
+        let Some(tags) = self.marks.tags() else { return };
+        let (around, text, tools) = (self.marks.around(), &self.held[start..end], &*self.tools);
+        stream.advance(TagCall { tags, around, text, is_whole, tools }, on_segment);
     }
 
     /// Announces a call whose JSON text begins at `start`, once its name is known, and passes on its arguments.
@@ -254,7 +281,9 @@ impl CallReader {
         }
         if self.marks.is_written_out() && !is_json {
             match self.marks.around()[0] {
-                name if rest.starts_with(name) => self.enter(State::WrittenOut { mark, from: start }),
+                name if rest.starts_with(name) => {
+                    self.enter(State::WrittenOut { mark, from: start, stream: TagStream::default() })
+                }
                 name if name.starts_with(rest) => return false,
                 _ => self.give_up(mark, on_segment),
             }
@@ -414,7 +443,10 @@ mod tests {
     /// Checks that what is passed on early agrees with the complete calls.
     fn read(template: &str, pieces: &[&str]) -> Vec<String> {
         let marks = CallMarks::of_template(template).unwrap();
-        let tools = ["clock", "add"].map(|name| json!({ "function": { "name": name } }));
+        let properties = json!({ "s": { "type": "string" }, "list": { "type": "array" } });
+        let parameters = json!({ "properties": properties });
+        let tools =
+            ["clock", "add"].map(|name| json!({ "function": { "name": name, "parameters": parameters } }));
         let mut reader = CallReader::new(marks, tools.to_vec());
         let mut all: Vec<String> = Vec::new();
         let mut in_text = false;
@@ -509,6 +541,53 @@ mod tests {
             assert_eq!(first, &format!("Arguments({:?})", &arguments[..8]));
             assert_eq!(second, &format!("Arguments({:?})", &arguments[8..]));
             assert!(call.starts_with("Call("), "{call}");
+        }
+        let text = json!({ "properties": { "a": { "type": "string" }, "b": { "type": "array" } } });
+        let tools = vec![json!({ "function": { "name": "clock", "parameters": text } })];
+        for (template, pieces, expected) in [
+            (
+                CODER,
+                &[
+                    "<tool_call>\n<function=clock",
+                    ">\n<parameter=a>\n\n \"é\n</para",
+                    "meter x\n",
+                    "\n</parameter>\n<parameter=b>[\"</parameter>\", ",
+                    "1]\n</parameter>",
+                    "</function>",
+                ][..],
+                &[
+                    "",
+                    "{\"a\": \"\\n \\\"é",
+                    "\\n</parameter x",
+                    "\\n\", \"b\": ",
+                    "[\"</parameter>\",1]",
+                    "}",
+                ][..],
+            ),
+            (
+                GLM,
+                &[
+                    "<tool_call>clock\n",
+                    "<arg_key>a</arg_key>\n<arg_value>x",
+                    "\ny</arg_value>\n",
+                    "</tool_call>",
+                ],
+                &["", "{\"a\": \"x", "\\ny\"", "}"],
+            ),
+        ] {
+            let marks = CallMarks::of_template(template).unwrap();
+            let mut reader = CallReader::new(marks, tools.clone());
+            let mut seen: Vec<String> = Vec::new();
+            for piece in pieces {
+                let mut arguments = String::new();
+                reader.push(piece, &mut |segment| {
+                    if let Segment::Arguments(text) = segment {
+                        arguments.push_str(text);
+                    }
+                });
+                seen.push(arguments);
+            }
+            assert_eq!(seen, expected);
         }
         let cut = "<tool_call>{\"name\": \"clock\", \"arguments\": {\"a\": ";
         assert_eq!(read(HERMES, &[cut]), [cut]);
@@ -634,7 +713,8 @@ mod tests {
         #[test]
         fn pieces_give_what_the_whole_gives(
             words in prop::collection::vec(prop::sample::select(vec![
-                "<tool_call>", "</tool_call>", "<function=", "</function>", ">", "<parameter=", "<arg_key>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "clock", "{", "}", "[", "]", "\"", "\\",
+                "<tool_call>", "</tool_call>", "<function=", "</function>", ">", "<parameter=", "<arg_key>", "<function=add>", "<parameter=s>",
+                "<parameter=list>", "</parameter>", "add", "<arg_key>s</arg_key>", "<arg_value>", "</arg_value>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "clock", "{", "}", "[", "]", "\"", "\\",
                 "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
                 "<|tool_call>", "call:", "<tool_call|>", "<|\"|>", "<|tool_call_start|>", "(", ")", "<|tool_call_end|>",
                 ";", "to=functions.", "<|message|>", "{\"name\": \"clock\", \"parameters\": {}}", "<", "a", "é", " ", "\n",
@@ -647,6 +727,45 @@ mod tests {
             cuts.extend([0, whole.len()]);
             cuts.sort_unstable();
             let pieces: Vec<&str> = cuts.windows(2).map(|pair| &whole[pair[0]..pair[1]]).collect();
+            prop_assert_eq!(read(template, &pieces), read(template, &[&whole]));
+        }
+
+        /// `read` checks that what is passed on is what is parsed.
+        #[test]
+        fn what_is_passed_on_of_arguments_between_tags_is_what_is_parsed(
+            arguments in prop::collection::vec(
+                (
+                    prop::sample::select(vec!["s", "list", "other"]),
+                    prop::collection::vec(prop::sample::select(vec![
+                        "\n", "a", "\"", "\\", "é", "<", "</para", "[", "]", "1", "{", "}", " ", "null", "</parameter>", "</arg_value>",
+                        "</function>", "</tool_call>", "<parameter=s>", "<arg_key>",
+                    ]), 0..6),
+                ),
+                0..4,
+            ),
+            sizes in prop::collection::vec(1usize..9, 1..6),
+            is_glm: bool,
+        ) {
+            let written: String = arguments
+                .iter()
+                .map(|(key, value)| match is_glm {
+                    true => format!("<arg_key>{key}</arg_key>\n<arg_value>{}</arg_value>\n", value.concat()),
+                    false => format!("<parameter={key}>{}</parameter>\n", value.concat()),
+                })
+                .collect();
+            let (template, whole) = match is_glm {
+                true => (GLM, format!("<tool_call>add\n{written}</tool_call>")),
+                false => (CODER, format!("<tool_call>\n<function=add>\n{written}</function>\n</tool_call>")),
+            };
+            let (mut rest, mut pieces) = (whole.as_str(), Vec::new());
+            for size in sizes.iter().cycle() {
+                let (piece, behind) = rest.split_at(rest.ceil_char_boundary(*size));
+                pieces.push(piece);
+                rest = behind;
+                if rest.is_empty() {
+                    break;
+                }
+            }
             prop_assert_eq!(read(template, &pieces), read(template, &[&whole]));
         }
     }

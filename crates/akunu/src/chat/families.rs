@@ -413,6 +413,11 @@ impl CallMarks {
         Some(format!("{begin}{written}{end}"))
     }
 
+    /// How arguments are written, if they are between tags.
+    pub(super) fn tags(&self) -> Option<&'static CallTags> {
+        self.form.call.iter().find_map(|part| if let Tagged(tags) = part { Some(tags) } else { None })
+    }
+
     /// Where calls that are not JSON end. `None`: more text is needed.
     pub(super) fn end_of(&self, text: &str, tools: &[Json]) -> Option<usize> {
         let end = self.around()[1];

@@ -8,6 +8,7 @@ mod adapted;
 mod answer;
 mod call_json;
 mod call_literals;
+mod call_stream;
 mod call_tags;
 mod calls;
 mod chat_format;
