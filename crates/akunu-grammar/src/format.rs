@@ -188,7 +188,8 @@ impl ResponseFormat {
             }
             ResponseFormat::Choice(texts) => {
                 let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
-                format!("start: {}", texts.join(" | "))
+                // As a terminal: the library follows at most 2,000 alternatives of a rule.
+                format!("start: CHOICE\nCHOICE: {}", texts.join(" | "))
             }
         };
         Ok(parts.lark(lark))

@@ -52,6 +52,18 @@ fn each_form_takes_its_answers_only() {
 }
 
 #[test]
+fn as_many_texts_as_the_limit_allows_can_be_chosen_from() {
+    let texts = (1..10_000).map(|n| format!("the same beginning {n:x}")).chain([String::new()]);
+    let (vocabulary, format) = (bytes_vocabulary(), ResponseFormat::Choice(texts.collect()));
+    for text in ["the same beginning 270f", "the same beginning 27", ""] {
+        assert_eq!(takes(&vocabulary, &format, None, text), Ok(true), "{text}");
+    }
+    for text in ["the same", "the same beginning 2710"] {
+        assert_ne!(takes(&vocabulary, &format, None, text), Ok(true), "{text}");
+    }
+}
+
+#[test]
 fn reasoning_precedes_the_answer() {
     let vocabulary = bytes_vocabulary();
     let format = ResponseFormat::Choice(vec!["Yes.".into()]);
