@@ -26,6 +26,8 @@ pub(super) struct Active<'a> {
     submitted: Instant,
     pub(super) priority: i32,
     pub(super) owner: u64,
+    /// Passes that it sat out, or that were of no use to it, because a mask of its grammar was not known.
+    pub(super) waited: usize,
     /// Tokens of the answer that were counted for the owner, beside the first [`COUNTED`].
     counted: usize,
     pub(super) salt: u64,
@@ -93,6 +95,7 @@ impl<'a> Active<'a> {
             submitted: Instant::now(),
             priority: 0,
             owner: 0,
+            waited: 0,
             counted: 0,
             salt: 0,
             need: Need::default(),
@@ -137,9 +140,10 @@ impl<'a> Active<'a> {
         self.scoring.is_some() && in_slot + 1 < self.prompt().len()
     }
 
-    /// The tokens of the answer that begun blocks of [`COUNTED`] add to those counted for its owner.
+    /// The tokens of the answer that begun blocks of [`COUNTED`] add to those counted for its owner. A pass that it waited for a mask
+    /// counts as a token, for it kept the slot from others.
     pub(super) fn uncounted(&mut self) -> usize {
-        let begun = self.generation.output.ids().len() / COUNTED * COUNTED;
+        let begun = (self.generation.output.ids().len() + self.waited) / COUNTED * COUNTED;
         let new = begun.saturating_sub(self.counted);
         self.counted += new;
         new

@@ -430,7 +430,7 @@ impl<'a> Batch<'a> {
                     session.extend(&active.prompt()[start..start + active.share]);
                 }
             }
-            if active.logits_index.is_some() {
+            if active.logits_index.is_some() && !active.is_late {
                 self.stats.longest_stall = self.stats.longest_stall.max(active.stall(now));
             }
         }
@@ -466,6 +466,7 @@ impl<'a> Batch<'a> {
                 None if engine.samples()
                     && (picked && active.is_late || !active.generation.can_pick(deadline)) =>
                 {
+                    active.waited += 1;
                     let before = session.len() - 1;
                     session.truncate(before);
                     // What that row sees was there in this pass.

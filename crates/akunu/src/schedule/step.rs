@@ -100,10 +100,11 @@ impl Scheduler {
         }
     }
 
-    /// Counts the tokens of answers for their owners.
-    fn charge(&mut self) {
+    /// Counts the tokens of answers for their owners, and what answers waited in the last step.
+    pub(super) fn charge(&mut self) {
         let Batch { slots, owed, .. } = &mut self.batch;
         for active in slots.iter_mut().filter_map(|slot| slot.active.as_mut()) {
+            active.waited += usize::from(active.is_waiting);
             let tokens = active.uncounted();
             if tokens > 0 {
                 self.queue.charge(active.priority, active.owner, tokens);

@@ -74,6 +74,46 @@ fn an_answer_that_waits_for_a_mask_ends_where_the_context_does() {
     assert_eq!(ended.lock().unwrap().take(), Some(Ok(FinishReason::ContextFull)));
 }
 
+/// An answer that waits for masks gets no tokens, and keeps others from its slot.
+#[test]
+fn owners_pay_for_the_steps_that_their_answers_wait_for_masks() {
+    let (mut scheduler, handle) = scheduler(1);
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let submit = |owner: u64, tokens: usize| {
+        let order = order.clone();
+        let on_event = Box::new(move |event: Event<'_>| {
+            if matches!(event, Event::Finished(_)) {
+                order.lock().unwrap().push(owner);
+            }
+            ControlFlow::Continue(())
+        });
+        let options = options(tokens, Overflow::Stop);
+        handle
+            .submit(Request { prompt: ids(1, 10), options, owner, ..Request::default() }, on_event)
+            .unwrap();
+    };
+    submit(1, 100);
+    (0..3).for_each(|_| submit(2, 40));
+    while order.lock().unwrap().is_empty() {
+        step(&mut scheduler);
+    }
+    // The second owner has got less until its first answer waits.
+    submit(1, 40);
+    while scheduler.batch.slots[0].active.is_none() {
+        step(&mut scheduler);
+    }
+    let waits = |scheduler: &mut Scheduler, is: bool| {
+        scheduler.batch.slots[0].active.as_mut().unwrap().is_waiting = is;
+    };
+    waits(&mut scheduler, true);
+    (0..200).for_each(|_| scheduler.charge());
+    waits(&mut scheduler, false);
+    while order.lock().unwrap().len() < 5 {
+        step(&mut scheduler);
+    }
+    assert_eq!(*order.lock().unwrap(), [1, 2, 1, 2, 2]);
+}
+
 /// A block is computed twice, since the first request that has it may be shifted. Meanwhile it becomes known, when the
 /// first request ends, a third request shares what the second has computed.
 #[test]
