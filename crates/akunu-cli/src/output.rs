@@ -2,6 +2,7 @@
 
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
 
+use akunu_format::escaped;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -158,16 +159,6 @@ pub fn printable(text: &str) -> String {
 /// As [`printable`], for use as lines: line breaks and tabs stay.
 pub fn printable_lines(text: &str) -> String {
     escaped(text, &['\n', '\t'])
-}
-
-fn escaped(text: &str, kept: &[char]) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        let turns = matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        let is_safe = kept.contains(&c) || !(c.is_control() || turns);
-        if is_safe { shown.push(c) } else { shown.extend(c.escape_default()) }
-    }
-    shown
 }
 
 /// Width of tables: that of the terminal, or `COLUMNS`. `None` (unlimited) if stdout is a file or a pipe.

@@ -129,6 +129,18 @@ fn remedy(place: &str) -> String {
     }
 }
 
+/// Untrusted text for display on a terminal: control characters, line breaks, and characters that change the text direction
+/// are escaped, except those in `kept`.
+pub fn escaped(text: &str, kept: &[char]) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        let turns = matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        let is_safe = kept.contains(&c) || !(c.is_control() || turns);
+        if is_safe { shown.push(c) } else { shown.extend(c.escape_default()) }
+    }
+    shown
+}
+
 /// A name from an untrusted file, truncated and escaped for display on a terminal.
 pub fn printable(name: &str) -> String {
     const MAX: usize = 120;

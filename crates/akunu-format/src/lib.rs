@@ -21,7 +21,7 @@ mod tensor;
 pub use affine::{Affine, ScaleType};
 pub use container::Container;
 pub use dtype::DType;
-pub use error::{FormatError, printable};
+pub use error::{FormatError, escaped, printable};
 pub use fp8::{Fp8, e4m3_to_f32, f32_to_e4m3};
 pub use ggml::{Ggml, GgmlShape, GgmlTower};
 pub use gguf::{Array, Gguf, GgufWriter, Metadata, Strings, TensorSpec, Value};

@@ -260,6 +260,11 @@ fn refusal(what: &'static str, message: &str) -> GrammarError {
     if let Some(at) = reason.find("\n<backtrace>") {
         reason.truncate(at);
     }
+    if reason.contains("Unable to determine if regex is empty") {
+        let reason = "it is not known whether any string has the 'pattern' or 'format' and the 'minLength' or 'maxLength' \
+                      that are asked for together: finding out takes too many steps";
+        return GrammarError::TooLarge { what, reason: reason.into() };
+    }
     const TOO_LARGE: [&str; 4] = ["too big", "fuel", "too large", "too many"];
     match () {
         () if reason.starts_with("panic: ") => {

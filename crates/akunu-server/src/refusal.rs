@@ -1,6 +1,7 @@
 //! Errors of requests, independent of the protocol.
 
 use akunu::{Error, GrammarError};
+use akunu_format::escaped;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
@@ -67,6 +68,11 @@ impl Reason {
     }
 }
 
+/// Both may quote a field of the request, and clients show them on terminals.
+fn printable(text: &str) -> String {
+    escaped(text, &['\n', '\t'])
+}
+
 /// An error response. Handlers return it, and a middleware writes it in the error format of the path's protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -86,7 +92,7 @@ impl Refusal {
     pub fn new(reason: Reason, message: impl Into<String>) -> Refusal {
         Refusal {
             reason,
-            message: message.into(),
+            message: printable(&message.into()),
             param: None,
             code: None,
             retry_after: None,
@@ -104,7 +110,7 @@ impl Refusal {
 
     #[must_use]
     pub fn param(mut self, param: impl Into<String>) -> Refusal {
-        self.param = Some(param.into());
+        self.param = Some(printable(&param.into()));
         self
     }
 

@@ -36,6 +36,18 @@ fn limited(change: impl FnOnce(&mut Limits), format: &ResponseFormat) -> Grammar
         .unwrap_err()
 }
 
+/// The library names none, and quotes its own form of the pattern.
+#[test]
+fn patterns_that_are_too_complex_are_refused_by_their_keywords() {
+    let pattern = "^(([a-z]{1,50} ){1,50}){1,50}$";
+    let format = ResponseFormat::Schema(json!({ "type": "string", "pattern": pattern, "minLength": 500 }));
+    let error = limited(|_| {}, &format);
+    let message = error.to_string();
+    assert!(matches!(error, GrammarError::TooLarge { .. }), "{message}");
+    assert!(message.contains("'pattern'") && message.contains("'minLength'"), "{message}");
+    assert!(!message.contains("Regex"), "{message}");
+}
+
 #[test]
 fn each_limit_has_its_error() {
     let object =

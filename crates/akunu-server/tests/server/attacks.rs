@@ -351,6 +351,37 @@ fn error_messages_are_short() {
     assert!(answer.body.len() < 32 << 10, "{}", answer.body.len());
 }
 
+#[test]
+fn control_characters_of_requests_do_not_reach_terminals() {
+    let server = serve();
+    let hostile = "\u{1b}]0;a\u{7}\r\u{7f}\u{9b}2J\u{202e}";
+    let messages = json!([{ "role": "user", "content": "a" }]);
+    let with = |key: &str, value: Json| {
+        let mut body = json!({ "messages": messages, "prompt": "a", "max_tokens": 1 });
+        body[key] = value;
+        body
+    };
+    for (path, body) in [
+        ("/v1/completions", with("model", hostile.into())),
+        ("/v1/completions", with("guided_regex", format!("({hostile}").into())),
+        (CHAT, with("tool_choice", hostile.into())),
+        (CHAT, ask(schema(json!({ "$ref": hostile })))),
+        ("/v1/messages", with("model", hostile.into())),
+        ("/api/chat", with("model", hostile.into())),
+        ("/v1/responses", with("model", hostile.into())),
+    ] {
+        let answer = server.post(path, &body);
+        let (text, error) = (answer.text(), answer.json()["error"].clone());
+        let message = error["message"].as_str().or(error.as_str()).unwrap_or_default();
+        assert!((400..500).contains(&answer.status), "{path} {body}: {text}");
+        assert!(
+            !message.is_empty()
+                && !message.contains(['\u{1b}', '\u{7}', '\r', '\u{7f}', '\u{9b}', '\u{202e}']),
+            "{text}"
+        );
+    }
+}
+
 const CHAT: &str = "/v1/chat/completions";
 
 fn ask(more: Json) -> Json {
