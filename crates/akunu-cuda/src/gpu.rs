@@ -66,13 +66,8 @@ impl CudaOptions {
     }
 }
 
-/// The card that would be used, if everything that it needs is available.
-pub fn probe(folders: &CudaFolders) -> Result<Card, CudaError> {
-    card(folders, 0)
-}
-
 /// A card by its number, if everything that it needs is available.
-fn card(folders: &CudaFolders, number: u32) -> Result<Card, CudaError> {
+pub fn probe(folders: &CudaFolders, number: u32) -> Result<Card, CudaError> {
     let driver = Driver::get(folders)?;
     let cards = driver.cards()?.unsigned_abs();
     if cards == 0 {
@@ -128,7 +123,7 @@ impl CudaGpu {
     /// Uses the card with this number of those that `CUDA_VISIBLE_DEVICES` exposes, whose kernels access the memory of `peers`.
     pub(crate) fn new(options: CudaOptions, number: u32, peers: &[u32]) -> Result<CudaGpu, DeviceError> {
         let folders = &options.folders;
-        let card = card(folders, number)?;
+        let card = probe(folders, number)?;
         let driver = Driver::get(folders)?;
         let (major, minor) = driver.version()?;
         let nvrtc = Nvrtc::get(folders, major)?;

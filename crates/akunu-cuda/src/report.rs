@@ -70,7 +70,7 @@ mod tests {
     fn facts_go_as_far_as_there_is_something() {
         let folders = CudaFolders::default();
         let names: Vec<&str> = report(&folders).into_iter().map(|(name, _)| name).collect();
-        let all = crate::probe(&folders);
+        let all = crate::probe(&folders, 0);
         assert_eq!(names.is_empty(), Driver::get(&folders).is_err(), "{names:?}");
         assert_eq!(names.last() == Some(&"cuda kernels"), all.is_ok(), "{names:?} {all:?}");
     }

@@ -63,7 +63,7 @@ impl DeviceChoice {
 /// A usable GPU: its libraries are complete.
 fn gpu(backends: &BackendOptions) -> Option<DeviceChoice> {
     #[cfg(not(target_vendor = "apple"))]
-    if akunu_cuda::probe(&backends.cuda.folders).is_ok() {
+    if akunu_cuda::probe(&backends.cuda.folders, 0).is_ok() {
         return Some(DeviceChoice::Cuda);
     }
     #[cfg(target_vendor = "apple")]
@@ -76,7 +76,7 @@ fn gpu(backends: &BackendOptions) -> Option<DeviceChoice> {
 /// Why `Auto` does not select a GPU that exists: one of its libraries is missing.
 pub fn unused_gpu(backends: &BackendOptions) -> Option<String> {
     #[cfg(not(target_vendor = "apple"))]
-    if let Err(error) = akunu_cuda::probe(&backends.cuda.folders) {
+    if let Err(error) = akunu_cuda::probe(&backends.cuda.folders, 0) {
         return (!error.is_absence()).then(|| error.to_string());
     }
     #[cfg(target_vendor = "apple")]
@@ -112,6 +112,26 @@ impl std::fmt::Display for DeviceChoice {
     }
 }
 
+/// Why a device cannot be opened, as far as that shows without opening it.
+pub fn check_device(choice: DeviceChoice, backends: &BackendOptions) -> Result<(), Error> {
+    ranks::count(backends)?;
+    match choice {
+        #[cfg(not(target_vendor = "apple"))]
+        DeviceChoice::Cuda => {
+            for card in ranks::cards(backends)? {
+                akunu_cuda::probe(&backends.cuda.folders, card).map_err(DeviceError::from)?;
+            }
+        }
+        #[cfg(target_vendor = "apple")]
+        DeviceChoice::Metal => akunu_metal::probe(&backends.metal).map_err(DeviceError::from)?,
+        DeviceChoice::Auto | DeviceChoice::Cpu => {
+            backends.cpu_isa().map_err(DeviceError::from)?;
+        }
+        DeviceChoice::Reference => {}
+    }
+    Ok(())
+}
+
 /// Opens a device. `threads` is for devices that use CPU threads (`None`: one per physical core).
 pub fn open_device(
     choice: DeviceChoice,
@@ -130,7 +150,7 @@ pub fn open_device(
         DeviceChoice::Reference => Ok(Box::new(ReferenceDevice::new())),
         #[cfg(not(target_vendor = "apple"))]
         DeviceChoice::Cuda => {
-            let card = backends.cards.first().copied().unwrap_or(0);
+            let card = ranks::cards(backends)?[0];
             Ok(Box::new(akunu_cuda::open(backends.cuda.clone(), card)?))
         }
         #[cfg(target_vendor = "apple")]

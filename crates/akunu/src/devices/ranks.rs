@@ -27,6 +27,16 @@ pub(super) fn count(backends: &BackendOptions) -> Result<usize, Error> {
     Ok(ranks)
 }
 
+/// The card of each rank.
+#[cfg(not(target_vendor = "apple"))]
+pub(super) fn cards(backends: &BackendOptions) -> Result<Vec<u32>, Error> {
+    let ranks = count(backends)?;
+    Ok(match backends.cards.is_empty() {
+        true => (0..ranks as u32).collect(),
+        false => backends.cards.clone(),
+    })
+}
+
 /// Opens `ranks` devices of one kind as one. CPU threads are those of all ranks together.
 pub(super) fn open(
     choice: DeviceChoice,
@@ -41,10 +51,7 @@ pub(super) fn open(
         ),
         #[cfg(not(target_vendor = "apple"))]
         DeviceChoice::Cuda => {
-            let cards = match backends.cards.is_empty() {
-                true => (0..ranks as u32).collect(),
-                false => backends.cards.clone(),
-            };
+            let cards = cards(backends)?;
             let options = backends.cuda.clone();
             let open = move |member: Member| boxed(akunu_cuda::open_rank(options.clone(), &cards, &member));
             Fleet::open(Group::members(ranks, 1), Arc::new(open))

@@ -264,6 +264,9 @@ fn on_or_off() -> impl TypedValueParser<Value = bool> {
 
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let options = options(args)?;
+    // Models are loaded later, and each request would fail.
+    let engine = &options.models.engine;
+    akunu::check_device(engine.device, &engine.backends)?;
     let is_open = options.keys.is_empty();
     let (pulls, has_tools, deletes) =
         (options.pull.is_some(), options.mcp.is_some(), options.delete.is_some());
