@@ -3,7 +3,7 @@
 use akunu_grammar::{CallTags, ValueKind, value_kind};
 use serde_json::{Map, Value as Json};
 
-use super::calls::Call;
+use super::calls::{Call, LONGEST_HEADER};
 
 /// Parses a call without what ends it; `before` precedes the tool's name. The schemas of `tools` say which arguments are
 /// strings, if the tags do not.
@@ -62,7 +62,8 @@ pub(super) const MOST_QUOTED: usize = 64;
 
 /// Whether a value may have the mark that ends it in a JSON string.
 pub(super) fn may_quote(text: &str, kind: Option<ValueKind>) -> bool {
-    kind == Some(ValueKind::Other) && text.trim_start().starts_with(['{', '[', '"'])
+    let near = &text[..text.floor_char_boundary(LONGEST_HEADER)];
+    kind == Some(ValueKind::Other) && near.trim_start().starts_with(['{', '[', '"'])
 }
 
 /// Where a value ends.
