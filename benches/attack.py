@@ -124,6 +124,7 @@ def attacks():
         "enums": schema({"oneOf": [numbers(0), numbers(20_000)]}),
         "lengths": schema({"allOf": [strings("minLength", 1), strings("maxLength", 2_000)]}),
         "masks": {**schema(strings("maxLength", 1)["anyOf"][60]), "n": 4},
+        "ambiguous": {"prompt": "a", "max_tokens": 200, "n": 4, "grammar": "start: e\ne: e e e | e e | T\nT: /[a-z ]/"},
         "intersections": {"prompt": "a", "grammar": "start: T\nT: " + and_},
         "no JSON": b"{" * 100_000,
     }
@@ -193,7 +194,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="of a time without attackers and one with them")
     parser.add_argument("--nice", type=int, default=19, help="niceness of the attackers, above that of the others")
     args = parser.parse_args()
-    command = [args.binary, "serve", "--port", "0", "--parallel", str(args.streams), "--drain", "2"]
+    command = [args.binary, "serve", "--device", "cpu", "--port", "0", "--parallel", str(args.streams), "--drain", "2"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     line = next(line for line in server.stdout if "http://" in line)
     port = int(line.split("http://", 1)[1].split(":", 1)[1].split("/")[0].split()[0])
