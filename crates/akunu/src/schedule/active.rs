@@ -137,7 +137,8 @@ impl<'a> Active<'a> {
 
     /// Whether it has tokens to score, with so many in its slot: all but the last one.
     pub(super) fn is_scoring(&self, in_slot: usize) -> bool {
-        self.scoring.is_some() && in_slot + 1 < self.prompt().len()
+        // A shifted context may have fewer tokens than the prompt had.
+        self.scoring.is_some() && !self.is_running() && in_slot + 1 < self.prompt().len()
     }
 
     /// The tokens of the answer that begun blocks of [`COUNTED`] add to those counted for its owner. A pass that it waited for a mask

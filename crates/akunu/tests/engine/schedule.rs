@@ -249,6 +249,30 @@ fn check(test: &TestRequest, outcome: &Outcome, alone: &Outcome) {
     assert_eq!(outcome, alone, "{test:?}");
 }
 
+/// Shifted, the context has fewer tokens than the prompt had, whose log probabilities are known by then.
+#[test]
+fn an_answer_whose_prompt_is_scored_is_shifted_as_alone() {
+    let options = GenerateOptions {
+        max_tokens: Some(70),
+        ignore_eos: true,
+        overflow: Overflow::Shift { keep: 0 },
+        ..Default::default()
+    };
+    let prompt = tales()
+        .encode("Once upon a time there was a little fox who lived near the river. One day the fox found a red ball in the garden")
+        .unwrap();
+    assert!((25..48).contains(&prompt.len()), "{}", prompt.len());
+    let request = Request { prompt, options, prompt_logprobs: Some(2), ..Request::default() };
+    let test = TestRequest { request, early_end: EarlyEnd::Never, after_pieces: 0 };
+    let small = |o: &mut EngineOptions| o.context = Some(48);
+    let many = tales_engine(|o| {
+        small(o);
+        *o = o.clone().batching(2);
+    });
+    let (run, _) = together(many, &SchedulerOptions::default(), std::slice::from_ref(&test));
+    check(&test, &run.outcome[0], &alone(&mut tales_engine(small), &test));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: few_or_many(5, 25), failure_persistence: None, ..Default::default() })]
 
