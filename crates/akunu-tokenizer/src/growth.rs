@@ -232,3 +232,50 @@ fn long_tokens_are_refused() {
         assert!(error.contains("1048576 bytes"), "{error}");
     }
 }
+
+/// With thousands of tokens `aaa…b` of different lengths, each position of `aaaa…` would take thousands of steps.
+#[test]
+fn tokens_that_begin_alike_do_not_multiply_the_steps() {
+    let texts = |lengths: std::ops::Range<usize>| -> Vec<String> {
+        let nested = lengths.map(|len| "a".repeat(len) + "b");
+        ["<unk>", "a", "b"].into_iter().map(String::from).chain(nested).collect()
+    };
+    let open = |model, kind, texts: &[String]| {
+        let mut vocabulary = Vocabulary::new(model, "gpt-2");
+        vocabulary.tokens = texts.iter().map(String::as_str).collect();
+        vocabulary.kinds = vec![kind; texts.len()];
+        vocabulary.kinds[..3].copy_from_slice(&[TokenKind::Unknown, TokenKind::Normal, TokenKind::Normal]);
+        vocabulary.scores = vec![-1.0; texts.len()];
+        vocabulary.special = Default::default();
+        vocabulary.special.unknown = Some(0);
+        NativeTokenizer::new(vocabulary)
+    };
+    let (many, few) = (texts(1..1000), texts(1..300));
+    for model in [Model::SentencePiece, Model::Unigram, Model::ByteLevel] {
+        for kind in [TokenKind::Normal, TokenKind::Control, TokenKind::UserDefined] {
+            let error = open(model, kind, &many).unwrap_err();
+            assert!(matches!(error, TokenizerError::TokenList { .. }), "{error}");
+            let tokenizer = open(model, kind, &few).unwrap();
+            let text = "a".repeat(2000);
+            let steps = counted(|| drop(tokenizer.encode(&text, EncodeOptions::default()).unwrap()));
+            assert!(steps < 2000 * 1500, "{model:?} {kind:?}: {steps} steps");
+        }
+    }
+    let entries = || -> String {
+        many.iter().enumerate().map(|(id, text)| format!(r#""{text}":{id}"#)).collect::<Vec<_>>().join(",")
+    };
+    let added: Vec<String> =
+        many.iter().enumerate().map(|(id, text)| added(id as u32, text, false)).collect();
+    let scores: Vec<String> = many.iter().map(|text| format!(r#"["{text}",-1]"#)).collect();
+    for model in [
+        format!(r#"{{"model":{{"type":"BPE","vocab":{{{}}},"merges":[]}}}}"#, entries()),
+        format!(
+            r#"{{"added_tokens":[{}],"model":{{"type":"BPE","vocab":{{}},"merges":[]}}}}"#,
+            added.join(",")
+        ),
+        format!(r#"{{"model":{{"type":"Unigram","unk_id":0,"vocab":[{}]}}}}"#, scores.join(",")),
+    ] {
+        let error = HfTokenizer::from_bytes(model.as_bytes(), &Sidecar::default()).unwrap_err();
+        assert!(matches!(error, TokenizerError::TokenList { .. }), "{error}");
+    }
+}

@@ -20,6 +20,10 @@ use crate::{
 /// Maximum size of a token's text in bytes.
 pub(crate) const MAX_TOKEN: usize = 1 << 14;
 
+/// Tokens of more than `LONG` bytes, of which there may be `MAX_LONG`. Published vocabularies have hardly any.
+pub(crate) const LONG: usize = 256;
+pub(crate) const MAX_LONG: usize = 64;
+
 /// A tokenizer made from a [`Vocabulary`].
 #[derive(Debug)]
 pub struct NativeTokenizer {
@@ -252,13 +256,22 @@ fn is_sentence_piece(model: Model) -> bool {
     matches!(model, Model::SentencePiece | Model::Unigram)
 }
 
-/// Rejects tokens that are too long. Each position of a text is compared with the tokens that begin there, so the longest
-/// token limits the time per byte of text.
+/// Rejects tokens that are too long, and too many long ones. Each position of a text is compared with the tokens that
+/// begin there. A trie branches at most once for each byte of a short token and once for each long token, so both limit
+/// the time per byte of text.
 pub(crate) fn limit_lengths(tokens: &Strings) -> Result<(), TokenizerError> {
-    match tokens.iter().enumerate().find(|(_, text)| text.len() > MAX_TOKEN) {
-        Some((id, text)) => Err(TokenizerError::TokenTooLong { id, len: text.len(), max: MAX_TOKEN }),
-        None => Ok(()),
+    if let Some((id, text)) = tokens.iter().enumerate().find(|(_, text)| text.len() > MAX_TOKEN) {
+        return Err(TokenizerError::TokenTooLong { id, len: text.len(), max: MAX_TOKEN });
     }
+    let count = tokens.iter().filter(|text| text.len() > LONG).count();
+    if count > MAX_LONG {
+        return Err(TokenizerError::TokenList { problem: too_many_long(count) });
+    }
+    Ok(())
+}
+
+pub(crate) fn too_many_long(count: usize) -> String {
+    format!("{count} tokens have more than {LONG} bytes (more than {MAX_LONG})")
 }
 
 fn is_special(kind: TokenKind) -> bool {

@@ -14,7 +14,7 @@ use super::limited::Part;
 use crate::TokenizerError;
 use crate::error::printable;
 use crate::files::not_json;
-use crate::native::MAX_TOKEN;
+use crate::native::{LONG, MAX_LONG, MAX_TOKEN, too_many_long};
 
 const FILE: &str = "tokenizer.json";
 const MODELS: &[&str] = &["BPE", "WordPiece", "WordLevel", "Unigram"];
@@ -92,6 +92,8 @@ const MAX_VALUES: usize = 1 << 22;
 #[derive(Debug, Default)]
 struct Sizes {
     longest: usize,
+    /// How many have more than [`LONG`] bytes.
+    long: usize,
     total: usize,
     /// The tokens have scores (Unigram) instead of ids.
     scored: bool,
@@ -100,6 +102,7 @@ struct Sizes {
 impl Sizes {
     fn add(&mut self, text: &str) {
         self.longest = self.longest.max(text.len());
+        self.long += usize::from(text.len() > LONG);
         self.total += text.len();
     }
 }
@@ -147,11 +150,15 @@ impl<'j> Description<'j> {
         let about: Description<'j> = serde_json::from_slice(json).map_err(|error| not_json(FILE, &error))?;
         let Some(model) = &about.model else { return Err(missing("model")) };
         let Some(sizes) = &model.vocab else { return Err(missing("model.vocab")) };
-        let added = about.added_tokens.iter().map(|token| token.content.len());
-        let longest = added.fold(sizes.longest, usize::max);
+        let added = || about.added_tokens.iter().map(|token| token.content.len());
+        let longest = added().fold(sizes.longest, usize::max);
         if longest > MAX_TOKEN {
             let what = format!("a token of {longest} bytes (more than {MAX_TOKEN})");
             return Err(TokenizerError::Unsupported { what });
+        }
+        let long = sizes.long + added().filter(|len| *len > LONG).count();
+        if long > MAX_LONG {
+            return Err(TokenizerError::TokenList { problem: too_many_long(long) });
         }
         if sizes.scored && sizes.total > MAX_SCORED {
             let what = format!("{} bytes of Unigram tokens (more than {MAX_SCORED})", sizes.total);
