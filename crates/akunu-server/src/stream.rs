@@ -53,7 +53,7 @@ pub trait Writer<O = Output>: Send + Unpin + 'static {
 }
 
 /// A comment among server-sent events.
-pub const PING_EVENT: &str = ": ping\n\n";
+pub const PING_COMMENT: &str = ": ping\n\n";
 
 /// Writes a server-sent event.
 pub fn event(data: &serde_json::Value, to: &mut String) {
@@ -156,10 +156,10 @@ impl<R: Outputs, W: Writer<R::Output>> http_body::Body for Streamed<R, W> {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let mut text = String::new();
         self.fill(context, &mut text);
-        match text.is_empty() {
-            false => self.written = Instant::now(),
-            true if self.state == State::Open => self.ping(context, &mut text),
-            true => {}
+        if !text.is_empty() {
+            self.written = Instant::now();
+        } else if self.state == State::Open {
+            self.ping(context, &mut text);
         }
         match (text.is_empty(), self.state) {
             (false, _) => Poll::Ready(Some(Ok(Frame::data(Bytes::from(text))))),

@@ -118,7 +118,7 @@ pub fn check_device(choice: DeviceChoice, backends: &BackendOptions) -> Result<(
     match choice {
         #[cfg(not(target_vendor = "apple"))]
         DeviceChoice::Cuda => {
-            for card in ranks::cards(backends)? {
+            for card in ranks::cards(ranks::count(backends)?, backends) {
                 akunu_cuda::probe(&backends.cuda.folders, card).map_err(DeviceError::from)?;
             }
         }
@@ -150,7 +150,7 @@ pub fn open_device(
         DeviceChoice::Reference => Ok(Box::new(ReferenceDevice::new())),
         #[cfg(not(target_vendor = "apple"))]
         DeviceChoice::Cuda => {
-            let card = ranks::cards(backends)?[0];
+            let card = backends.cards.first().copied().unwrap_or(0);
             Ok(Box::new(akunu_cuda::open(backends.cuda.clone(), card)?))
         }
         #[cfg(target_vendor = "apple")]

@@ -136,7 +136,7 @@ struct Events {
 
 impl Writer<Event> for Events {
     const CONTENT_TYPE: &'static str = "text/event-stream";
-    const PING: Option<&'static str> = Some(stream::PING_EVENT);
+    const PING: Option<&'static str> = Some(stream::PING_COMMENT);
 
     fn output(&mut self, event: Event, to: &mut String) {
         self.warnings.extend(warning(&event));

@@ -210,7 +210,7 @@ impl Chunks {
 
 impl Writer for Chunks {
     const CONTENT_TYPE: &'static str = "text/event-stream";
-    const PING: Option<&'static str> = Some(stream::PING_EVENT);
+    const PING: Option<&'static str> = Some(stream::PING_COMMENT);
 
     fn begin(&mut self, to: &mut String) {
         for index in 0..self.calls.len() {

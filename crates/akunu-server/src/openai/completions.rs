@@ -277,7 +277,7 @@ impl Chunks {
 
 impl Writer for Chunks {
     const CONTENT_TYPE: &'static str = "text/event-stream";
-    const PING: Option<&'static str> = Some(stream::PING_EVENT);
+    const PING: Option<&'static str> = Some(stream::PING_COMMENT);
 
     fn begin(&mut self, to: &mut String) {
         for (index, echo) in self.texts.iter().enumerate().filter(|(_, echo)| !echo.text.is_empty()) {

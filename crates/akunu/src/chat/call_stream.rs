@@ -1,9 +1,9 @@
 //! The arguments of a call between tags as JSON text, written while the call is generated.
 
-use akunu_grammar::{CallTags, ValueKind, value_kind};
+use akunu_grammar::{CallTags, ValueKind};
 use serde_json::Value as Json;
 
-use super::call_tags::{MOST_QUOTED, argument, may_quote, name_in, next_key, tool_of, value_end};
+use super::call_tags::{MOST_QUOTED, argument, begin_argument, may_quote, name_in, tool_of, value_end};
 use super::calls::{LONGEST_HEADER, OnSegment, Segment};
 use super::reasoning::overlap;
 
@@ -87,14 +87,13 @@ impl TagStream {
                 if !is_whole && rest.find(end).is_some_and(|end| end < open) {
                     return false;
                 }
-                let Some((key, kind, behind)) = next_key(tags, &rest[open..]) else { return false };
-                let Some((_, value)) = behind.split_once(tags.value[0]) else { return false };
                 let tool = name_in(before, text).and_then(|(name, _)| tool_of(tools, name));
-                let of_tool = || tool.map(|tool| value_kind(&tool["function"]["parameters"], key));
+                let begun = begin_argument(tags, tool, &rest[open..]);
+                let Some((key, kind, value)) = begun else { return false };
                 let separator = if self.count == 0 { "{" } else { ", " };
                 on_segment(Segment::Arguments(&format!("{separator}{}: ", Json::from(key))));
                 self.count += 1;
-                let stage = match kind.or_else(of_tool) {
+                let stage = match kind {
                     Some(ValueKind::Text) => {
                         on_segment(Segment::Arguments("\""));
                         Stage::Text { is_start: true }

@@ -39,12 +39,21 @@ fn next_argument<'t>(
     tool: Option<&Json>,
     text: &'t str,
 ) -> Option<(&'t str, Json, &'t str)> {
-    let (key, kind, behind) = next_key(tags, text)?;
-    let of_tool = || tool.map(|tool| value_kind(&tool["function"]["parameters"], key));
-    let kind = kind.or_else(of_tool);
-    let (_, behind) = behind.split_once(tags.value[0])?;
+    let (key, kind, behind) = begin_argument(tags, tool, text)?;
     let end = value_end(behind, tags.value[1], kind)?;
     Some((key, argument(&behind[..end], kind), &behind[end + tags.value[1].len()..]))
+}
+
+/// The name of the first argument, the kind of its value, and the text from the value on. `None`: the value has not begun.
+pub(super) fn begin_argument<'t>(
+    tags: &CallTags,
+    tool: Option<&Json>,
+    text: &'t str,
+) -> Option<(&'t str, Option<ValueKind>, &'t str)> {
+    let (key, kind, behind) = next_key(tags, text)?;
+    let of_tool = || tool.map(|tool| value_kind(&tool["function"]["parameters"], key));
+    let (_, value) = behind.split_once(tags.value[0])?;
+    Some((key, kind.or_else(of_tool), value))
 }
 
 pub(super) fn tool_of<'t>(tools: &'t [Json], name: &str) -> Option<&'t Json> {
@@ -78,7 +87,7 @@ pub(super) fn value_end(text: &str, close: &str, kind: Option<ValueKind>) -> Opt
 }
 
 /// The first key, whether its value is a string if the tags say so, and what follows them.
-pub(super) fn next_key<'t>(tags: &CallTags, text: &'t str) -> Option<(&'t str, Option<ValueKind>, &'t str)> {
+fn next_key<'t>(tags: &CallTags, text: &'t str) -> Option<(&'t str, Option<ValueKind>, &'t str)> {
     let Some([of_text, of_other]) = tags.kinds else {
         return between(text, tags.key).map(|(key, behind)| (key, None, behind));
     };

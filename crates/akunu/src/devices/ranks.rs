@@ -29,12 +29,11 @@ pub(super) fn count(backends: &BackendOptions) -> Result<usize, Error> {
 
 /// The card of each rank.
 #[cfg(not(target_vendor = "apple"))]
-pub(super) fn cards(backends: &BackendOptions) -> Result<Vec<u32>, Error> {
-    let ranks = count(backends)?;
-    Ok(match backends.cards.is_empty() {
+pub(super) fn cards(ranks: usize, backends: &BackendOptions) -> Vec<u32> {
+    match backends.cards.is_empty() {
         true => (0..ranks as u32).collect(),
         false => backends.cards.clone(),
-    })
+    }
 }
 
 /// Opens `ranks` devices of one kind as one. CPU threads are those of all ranks together.
@@ -51,7 +50,7 @@ pub(super) fn open(
         ),
         #[cfg(not(target_vendor = "apple"))]
         DeviceChoice::Cuda => {
-            let cards = cards(backends)?;
+            let cards = cards(ranks, backends);
             let options = backends.cuda.clone();
             let open = move |member: Member| boxed(akunu_cuda::open_rank(options.clone(), &cards, &member));
             Fleet::open(Group::members(ranks, 1), Arc::new(open))

@@ -315,7 +315,7 @@ fn usage(usage: &Usage) -> Json {
 
 impl Writer for Answer {
     const CONTENT_TYPE: &'static str = "text/event-stream";
-    const PING: Option<&'static str> = Some(stream::PING_EVENT);
+    const PING: Option<&'static str> = Some(stream::PING_COMMENT);
 
     fn begin(&mut self, to: &mut String) {
         for kind in ["response.created", "response.in_progress"] {

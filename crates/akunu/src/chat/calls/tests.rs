@@ -1,0 +1,335 @@
+use super::*;
+use proptest::prelude::*;
+use serde_json::json;
+
+const HERMES: &str = "{{ '<tool_call>' }}";
+const MISTRAL: &str = "{{ '[TOOL_CALLS]' }}";
+const CODER: &str = "{{ '<tool_call> <parameter=' }}";
+const HARMONY: &str = "{{ '<|call|>' }}";
+const GLM: &str = "{{ '<tool_call> <arg_key>' }}";
+const DEEPSEEK: &str = "{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' }}";
+const KIMI: &str = "{{ '<|tool_calls_section_begin|> <|tool_call_begin|>' }}";
+const GEMMA: &str = "{{ '<|tool_call>' }}";
+const LFM: &str = "List of tools: [";
+const LLAMA: &str = "Respond in the format {\"name\": function name, \"parameters\": …}";
+
+/// Text and calls of an answer in pieces, with calls as `name(arguments)`.
+/// Checks that what is passed on early agrees with the complete calls.
+fn read(template: &str, pieces: &[&str]) -> Vec<String> {
+    let marks = CallMarks::of_template(template).unwrap();
+    let properties = json!({ "s": { "type": "string" }, "list": { "type": "array" } });
+    let parameters = json!({ "properties": properties });
+    let tools =
+        ["clock", "add"].map(|name| json!({ "function": { "name": name, "parameters": parameters } }));
+    let mut reader = CallReader::new(marks, tools.to_vec());
+    let mut all: Vec<String> = Vec::new();
+    let mut in_text = false;
+    let mut early: Option<(String, String)> = None;
+    let mut on_segment = |segment: Segment<'_>| match segment {
+        Segment::Begun(name) => assert_eq!(early.replace((name.into(), String::new())), None),
+        Segment::Arguments(text) => early.as_mut().unwrap().1.push_str(text),
+        Segment::Text(text) | Segment::Cut(text) => {
+            assert_eq!(early.take().is_some(), segment == Segment::Cut(text));
+            match in_text {
+                true => all.last_mut().unwrap().push_str(text),
+                false => all.push(text.to_string()),
+            }
+            in_text = true;
+        }
+        Segment::Call(Call { name, arguments }) => {
+            in_text = false;
+            let arguments = Json::Object(arguments);
+            if let Some((begun, text)) = early.take() {
+                assert_eq!(
+                    (begun, serde_json::from_str(&text).ok()),
+                    (name.clone(), Some(arguments.clone()))
+                );
+            }
+            all.push(format!("{name}({arguments})"));
+        }
+    };
+    pieces.iter().for_each(|piece| reader.push(piece, &mut on_segment));
+    reader.finish(&mut on_segment);
+    all
+}
+
+#[test]
+fn calls_between_marks_are_parsed() {
+    let call = r#"<tool_call>
+{"name": "add", "arguments": {"b": "}\"</tool_call>", "a": [1]}}
+</tool_call>"#;
+    let called = r#"add({"b":"}\"</tool_call>","a":[1]})"#;
+    assert_eq!(read(HERMES, &[call]), [called]);
+    assert_eq!(
+        read(HERMES, &["Sure.\n\n", call, "\n", call, "\n\nDone."]),
+        ["Sure.", called, called, "Done."]
+    );
+    assert_eq!(read(HERMES, &["<tool_call>{\"name\": \"now\"}"]), ["now({})"]);
+    assert_eq!(read(HERMES, &[r#"<tool_call>{"name": "f", "arguments": "{\"x\": 1}"}"#]), [r#"f({"x":1})"#]);
+}
+
+#[test]
+fn calls_after_a_mark_are_parsed() {
+    let list = r#"[TOOL_CALLS] [{"name": "clock", "arguments": {}, "id": "a"}, {"name": "add", "arguments": {"a": 1}}]"#;
+    assert_eq!(read(MISTRAL, &[list]), ["clock({})", r#"add({"a":1})"#]);
+    let named = r#"[TOOL_CALLS]clock[ARGS]{}[TOOL_CALLS]add[CALL_ID]x9[ARGS]{"a": 1}"#;
+    assert_eq!(read(MISTRAL, &[named]), ["clock({})", r#"add({"a":1})"#]);
+}
+
+#[test]
+fn calls_in_the_headers_of_messages_are_parsed() {
+    for header in [
+        "clock<|channel|>commentary json<|message|>",
+        "clock <|constrain|>json<|message|>",
+        "clock<|constrain|>json",
+        "clock json",
+        "clock",
+    ] {
+        let text = format!("Let me see. to=functions.{header}{{\"zone\": \"UTC\"}}<|call|>");
+        assert_eq!(read(HARMONY, &[&text]), ["Let me see.", r#"clock({"zone":"UTC"})"#], "{header}");
+    }
+    let text = "written to=functions. as it is";
+    assert_eq!(read(HARMONY, &[text]), [text]);
+}
+
+#[test]
+fn arguments_are_passed_on_as_they_come() {
+    for (template, before, after) in [
+        (HERMES, "<tool_call>\n{\"name\": \"clock\", \"arguments\": ", "}\n</tool_call>"),
+        (LLAMA, "{\"type\": \"function\", \"name\": \"clock\", \"parameters\": ", "}"),
+        (MISTRAL, "[TOOL_CALLS]clock[ARGS]", ""),
+        (HARMONY, "to=functions.clock<|channel|>commentary json<|message|>", "<|call|>"),
+    ] {
+        let marks = CallMarks::of_template(template).unwrap();
+        let mut reader = CallReader::new(marks, vec![json!({ "function": { "name": "clock" } })]);
+        let (arguments, mut seen) = ("{\"a\": \"}é{\", \"b\": [1]}", Vec::new());
+        for piece in [before, &arguments[..8], &arguments[8..], after] {
+            reader.push(piece, &mut |segment| seen.push(format!("{segment:?}")));
+        }
+        reader.finish(&mut |segment| seen.push(format!("{segment:?}")));
+        let [begun, first, second, call] = &seen[..] else { panic!("{seen:?}") };
+        assert_eq!(begun, "Begun(\"clock\")");
+        assert_eq!(first, &format!("Arguments({:?})", &arguments[..8]));
+        assert_eq!(second, &format!("Arguments({:?})", &arguments[8..]));
+        assert!(call.starts_with("Call("), "{call}");
+    }
+    let text = json!({ "properties": { "a": { "type": "string" }, "b": { "type": "array" } } });
+    let tools = vec![json!({ "function": { "name": "clock", "parameters": text } })];
+    for (template, pieces, expected) in [
+        (
+            CODER,
+            &[
+                "<tool_call>\n<function=clock",
+                ">\n<parameter=a>\n\n \"é\n</para",
+                "meter x\n",
+                "\n</parameter>\n<parameter=b>[\"</parameter>\", ",
+                "1]\n</parameter>",
+                "</function>",
+            ][..],
+            &["", "{\"a\": \"\\n \\\"é", "\\n</parameter x", "\\n\", \"b\": ", "[\"</parameter>\",1]", "}"][..],
+        ),
+        (
+            GLM,
+            &[
+                "<tool_call>clock\n",
+                "<arg_key>a</arg_key>\n<arg_value>x",
+                "\ny</arg_value>\n",
+                "</tool_call>",
+            ],
+            &["", "{\"a\": \"x", "\\ny\"", "}"],
+        ),
+    ] {
+        let marks = CallMarks::of_template(template).unwrap();
+        let mut reader = CallReader::new(marks, tools.clone());
+        let mut seen: Vec<String> = Vec::new();
+        for piece in pieces {
+            let mut arguments = String::new();
+            reader.push(piece, &mut |segment| {
+                if let Segment::Arguments(text) = segment {
+                    arguments.push_str(text);
+                }
+            });
+            seen.push(arguments);
+        }
+        assert_eq!(seen, expected);
+    }
+    let cut = "<tool_call>{\"name\": \"clock\", \"arguments\": {\"a\": ";
+    assert_eq!(read(HERMES, &[cut]), [cut]);
+    let late = "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"clock\"}</tool_call>";
+    assert_eq!(read(HERMES, &[late]), ["clock({\"a\":1})"]);
+}
+
+#[test]
+fn sections_of_calls_are_parsed() {
+    let (begin, end) = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>");
+    let fenced = |name: &str, arguments: &str| {
+        format!(
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>"
+        )
+    };
+    let plain = |name: &str, arguments: &str| {
+        format!("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>")
+    };
+    let add = r#"add({"a":1})"#;
+    for call in [&fenced as &dyn Fn(&str, &str) -> String, &plain] {
+        let (first, second) = (call("clock", "{}"), call("add", "{\"a\": 1}"));
+        let text = format!("Sure.\n\n{begin}{first}\n{second}{end}");
+        assert_eq!(read(DEEPSEEK, &[&text]), ["Sure.", "clock({})", add]);
+        assert_eq!(read(DEEPSEEK, &[&format!("{first}{end} Done.")]), ["clock({})", "Done."]);
+    }
+    let kimi = "<|tool_calls_section_begin|><|tool_call_begin|>functions.clock:0<|tool_call_argument_begin|>{}\
+                <|tool_call_end|><|tool_call_begin|>functions.add:1<|tool_call_argument_begin|>{\"a\": 1}\
+                <|tool_call_end|><|tool_calls_section_end|>";
+    assert_eq!(read(KIMI, &[kimi]), ["clock({})", add]);
+    for text in
+        ["<|tool_calls_section_begin|> nothing", "<|tool_calls_section_begin|>", "a <|tool_call_begin|>b"]
+    {
+        assert_eq!(read(KIMI, &[text]), [text]);
+    }
+}
+
+#[test]
+fn arguments_between_tags_are_parsed() {
+    let coder = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>";
+    let glm = "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>";
+    for (template, call) in [(CODER, coder), (GLM, glm)] {
+        let twice = ["Sure.\n", call, "\n", call];
+        assert_eq!(read(template, &twice), ["Sure.", r#"add({"a":1})"#, r#"add({"a":1})"#]);
+        let json = r#"<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>"#;
+        assert_eq!(read(template, &[json]), [r#"add({"a":1})"#]);
+    }
+    for text in [
+        "<tool_call>\n<function>",
+        "<tool_call>\n<function=add>\n<param",
+        "<tool_call><function=></function>",
+    ] {
+        assert_eq!(read(CODER, &[text]), [text]);
+    }
+}
+
+#[test]
+fn literal_arguments_are_parsed() {
+    let gemma =
+        "Sure.<|tool_call>call:add{a:1,b:<|\"|>}<|\"|>}<tool_call|><|tool_call>call:clock{}<tool_call|>";
+    let add = r#"add({"a":1,"b":"}"})"#;
+    assert_eq!(read(GEMMA, &[gemma]), ["Sure.", add, "clock({})"]);
+    let lfm = "<|tool_call_start|>[add(a=1, b=\"}\"), clock()]<|tool_call_end|>Done.";
+    assert_eq!(read(LFM, &[lfm]), [add, "clock({})", "Done."]);
+    for text in ["<|tool_call_start|>[add(a=)]<|tool_call_end|>", "<|tool_call_start|>[add("] {
+        assert_eq!(read(LFM, &[text]), [text]);
+    }
+}
+
+#[test]
+fn the_readers_of_choices_share_tools() {
+    let tools = vec![json!({ "function": { "name": "f" } })];
+    let reader = CallReader::new(CallMarks::of_template("<tool_call>").unwrap(), tools);
+    assert!(Arc::ptr_eq(&reader.tools, &reader.clone().tools));
+}
+
+#[test]
+fn bare_calls_of_known_tools_may_start_the_answer() {
+    let two = r#" {"name": "clock", "parameters": {}}; {"type": "function", "name": "add", "parameters": {"a": 1}}"#;
+    assert_eq!(read(LLAMA, &[two]), ["clock({})", r#"add({"a":1})"#]);
+    assert_eq!(read(LLAMA, &["<|python_tag|>{\"name\": \"other\", \"parameters\": {}}"]), ["other({})"]);
+    for text in [
+        "{\"name\": \"other\", \"parameters\": {}}",
+        "{1}",
+        "So {\"name\": \"clock\"}",
+        "{\"name\": \"clock\"",
+    ] {
+        assert_eq!(read(LLAMA, &[text]), [text]);
+    }
+}
+
+#[test]
+fn text_without_a_call_is_unchanged() {
+    for text in [
+        "The <tool_call> mark",
+        "a \n<tool_call>\n{\"name\": 1}</tool_call> b ",
+        "<tool_call>{\"arguments\": {}}",
+        "<tool_call>{\"name\": \"f\", \"arguments\": [1]}",
+        "<tool_call>{\"name\": \"f\", \"arg",
+        "<tool_call>[]</tool_call>",
+        "<tool_ca",
+        "a\n\n",
+    ] {
+        assert_eq!(read(HERMES, &[text]), [text]);
+    }
+    let long = format!("[TOOL_CALLS]{}{{}}", "x".repeat(300));
+    for text in ["[TOOL_CALLS] two words{}", "[TOOL_CALLS]f[ARGS]", &long] {
+        assert_eq!(read(MISTRAL, &[text]), [text]);
+    }
+}
+
+#[test]
+fn templates_identify_the_format_of_calls() {
+    let open = |source| CallMarks::of_template(source).map(CallMarks::open);
+    assert_eq!(open("{{ messages }}"), None);
+    assert_eq!(open("a <|tool_call|> b"), Some("<|tool_call|>"));
+    assert_eq!(
+        [HERMES, MISTRAL, LLAMA].map(open),
+        ["<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"].map(Some)
+    );
+}
+
+proptest! {
+    #[test]
+    fn pieces_give_what_the_whole_gives(
+        words in prop::collection::vec(prop::sample::select(vec![
+            "<tool_call>", "</tool_call>", "<function=", "</function>", ">", "<parameter=", "<arg_key>", "<function=add>", "<parameter=s>",
+            "<parameter=list>", "</parameter>", "add", "<arg_key>s</arg_key>", "<arg_value>", "</arg_value>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "clock", "{", "}", "[", "]", "\"", "\\",
+            "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
+            "<|tool_call>", "call:", "<tool_call|>", "<|\"|>", "<|tool_call_start|>", "(", ")", "<|tool_call_end|>",
+            ";", "to=functions.", "<|message|>", "{\"name\": \"clock\", \"parameters\": {}}", "<", "a", "é", " ", "\n",
+        ]), 0..12),
+        cuts in prop::collection::vec(0usize..80, 0..8),
+        template in prop::sample::select(vec![HERMES, MISTRAL, LLAMA, CODER, GLM, HARMONY, DEEPSEEK, GEMMA, LFM]),
+    ) {
+        let whole = words.concat();
+        let mut cuts: Vec<usize> = cuts.into_iter().filter(|&at| whole.is_char_boundary(at)).collect();
+        cuts.extend([0, whole.len()]);
+        cuts.sort_unstable();
+        let pieces: Vec<&str> = cuts.windows(2).map(|pair| &whole[pair[0]..pair[1]]).collect();
+        prop_assert_eq!(read(template, &pieces), read(template, &[&whole]));
+    }
+
+    /// `read` checks that what is passed on is what is parsed.
+    #[test]
+    fn what_is_passed_on_of_arguments_between_tags_is_what_is_parsed(
+        arguments in prop::collection::vec(
+            (
+                prop::sample::select(vec!["s", "list", "other"]),
+                prop::collection::vec(prop::sample::select(vec![
+                    "\n", "a", "\"", "\\", "é", "<", "</para", "[", "]", "1", "{", "}", " ", "null", "</parameter>", "</arg_value>",
+                    "</function>", "</tool_call>", "<parameter=s>", "<arg_key>",
+                ]), 0..6),
+            ),
+            0..4,
+        ),
+        sizes in prop::collection::vec(1usize..9, 1..6),
+        is_glm: bool,
+    ) {
+        let written: String = arguments
+            .iter()
+            .map(|(key, value)| match is_glm {
+                true => format!("<arg_key>{key}</arg_key>\n<arg_value>{}</arg_value>\n", value.concat()),
+                false => format!("<parameter={key}>{}</parameter>\n", value.concat()),
+            })
+            .collect();
+        let (template, whole) = match is_glm {
+            true => (GLM, format!("<tool_call>add\n{written}</tool_call>")),
+            false => (CODER, format!("<tool_call>\n<function=add>\n{written}</function>\n</tool_call>")),
+        };
+        let (mut rest, mut pieces) = (whole.as_str(), Vec::new());
+        for size in sizes.iter().cycle() {
+            let (piece, behind) = rest.split_at(rest.ceil_char_boundary(*size));
+            pieces.push(piece);
+            rest = behind;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        prop_assert_eq!(read(template, &pieces), read(template, &[&whole]));
+    }
+}
