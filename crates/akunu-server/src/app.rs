@@ -21,6 +21,7 @@ use serde_json::Value as Json;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
+use crate::blocking::Attached;
 use crate::body::may_be_long;
 use crate::connections::client_of;
 use crate::guard::{self, Cors};
@@ -31,7 +32,7 @@ use crate::logged;
 use crate::mcp::McpServers;
 use crate::memory::{Charge, RequestMemory};
 use crate::metrics::Metrics;
-use crate::models::{Attached, Models, variants};
+use crate::models::{Models, variants};
 use crate::openai::responses::folder::ResponseFolder;
 use crate::openai::responses::store::ResponseStore;
 use crate::origin::Hosts;

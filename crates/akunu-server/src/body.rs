@@ -12,9 +12,9 @@ use serde_json::Value as Json;
 use tokio::time::{Duration, Instant, timeout_at};
 
 use crate::app::App;
+use crate::blocking::blocking;
 use crate::limits::Limits;
 use crate::memory::{Charge, arguments_bytes, json_bytes};
-use crate::models::blocking;
 use crate::protocol;
 use crate::refusal::{Reason, Refusal};
 

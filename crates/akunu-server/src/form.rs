@@ -8,9 +8,9 @@ use axum::extract::{FromRequest, Request};
 use axum::http::header::CONTENT_TYPE;
 
 use crate::app::App;
+use crate::blocking::blocking;
 use crate::body::{is_long, read};
 use crate::memory::Charge;
-use crate::models::blocking;
 use crate::multipart::{self, FormError, Part};
 use crate::refusal::{Reason, Refusal};
 

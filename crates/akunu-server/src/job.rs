@@ -5,8 +5,6 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use akunu::chat::conversation::call_id;
@@ -17,6 +15,7 @@ use serde_json::{Map, Value as Json};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::Sleep;
 
+use crate::blocking::CancelOnDrop;
 use crate::memory::{Charge, score_bytes};
 use crate::models::Lease;
 use crate::refusal::{Reason, Refusal};
@@ -203,7 +202,7 @@ pub struct Running {
     pub(crate) outputs: Receiver<OutputResult>,
     /// Number of unfinished choices.
     pub(crate) left: usize,
-    pub(crate) cancel: Arc<AtomicBool>,
+    pub(crate) cancel: CancelOnDrop,
     /// The prompts' lengths in tokens.
     pub(crate) prompt_tokens: Vec<usize>,
     /// The prompts' first tokens.
@@ -230,7 +229,7 @@ impl Running {
         });
         if charged.is_err() {
             self.left = 0;
-            self.cancel.store(true, Ordering::Relaxed);
+            self.cancel.cancel();
         }
         Some(charged)
     }
@@ -242,13 +241,13 @@ impl Running {
         let has_passed = |deadline: &mut Pin<Box<Sleep>>| deadline.as_mut().poll(context).is_ready();
         if self.deadline.as_mut().is_some_and(has_passed) {
             self.left = 0;
-            self.cancel.store(true, Ordering::Relaxed);
+            self.cancel.cancel();
             let message = "the answer exceeded the server's time limit; request fewer tokens";
             return Poll::Ready(Some(Err(Refusal::new(Reason::Overdue, message).code("timeout"))));
         }
         self.outputs.poll_recv(context).map(|sent| {
             let sent = sent.unwrap_or_else(|| {
-                Err(match self.cancel.load(Ordering::Relaxed) {
+                Err(match self.cancel.is_cancelled() {
                     true => Refusal::new(Reason::TooSlow, "the answer was not read in time").code("timeout"),
                     false => Refusal::internal("the engine failed; it is restarted by the next request"),
                 })
@@ -279,11 +278,5 @@ impl Running {
     /// The prompts' lengths in tokens.
     pub fn prompt_tokens(&self) -> &[usize] {
         &self.prompt_tokens
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.cancel.store(true, Ordering::Relaxed);
     }
 }

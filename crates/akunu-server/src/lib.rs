@@ -28,6 +28,7 @@
 
 mod anthropic;
 mod app;
+mod blocking;
 mod body;
 mod connections;
 mod error;

@@ -1,7 +1,7 @@
 //! Tools of MCP servers for the chat page: `/mcp/tools` lists them, `/mcp/call` calls one. The page asks its user first.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use akunu_mcp::{Answer, Limits, Reason as Failed, ServerConfig, Toolbox};
 use axum::extract::State;
@@ -12,6 +12,7 @@ use serde_json::json;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::app::{App, json};
+use crate::blocking::CancelOnDrop;
 use crate::body::JsonBody;
 use crate::fields::Fields;
 use crate::openai;
@@ -99,9 +100,9 @@ async fn call(
             .code("too_many_calls")
             .retry_after(1)
     })?;
-    let cancel = Cancel::default();
+    let cancel = CancelOnDrop::default();
     let (sender, receiver) = oneshot::channel();
-    let flag = cancel.0.clone();
+    let flag = cancel.flag();
     // A thread of its own: a call may take minutes, and blocking work of other requests must not wait for it.
     let calling = std::thread::Builder::new().name("akunu-mcp".into()).spawn(move || {
         let answered = servers.toolbox.call(&offered, &arguments, &flag);
@@ -121,14 +122,4 @@ fn refusal(error: akunu_mcp::Error) -> Refusal {
         _ => Reason::Upstream,
     };
     Refusal::new(reason, error.to_string()).code("mcp_failed")
-}
-
-/// Ends a call when its request ends, also because the client hung up.
-#[derive(Default)]
-struct Cancel(Arc<AtomicBool>);
-
-impl Drop for Cancel {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }

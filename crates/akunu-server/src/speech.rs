@@ -1,8 +1,6 @@
 //! Transcription jobs, independent of the protocol.
 
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use akunu::audio::Audio;
@@ -12,8 +10,9 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::app::{App, Caller};
+use crate::blocking::{CancelOnDrop, blocking};
 use crate::form::FormFile;
-use crate::models::{Kind, Lease, SpeechEvent, SpeechResult, blocking};
+use crate::models::{Kind, Lease, SpeechEvent, SpeechResult};
 use crate::refusal::{Reason, Refusal};
 use crate::start::queue_full;
 use crate::stream::Outputs;
@@ -42,12 +41,12 @@ impl App {
             lease.check_kind(Kind::Transcribes)?;
             let file = job.file.clone();
             let audio = blocking(move || Audio::from_bytes(file)).await?.map_err(Error::from)?;
-            let cancel = Arc::new(AtomicBool::new(false));
+            let cancel = CancelOnDrop::default();
             let submitted = match lease.speech() {
                 Some(queue) => {
                     let beams = queue.beams();
                     let options = TranscribeOptions { beams, best_of: beams, ..job.options.clone() };
-                    queue.submit(audio, options, caller, cancel.clone())
+                    queue.submit(audio, options, caller, cancel.flag())
                 }
                 None => Err(Refused::Closed),
             };
@@ -74,7 +73,7 @@ impl App {
 #[derive(Debug)]
 pub(crate) struct Transcribing {
     events: UnboundedReceiver<SpeechResult>,
-    cancel: Arc<AtomicBool>,
+    cancel: CancelOnDrop,
     /// Keeps the model loaded.
     _lease: Lease,
     /// When the request times out.
@@ -90,7 +89,7 @@ impl Transcribing {
 
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<SpeechResult> {
         if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(context).is_ready()) {
-            self.cancel.store(true, Ordering::Relaxed);
+            self.cancel.cancel();
             let message = "the answer exceeded the server's time limit; send shorter audio";
             return Poll::Ready(Err(Refusal::new(Reason::Overdue, message).code("timeout")));
         }
@@ -119,11 +118,5 @@ impl Outputs for Transcribing {
             }
         }
         Poll::Ready(None)
-    }
-}
-
-impl Drop for Transcribing {
-    fn drop(&mut self) {
-        self.cancel.store(true, Ordering::Relaxed);
     }
 }

@@ -14,13 +14,14 @@ use tokio::sync::mpsc::{Sender, channel};
 use tokio::time::{Instant, sleep_until};
 
 use crate::app::{App, Caller};
+use crate::blocking::{CancelOnDrop, blocking};
 use crate::job::{
     AnswerPiece, Conversation, Ending, Finished, Job, Output, OutputEvent, OutputResult, Prompt, Running,
     SamplingOverrides,
 };
 use crate::memory::{Charge, RequestMemory, score_bytes};
 use crate::metrics::Metrics;
-use crate::models::{Kind, Lease, Loaded, blocking};
+use crate::models::{Kind, Lease, Loaded};
 use crate::prefill;
 use crate::record::{self, Record};
 use crate::refusal::{Reason, Refusal};
@@ -83,17 +84,14 @@ impl App {
         job: &Arc<Job>,
         lease: &Lease,
         caller: Caller,
-    ) -> Result<(Vec<Prepared>, Arc<AtomicBool>), Refusal> {
+    ) -> Result<(Vec<Prepared>, CancelOnDrop), Refusal> {
         lease.check_kind(Kind::Generates)?;
         let (of_job, of_lease, memory) = (job.clone(), lease.clone(), self.memory().clone());
-        let cancel = Arc::new(AtomicBool::new(false));
         // If the client hangs up, this future is dropped, and the grammar need not be compiled.
-        let hung_up = CancelOnDrop(Some(cancel.clone()));
-        let (of_cancel, owner) = (cancel.clone(), caller.owner);
-        let prepared = move || Prepared::all(&of_job, &of_lease, &memory, owner, &of_cancel);
-        let prepared = blocking(prepared).await??;
-        hung_up.keep();
-        Ok((prepared, cancel))
+        let cancel = CancelOnDrop::default();
+        let (flag, owner) = (cancel.flag(), caller.owner);
+        let prepared = move || Prepared::all(&of_job, &of_lease, &memory, owner, &flag);
+        Ok((blocking(prepared).await??, cancel))
     }
 
     /// Starts a job.
@@ -161,10 +159,10 @@ impl App {
         job: &Job,
         lease: Lease,
         (deadline, held): (Option<Instant>, Charge),
-        cancel: Arc<AtomicBool>,
+        cancel: CancelOnDrop,
     ) -> Result<Running, Refused> {
         let (sender, outputs) = channel(WAITING);
-        let of_cancel = cancel.clone();
+        let flag = cancel.flag();
         let started = Instant::now();
         let prompt_tokens = prepared.iter().map(|prepared| prepared.request.prompt.len()).collect();
         let first = |prepared: &Prepared| prepared.request.prompt.first().copied().unwrap_or_default();
@@ -190,7 +188,7 @@ impl App {
             let (metrics, priority) = (self.metrics().clone(), request.priority);
             let timer = TokenTimer { metrics, priority, started, last: None };
             let record = record::current().map(|record| (record, choice % job.choices == 0));
-            let outlet = Outlet { choice, sender: sender.clone(), cancel: of_cancel.clone() };
+            let outlet = Outlet { choice, sender: sender.clone(), cancel: flag.clone() };
             (request, event_handler(outlet, reader, timer, record))
         });
         handle.submit_all(requests.collect())?;
@@ -203,23 +201,6 @@ fn note(record: &Record, prepared: &[Prepared], choices: usize) {
     record.prompt_tokens(of_prompts.map(|prepared| prepared.request.prompt.len()).sum());
     if let Some(first) = prepared.first() {
         record.generates(&first.request.options, prepared.len());
-    }
-}
-
-/// Sets a flag when it is dropped, unless it is kept.
-struct CancelOnDrop(Option<Arc<AtomicBool>>);
-
-impl CancelOnDrop {
-    fn keep(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        if let Some(cancel) = &self.0 {
-            cancel.store(true, Ordering::Relaxed);
-        }
     }
 }
 

@@ -8,10 +8,10 @@ use axum::routing::{MethodRouter, post};
 use serde_json::{Value as Json, json};
 
 use crate::app::{App, json};
+use crate::blocking::blocking;
 use crate::body::JsonBody;
 use crate::field_table;
 use crate::fields::Fields;
-use crate::models::blocking;
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
 use crate::texts::{self, EmbedJob, RankJob, exact, write_vectors};

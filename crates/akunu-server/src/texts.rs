@@ -11,9 +11,10 @@ use serde_json::Value as Json;
 use tokio::time::{Duration, Instant, timeout_at};
 
 use crate::app::App;
+use crate::blocking::blocking;
 use crate::fields::Fields;
 use crate::memory::RequestMemory;
-use crate::models::{Kind, Lease, blocking};
+use crate::models::{Kind, Lease};
 use crate::record;
 use crate::refusal::{Reason, Refusal};
 use crate::start::{charge_text, check_text, queue_full};

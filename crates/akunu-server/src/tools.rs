@@ -14,10 +14,11 @@ use http_body::Frame;
 use serde_json::{Value as Json, json};
 
 use crate::app::{App, json};
+use crate::blocking::blocking;
 use crate::body::JsonBody;
 use crate::fields::Fields;
 use crate::memory::Charge;
-use crate::models::{Lease, blocking};
+use crate::models::Lease;
 use crate::openai;
 use crate::protocol::Protocol;
 use crate::refusal::Refusal;

@@ -78,21 +78,29 @@ impl ByteLevel {
     ) -> Result<(), TokenizerError> {
         self.pre.split(text, &mut |word| {
             crate::work::count(1);
+            scratch.watch.step()?;
             if scratch.cache.append(word.as_bytes(), ids) {
                 return Ok(());
             }
             let start = ids.len();
-            self.encode_word(word.as_bytes(), pieces, scratch, ids);
+            self.encode_word(word.as_bytes(), pieces, scratch, ids)?;
             scratch.cache.keep(word.as_bytes(), &ids[start..]);
             Ok(())
         })
     }
 
-    fn encode_word(&self, word: &[u8], pieces: &Pieces, scratch: &mut Scratch, ids: &mut Vec<u32>) {
+    fn encode_word(
+        &self,
+        word: &[u8],
+        pieces: &Pieces,
+        scratch: &mut Scratch,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
         if let Some(id) = self.words.as_ref().and_then(|words| words.get(pieces, word)) {
-            return ids.push(id);
+            ids.push(id);
+            return Ok(());
         }
-        let merger = &mut scratch.merger;
+        let Scratch { merger, watch, .. } = scratch;
         merger.clear();
         for (at, &byte) in word.iter().enumerate() {
             let id = self.byte_ids[byte as usize];
@@ -101,8 +109,9 @@ impl ByteLevel {
                 merger.push(at, at + 1, id);
             }
         }
-        let parts = merger.run(|left, right| self.merges.get(pair(left.id, right.id)));
+        let parts = merger.run(watch, |left, right| self.merges.get(pair(left.id, right.id)))?;
         ids.extend(parts.iter().map(|part| part.id));
+        Ok(())
     }
 }
 

@@ -96,7 +96,7 @@ impl CharLevel {
         after_unknown: &mut bool,
         ids: &mut Vec<u32>,
     ) -> Result<bool, TokenizerError> {
-        let (bytes, merger) = (text.as_bytes(), &mut scratch.merger);
+        let (bytes, Scratch { merger, watch, .. }) = (text.as_bytes(), scratch);
         merger.clear();
         for (at, c) in text.char_indices() {
             let end = at + c.len_utf8();
@@ -109,7 +109,7 @@ impl CharLevel {
             }
         }
         let mut known = true;
-        for part in merger.run(|left, right| self.merges.get(pair(left.id, right.id))) {
+        for part in merger.run(watch, |left, right| self.merges.get(pair(left.id, right.id)))? {
             if part.id != NONE {
                 ids.push(part.id);
                 *after_unknown = false;

@@ -63,6 +63,8 @@ pub enum TokenizerError {
     TokenList { problem: String },
     #[error("the text has {len} bytes, but at most {max} can be tokenized at once")]
     TextTooLong { len: usize, max: usize },
+    #[error("the tokenization was cancelled")]
+    Cancelled,
 }
 
 /// Text from an untrusted file for use in an error: truncated, with control characters escaped.

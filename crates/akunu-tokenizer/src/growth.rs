@@ -1,13 +1,15 @@
 //! Tests that the work for a text grows linearly with its size, for each kind of tokenizer and for texts that are
 //! expensive for some algorithm. Steps are counted ([`crate::work`]), so the results do not depend on the machine.
 
+use std::sync::Arc;
+
 use akunu_format::Strings;
 
 use crate::chat::Rendered;
 use crate::work::counted;
 use crate::{
     EncodeOptions, HfTokenizer, Model, NativeTokenizer, Sidecar, TokenKind, Tokenizer, TokenizerError,
-    Vocabulary, pretokenizer,
+    Vocabulary, cancellable, pretokenizer,
 };
 
 /// Units that are repeated.
@@ -233,6 +235,31 @@ fn long_tokens_are_refused() {
     }
 }
 
+/// A cancelled encoding ends early, and does not spoil what is encoded later.
+fn ends_when_cancelled(tokenizer: &dyn Tokenizer, same: &dyn Tokenizer) {
+    let text = "a".repeat(20_000);
+    let encode = |tokenizer: &dyn Tokenizer| tokenizer.encode(&text, EncodeOptions::default());
+    let cancelled = cancellable(&Arc::new(true.into()), || encode(tokenizer));
+    assert!(matches!(cancelled, Err(TokenizerError::Cancelled)), "{}", tokenizer.describe());
+    let ids = cancellable(&Arc::default(), || encode(tokenizer)).unwrap();
+    assert!(ids == encode(same).unwrap(), "{}", tokenizer.describe());
+}
+
+#[test]
+fn cancelled_texts_end_early() {
+    for new in [|| of_tokens(Model::SentencePiece, |_| ()), || of_tokens(Model::Unigram, |_| ())] {
+        ends_when_cancelled(&new(), &new());
+    }
+    ends_when_cancelled(&byte_level("gpt-2"), &byte_level("gpt-2"));
+    let metaspace = r#"{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":false}"#;
+    let bpe = r#"{"type":"BPE","vocab":{"<unk>":0,"a":1,"aa":2,"▁":3},"unk_token":"<unk>","merges":["a a"]}"#;
+    let unigram = r#"{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-1],["aa",-2.5],["▁",-2]]}"#;
+    for (model, added_tokens) in [(bpe, ""), (unigram, ""), (bpe, &*added(4, "b", false))] {
+        let new = || json(model, metaspace, added_tokens);
+        ends_when_cancelled(&new(), &new());
+    }
+}
+
 /// With thousands of tokens `aaa…b` of different lengths, each position of `aaaa…` would take thousands of steps.
 #[test]
 fn tokens_that_begin_alike_do_not_multiply_the_steps() {
@@ -259,6 +286,7 @@ fn tokens_that_begin_alike_do_not_multiply_the_steps() {
             let text = "a".repeat(2000);
             let steps = counted(|| drop(tokenizer.encode(&text, EncodeOptions::default()).unwrap()));
             assert!(steps < 2000 * 1500, "{model:?} {kind:?}: {steps} steps");
+            ends_when_cancelled(&tokenizer, &open(model, kind, &few).unwrap());
         }
     }
     let entries = || -> String {

@@ -11,6 +11,7 @@
 mod bytelevel;
 mod bytes;
 mod cache;
+mod cancel;
 mod charlevel;
 mod charsmap;
 pub mod chat;
@@ -48,6 +49,7 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use cancel::cancellable;
 pub use error::TokenizerError;
 pub use gguf::{GgufVocabulary, gguf_of_ranks, gguf_vocabulary};
 pub use hf::{HfTokenizer, Sidecar};

@@ -6,6 +6,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::TokenizerError;
+use crate::cancel::Watch;
 use crate::hash::Merge;
 
 /// No token, no neighbour, or no merge.
@@ -70,13 +72,17 @@ impl Merger {
     }
 
     /// Merges until no pair can be merged, and leaves the remaining parts in order.
-    pub(crate) fn run(&mut self, find: impl Fn(&Part, &Part) -> Option<Merge>) -> &[Part] {
+    pub(crate) fn run(
+        &mut self,
+        watch: &mut Watch,
+        find: impl Fn(&Part, &Part) -> Option<Merge>,
+    ) -> Result<&[Part], TokenizerError> {
         if self.parts.len() <= SHORT {
             self.run_short(find)
         } else {
-            self.run_long(find)
+            self.run_long(watch, find)?
         }
-        &self.parts
+        Ok(&self.parts)
     }
 
     fn run_short(&mut self, find: impl Fn(&Part, &Part) -> Option<Merge>) {
@@ -101,10 +107,15 @@ impl Merger {
     }
 
     /// A linked list and a priority queue: O(n log n), for very long words such as a megabyte of spaces.
-    fn run_long(&mut self, find: impl Fn(&Part, &Part) -> Option<Merge>) {
+    fn run_long(
+        &mut self,
+        watch: &mut Watch,
+        find: impl Fn(&Part, &Part) -> Option<Merge>,
+    ) -> Result<(), TokenizerError> {
         let (parts, queue) = (&mut self.parts, &mut self.queue);
         queue.clear();
         for at in 0..parts.len() {
+            watch.step()?;
             parts[at].previous = at.checked_sub(1).map_or(NONE, |place| place as u32);
             if at + 1 < parts.len() {
                 parts[at].next = at as u32 + 1;
@@ -113,6 +124,7 @@ impl Merger {
             }
         }
         while let Some((rank, at)) = queue.pop() {
+            watch.step()?;
             // Outdated entries stay in the queue: an entry is valid only if the pair at its position still has its
             // rank. Removed parts have none.
             if parts[at].rank != rank {
@@ -137,6 +149,7 @@ impl Merger {
             queue.push(parts[at].rank, at);
         }
         self.parts.retain(|part| part.start != part.end);
+        Ok(())
     }
 }
 
@@ -228,7 +241,10 @@ mod tests {
                 merger.clear();
                 word.iter().enumerate().for_each(|(at, &id)| merger.push(at, at + 1, id));
                 let by_part = |l: &Part, r: &Part| find(l.id, r.id);
-                if long { merger.run_long(by_part) } else { merger.run_short(by_part) }
+                match long {
+                    true => merger.run_long(&mut Watch::new(), by_part).unwrap(),
+                    false => merger.run_short(by_part),
+                }
                 prop_assert_eq!(merger.parts.iter().map(|part| part.id).collect::<Vec<_>>(), expected.clone());
                 let mut end = 0;
                 for part in &merger.parts {

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::cache::WordCache;
+use crate::cancel::Watch;
 use crate::merge::Merger;
 use crate::unigram::BestPath;
 
@@ -12,6 +13,7 @@ pub(crate) struct Scratch {
     pub(crate) merger: Merger,
     pub(crate) text: String,
     pub(crate) paths: Vec<BestPath>,
+    pub(crate) watch: Watch,
 }
 
 /// Maximum number of buffers in the pool.
@@ -28,7 +30,9 @@ impl Pool {
         let pool = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = pool().pop();
         let mut scratch = kept.unwrap_or_default();
+        scratch.watch = Watch::new();
         let result = work(&mut scratch);
+        scratch.watch = Watch::default();
         scratch.merger.release_excess();
         scratch.paths.clear();
         scratch.paths.shrink_to(1 << 14);

@@ -8,7 +8,7 @@ use crate::TokenizerError;
 use crate::charsmap::{CharsMap, Normalizer};
 use crate::error::printable;
 use crate::hash::{Merge, PieceIndex, Pieces};
-use crate::merge::{Merger, NONE, Part};
+use crate::merge::{NONE, Part};
 use crate::scratch::Scratch;
 use crate::trie::Trie;
 use crate::unigram::{Precision, Unigram};
@@ -72,6 +72,7 @@ impl AdjacentBytes {
             let end = self.cut(text.as_bytes(), start);
             let part = &text[start..end];
             start = end;
+            scratch.watch.step()?;
             if scratch.cache.append(part.as_bytes(), ids) {
                 after_unknown = false;
                 continue;
@@ -185,13 +186,13 @@ impl SentencePiece {
         match &self.rule {
             Rule::Merges(merges) if merges.unused.is_empty() => {
                 self.adjacent.each_part(text, scratch, ids, |part, scratch, after_unknown, ids| {
-                    merges.cut(part, pieces, &mut scratch.merger);
+                    merges.cut(part, pieces, scratch)?;
                     self.push_ids(part, scratch, after_unknown, ids)
                 })
             }
             // How an unused token is split depends on the whole text.
             Rule::Merges(merges) => {
-                merges.cut_without_unused(text, pieces, &mut scratch.merger);
+                merges.cut_without_unused(text, pieces, scratch)?;
                 self.push_ids(text, scratch, &mut false, ids).map(drop)
             }
             // The sum of scores depends on the preceding text, and its rounding may decide between two splits. Words for
@@ -209,7 +210,8 @@ impl SentencePiece {
                         }
                         ids.truncate(before);
                     }
-                    let split = unigram.cut(part, score, &mut scratch.paths, &mut scratch.merger);
+                    let Scratch { paths, merger, watch, .. } = &mut *scratch;
+                    let split = unigram.cut(part, score, (paths, merger), watch)?;
                     self.push_ids(part, scratch, &mut after_unknown, ids)?;
                     score = split.score;
                     if split.certain {
@@ -332,15 +334,23 @@ impl Merges {
     }
 
     /// Leaves the tokens of `text` as the parts of the merger; characters without a token are single parts.
-    fn cut(&self, text: &str, pieces: &Pieces, merger: &mut Merger) {
-        self.cut_noting(text, pieces, merger, |_, _| {});
+    fn cut(&self, text: &str, pieces: &Pieces, scratch: &mut Scratch) -> Result<(), TokenizerError> {
+        self.cut_noting(text, pieces, scratch, |_, _| {})
     }
 
-    fn cut_noting(&self, text: &str, pieces: &Pieces, merger: &mut Merger, note: impl Fn(u32, &Part)) {
+    fn cut_noting(
+        &self,
+        text: &str,
+        pieces: &Pieces,
+        scratch: &mut Scratch,
+        note: impl Fn(u32, &Part),
+    ) -> Result<(), TokenizerError> {
         let bytes = text.as_bytes();
+        let Scratch { merger, watch, .. } = scratch;
         merger.clear();
         let mut at = 0;
         while let Some(c) = text[at..].chars().next() {
+            watch.step()?;
             let found = self.user_defined.longest(bytes, at, |_| true);
             let (id, end) = found.unwrap_or_else(|| {
                 let end = at + c.len_utf8();
@@ -350,27 +360,33 @@ impl Merges {
             at = end;
         }
         let any_user_defined = !self.user_defined.is_empty();
-        merger.run(|left, right| {
+        merger.run(watch, |left, right| {
             if any_user_defined && (self.is_user_defined(left.id) || self.is_user_defined(right.id)) {
                 return None;
             }
             let id = self.index.get(pieces, &bytes[left.start as usize..right.end as usize])?;
             note(id, left);
             Some(Merge { rank: self.ranks[id as usize], id })
-        });
+        })?;
+        Ok(())
     }
 
     /// The same, without unused tokens: each is split again into the two parts that it was made of, and single
     /// characters have no token. If there are several such pairs for a token, SentencePiece uses the one that it found
     /// last anywhere in the text.
-    fn cut_without_unused(&self, text: &str, pieces: &Pieces, merger: &mut Merger) {
+    fn cut_without_unused(
+        &self,
+        text: &str,
+        pieces: &Pieces,
+        scratch: &mut Scratch,
+    ) -> Result<(), TokenizerError> {
         let lengths = RefCell::new(HashMap::new());
-        self.cut_noting(text, pieces, merger, |id, left| {
+        self.cut_noting(text, pieces, scratch, |id, left| {
             if self.unused[id as usize] {
                 lengths.borrow_mut().insert(id, left.end - left.start);
             }
-        });
-        let lengths = lengths.into_inner();
+        })?;
+        let (lengths, merger) = (lengths.into_inner(), &mut scratch.merger);
         let mut rest: Vec<(u32, u32, u32)> =
             merger.parts().iter().rev().map(|part| (part.start, part.end, part.id)).collect();
         merger.clear();
@@ -387,6 +403,7 @@ impl Merges {
                 }
             }
         }
+        Ok(())
     }
 }
 

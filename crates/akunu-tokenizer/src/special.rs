@@ -1,8 +1,9 @@
 //! Tokens that are matched before the model sees a text: control tokens such as `<|im_end|>`, if the caller asks for
 //! them, and user-defined tokens (always).
 
-use crate::TokenKind;
+use crate::cancel::Watch;
 use crate::trie::Trie;
+use crate::{TokenKind, TokenizerError};
 
 #[derive(Debug)]
 pub(crate) struct SpecialTexts {
@@ -42,15 +43,16 @@ impl SpecialTexts {
     }
 
     /// Passes the parts of `text` to `emit` in order: the longest token at each position, and the text between tokens.
-    pub(crate) fn split<'t, E>(
+    pub(crate) fn split<'t>(
         &self,
         text: &'t str,
         parse_special: bool,
-        mut emit: impl FnMut(Fragment<'t>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let bytes = text.as_bytes();
+        mut emit: impl FnMut(Fragment<'t>) -> Result<(), TokenizerError>,
+    ) -> Result<(), TokenizerError> {
+        let (bytes, mut watch) = (text.as_bytes(), Watch::new());
         let (mut done, mut at) = (0, 0);
         while at < bytes.len() && (parse_special || self.any_user_defined) {
+            watch.step()?;
             match self.longest(bytes, at, parse_special) {
                 Some((token, end)) => {
                     if done < at {
@@ -93,7 +95,7 @@ mod tests {
             (7, "é", TokenKind::Control),
         ];
         let mut out = Vec::new();
-        let keep = |fragment| -> Result<(), ()> {
+        let keep = |fragment| {
             out.push(fragment);
             Ok(())
         };

@@ -1,6 +1,8 @@
 //! Unigram: finds the split of a text into tokens with the highest sum of scores (Viterbi), from left to right: the
 //! best path to a position extends the best path to an earlier one.
 
+use crate::TokenizerError;
+use crate::cancel::Watch;
 use crate::hash::Pieces;
 use crate::merge::{Merger, NONE};
 use crate::trie::Trie;
@@ -109,9 +111,9 @@ impl Unigram {
         &self,
         text: &str,
         so_far: f64,
-        paths: &mut Vec<BestPath>,
-        merger: &mut Merger,
-    ) -> Split {
+        (paths, merger): (&mut Vec<BestPath>, &mut Merger),
+        watch: &mut Watch,
+    ) -> Result<Split, TokenizerError> {
         let mut certain = so_far.abs() < FAR_FROM_RESTART;
         let bytes = text.as_bytes();
         paths.clear();
@@ -120,6 +122,7 @@ impl Unigram {
         let unknown = self.rounded(self.lowest - UNKNOWN_PENALTY);
         for (start, c) in text.char_indices() {
             crate::work::count(1);
+            watch.step()?;
             if self.precision == Precision::Single && paths[start].score.abs() > RESTART {
                 let offset = paths[start].score;
                 let frontier = paths[start..].iter_mut().take(self.longest + 1);
@@ -157,7 +160,7 @@ impl Unigram {
             end = start;
         }
         merger.reverse();
-        Split { score: paths[bytes.len()].score, certain }
+        Ok(Split { score: paths[bytes.len()].score, certain })
     }
 
     /// The sum of scores after tokens whose split is certain, if it may be used after the sum `so_far`.
@@ -212,7 +215,7 @@ mod tests {
             }
             let unknown = tokens.iter().map(|token| token.1).fold(0.0, f64::min) - UNKNOWN_PENALTY;
             let (mut paths, mut merger) = (Vec::new(), Merger::default());
-            unigram.cut(&text, 0.0, &mut paths, &mut merger);
+            unigram.cut(&text, 0.0, (&mut paths, &mut merger), &mut Watch::new()).unwrap();
             let (mut end, mut sum) = (0, 0.0);
             for part in merger.parts() {
                 prop_assert_eq!(part.start, end);

@@ -103,6 +103,7 @@ impl WordPiece {
         scratch: &mut Scratch,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
+        scratch.watch.step()?;
         if scratch.cache.append(word.as_bytes(), ids) {
             return Ok(());
         }

@@ -10,11 +10,11 @@ use axum::routing::{MethodRouter, post};
 use serde_json::{Value as Json, json};
 
 use crate::app::{App, Caller, json};
+use crate::blocking::blocking;
 use crate::body::JsonBody;
 use crate::field_table;
 use crate::fields::Fields;
 use crate::job::{Job, Prompt};
-use crate::models::blocking;
 use crate::openai::new_id;
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};

@@ -5,7 +5,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::entry::Entry;
-use super::{Finder, ModelSpec, Models, Owner, Settings, Variant, blocking, hub_name};
+use super::{Finder, ModelSpec, Models, Owner, Settings, Variant, hub_name};
+use crate::blocking::blocking;
 use crate::refusal::{Reason, Refusal};
 
 /// The least time between two searches for models.

@@ -19,8 +19,7 @@ use std::time::{Duration, Instant};
 use akunu::schedule::SchedulerOptions;
 use akunu::{Device, EngineOptions, Error, Model, Pooling, open_device};
 
-use tokio::task::JoinHandle;
-
+use crate::blocking::blocking;
 use crate::kv_events::KvEvents;
 use crate::record;
 use crate::refusal::{Reason, Refusal};
@@ -377,35 +376,6 @@ impl Models {
             entry.loaded().take_if(|loaded| failed.is_same_model(loaded));
         }
     }
-}
-
-/// A task that is aborted when this is dropped, as when a client hangs up.
-#[derive(Debug)]
-pub(crate) struct Attached<T>(JoinHandle<T>);
-
-impl<T> Attached<T> {
-    pub(crate) fn new(task: JoinHandle<T>) -> Attached<T> {
-        Attached(task)
-    }
-
-    /// The result of the task. A panic is an error of the request.
-    pub(crate) async fn finished(mut self) -> Result<T, Refusal> {
-        let result = (&mut self.0).await;
-        result.map_err(|_| Refusal::internal("internal error: a bug in Akunu"))
-    }
-}
-
-impl<T> Drop for Attached<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// Runs blocking work on a blocking thread. Work that nobody waits for any more is not begun.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Refusal> {
-    Attached::new(tokio::task::spawn_blocking(work)).finished().await
 }
 
 #[cfg(test)]

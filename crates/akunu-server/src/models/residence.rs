@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::entry::Entry;
-use super::{KeepAlive, Loaded, ModelSpec, Models, blocking};
+use super::{KeepAlive, Loaded, ModelSpec, Models};
+use crate::blocking::blocking;
 use crate::refusal::Refusal;
 
 /// A model in memory.

@@ -9,10 +9,10 @@ use serde_json::Value as Json;
 
 use super::{keep, model};
 use crate::app::App;
+use crate::blocking::blocking;
 use crate::body::JsonBody;
 use crate::field_table;
 use crate::fields::Fields;
-use crate::models::blocking;
 use crate::refusal::Refusal;
 use crate::texts::{self, EmbedJob, Embedded, write_vector, write_vectors};
 

@@ -10,8 +10,9 @@ use serde_json::{Map, Value as Json, json};
 
 use super::create::preset;
 use crate::app::App;
+use crate::blocking::blocking;
 use crate::models::digest::{digest, hex};
-use crate::models::{Settings, Variant, blocking};
+use crate::models::{Settings, Variant};
 use crate::openai::responses::folder::create;
 use crate::refusal::Refusal;
 

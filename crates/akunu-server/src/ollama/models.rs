@@ -9,8 +9,9 @@ use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
 
 use crate::app::{App, json};
+use crate::blocking::blocking;
 use crate::models::digest::hex;
-use crate::models::{Facts, ModelSpec, Variant, blocking};
+use crate::models::{Facts, ModelSpec, Variant};
 use crate::timestamp::timestamp;
 
 pub(super) async fn tags(State(app): State<App>) -> Response {

@@ -1,7 +1,5 @@
 //! `/api/pull`: downloads a model from the hub, and tells of the progress.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -15,6 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::model;
 use crate::app::{App, json};
+use crate::blocking::CancelOnDrop;
 use crate::body::JsonBody;
 use crate::fields::Fields;
 use crate::models::digest::hex;
@@ -85,7 +84,7 @@ type Line = Result<Json, Refusal>;
 #[derive(Debug)]
 struct Pulling {
     lines: UnboundedReceiver<Line>,
-    cancel: Arc<AtomicBool>,
+    _cancel: CancelOnDrop,
     is_over: bool,
 }
 
@@ -97,8 +96,8 @@ fn start(
     permit: OwnedSemaphorePermit,
 ) -> Result<Pulling, Refusal> {
     let (sender, lines) = unbounded_channel();
-    let cancel = Arc::<AtomicBool>::default();
-    let hub = Hub::new(settings).with_cancel(cancel.clone());
+    let cancel = CancelOnDrop::default();
+    let hub = Hub::new(settings).with_cancel(cancel.flag());
     let (app, name) = (app.clone(), hub_name(name).into_owned());
     let thread = std::thread::Builder::new().name("akunu-pull".into());
     let work = move || {
@@ -120,7 +119,7 @@ fn start(
     };
     let failed = |error| Refusal::internal(format!("cannot start a thread for the download: {error}"));
     thread.spawn(work).map_err(failed)?;
-    Ok(Pulling { lines, cancel, is_over: false })
+    Ok(Pulling { lines, _cancel: cancel, is_over: false })
 }
 
 /// What clients tell downloads apart by.
@@ -202,12 +201,6 @@ impl Outputs for Pulling {
             self.is_over = line.as_ref().map_or(true, |line| line["status"] == SUCCESS);
             Some(line)
         })
-    }
-}
-
-impl Drop for Pulling {
-    fn drop(&mut self) {
-        self.cancel.store(true, Ordering::Relaxed);
     }
 }
 

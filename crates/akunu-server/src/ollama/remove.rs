@@ -3,7 +3,8 @@
 use akunu_hub::Cache;
 
 use crate::app::App;
-use crate::models::{ModelSpec, blocking};
+use crate::blocking::blocking;
+use crate::models::ModelSpec;
 use crate::refusal::{Reason, Refusal};
 
 /// Deletes all files of a model that is in the cache of the hub, and no others.

@@ -6,10 +6,10 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value as Json, json};
 
 use crate::app::App;
+use crate::blocking::blocking;
 use crate::body::JsonBody;
 use crate::field_table;
 use crate::fields::Fields;
-use crate::models::blocking;
 use crate::refusal::Refusal;
 use crate::texts::{self, EmbedJob, Embedded, base64, write_vector};
 

@@ -2,6 +2,8 @@
 //! in the normalized text. Behaves like `tokenizers`, including its corner cases.
 
 use super::file::AddedToken;
+use crate::TokenizerError;
+use crate::cancel::Watch;
 use crate::trie::Trie;
 
 /// A set of added tokens that are matched together.
@@ -42,16 +44,17 @@ impl Added {
 
     /// Passes the parts of `text` to `emit` in order. With `plain`, special tokens are treated as text; they are still
     /// matched, so that no other token is found inside them.
-    pub(super) fn split<E>(
+    pub(super) fn split(
         &self,
         text: &str,
         plain: bool,
-        mut emit: impl FnMut(Part) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let bytes = text.as_bytes();
+        mut emit: impl FnMut(Part) -> Result<(), TokenizerError>,
+    ) -> Result<(), TokenizerError> {
+        let (bytes, mut watch) = (text.as_bytes(), Watch::new());
         // `space_end` is the end of the whitespace after the last token that consumed it.
         let (mut done, mut at, mut space_end) = (0, 0, 0);
         while at < bytes.len() && !self.trie.is_empty() {
+            watch.step()?;
             let Some((place, end)) = self.trie.longest(bytes, at, |_| true) else {
                 at += 1;
                 continue;

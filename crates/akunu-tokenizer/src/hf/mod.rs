@@ -35,8 +35,8 @@ pub(crate) use normalize::{compose, is_composed};
 use pieces::Steps;
 pub use sidecar::Sidecar;
 
-/// `tokenizers` tracks the origin of every byte, at some fifty bytes each, so its limit is lower than ours.
-const MAX_TEXT: usize = 1 << 26;
+/// `tokenizers` cannot be cancelled, and takes some fifty bytes for each byte of a text. No context is as long as this.
+const MAX_TEXT: usize = 1 << 22;
 
 /// A tokenizer made from a `tokenizer.json`.
 pub struct HfTokenizer {

@@ -67,7 +67,7 @@ impl UnigramWords {
             return Ok(());
         }
         let before = ids.len();
-        self.encode_anew(word, pieces, scratch, ids);
+        self.encode_anew(word, pieces, scratch, ids)?;
         // Words with special tokens are rare, and the cache does not distinguish the modes.
         if !ids[before..].iter().any(|id| self.special.binary_search(id).is_ok()) {
             scratch.cache.keep(word.as_bytes(), &ids[before..]);
@@ -76,7 +76,7 @@ impl UnigramWords {
                 match pieces.get(id).and_then(|bytes| std::str::from_utf8(bytes).ok()) {
                     Some(text) if self.special.binary_search(&id).is_ok() => {
                         for c in text.chars() {
-                            self.encode_anew(c.encode_utf8(&mut [0; 4]), pieces, scratch, ids);
+                            self.encode_anew(c.encode_utf8(&mut [0; 4]), pieces, scratch, ids)?;
                         }
                     }
                     _ => ids.push(id),
@@ -86,8 +86,15 @@ impl UnigramWords {
         Ok(())
     }
 
-    fn encode_anew(&self, word: &str, pieces: &Pieces, scratch: &mut Scratch, ids: &mut Vec<u32>) {
-        self.unigram.cut(word, 0.0, &mut scratch.paths, &mut scratch.merger);
+    fn encode_anew(
+        &self,
+        word: &str,
+        pieces: &Pieces,
+        scratch: &mut Scratch,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        let Scratch { paths, merger, watch, .. } = scratch;
+        self.unigram.cut(word, 0.0, (paths, merger), watch)?;
         let is_unknown = |id: u32| id == NONE || id == self.unknown;
         let mut parts = scratch.merger.parts().iter().peekable();
         while let Some(part) = parts.next() {
@@ -107,5 +114,6 @@ impl UnigramWords {
                 _ => ids.push(self.unknown),
             }
         }
+        Ok(())
     }
 }

@@ -16,12 +16,12 @@ use axum::routing::{MethodRouter, get, post};
 use serde_json::{Value as Json, json};
 
 use crate::app::{App, Caller, PathParameter, json, json_text};
+use crate::blocking::blocking;
 use crate::body::{JsonBody, LONG};
 use crate::field_table;
 use crate::fields::Fields;
 use crate::job::{Job, Prompt, Running};
 use crate::memory::{Charge, arguments_bytes, json_bytes};
-use crate::models::blocking;
 use crate::refusal::{Reason, Refusal};
 use crate::stream::{self, Writer};
 use answer::{Answer, Keep};
