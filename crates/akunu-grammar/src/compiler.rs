@@ -33,6 +33,8 @@ fn mask_threads() -> usize {
 pub struct Workers {
     compiling: Pool,
     pub(crate) masks: Pool,
+    /// For masks that other answers do not wait for.
+    pub(crate) slow_masks: Pool,
     /// Unfinished compilations by client.
     clients: Arc<Mutex<HashMap<u64, u32>>>,
 }
@@ -42,6 +44,7 @@ impl Default for Workers {
         Workers {
             compiling: Pool::new("akunu-compile", COMPILING_THREADS).giving_way(),
             masks: Pool::new("akunu-masks", mask_threads()),
+            slow_masks: Pool::new("akunu-slow-masks", mask_threads() - 1).giving_way(),
             clients: Arc::default(),
         }
     }
@@ -126,8 +129,9 @@ impl Workers {
     /// Without threads: jobs run where they are submitted. For the fuzz targets, which would mostly wait for threads.
     #[cfg(fuzzing)]
     pub fn without_threads() -> Workers {
-        let [compiling, masks] = ["akunu-compile", "akunu-masks"].map(|name| Pool::new(name, 0));
-        Workers { compiling, masks, clients: Arc::default() }
+        let [compiling, masks, slow_masks] =
+            ["akunu-compile", "akunu-masks", "akunu-slow-masks"].map(|name| Pool::new(name, 0));
+        Workers { compiling, masks, slow_masks, clients: Arc::default() }
     }
 
     /// Compiles a format, and waits for it. Returns early if the client cancels.

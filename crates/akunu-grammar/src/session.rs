@@ -1,7 +1,8 @@
 //! One answer in a grammar: its masks, computed by other threads while the model runs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use llguidance::api::StopReason;
@@ -58,10 +59,35 @@ impl Mask {
 struct Pending {
     state: Mutex<Option<Computed>>,
     done: Condvar,
+    cancel: Cancel,
+}
+
+/// Ends the work of a parser, which another thread makes.
+#[derive(Default)]
+struct Cancel {
+    is_asked: AtomicBool,
+    handle: OnceLock<CancellationHandle>,
+}
+
+impl Cancel {
+    fn cancel(&self) {
+        self.is_asked.store(true, Ordering::SeqCst);
+        if let Some(handle) = self.handle.get() {
+            handle.cancel();
+        }
+    }
+
+    fn ends(&self, parser: &mut TokenParser) {
+        let handle = self.handle.get_or_init(|| parser.enable_cancellation());
+        if self.is_asked.load(Ordering::SeqCst) {
+            handle.cancel();
+        }
+    }
 }
 
 struct Computed {
-    parser: TokenParser,
+    /// `None`: it could not be made.
+    parser: Option<TokenParser>,
     /// `None`: the answer is complete, and nothing can follow.
     mask: Result<Option<Mask>, GrammarError>,
     took: Duration,
@@ -73,16 +99,16 @@ const SLOW: Duration = Duration::from_millis(1);
 /// A mask is usually known sooner than a sleeping thread would be woken.
 const SPIN: Duration = Duration::from_micros(100);
 
-/// The state of one answer. After each token, the next mask is requested from the threads for masks.
+/// The state of one answer. After each token, the next mask is requested from the threads for masks. They also make the
+/// parser and free it, which can take milliseconds.
 pub struct Session {
     workers: Arc<Workers>,
     grammar: Arc<Grammar>,
-    /// `None` while a mask is computed.
+    /// `None` while a mask is computed, which the first one is from the beginning.
     parser: Option<TokenParser>,
     pending: Arc<Pending>,
     requested: Instant,
     mask: Option<Mask>,
-    cancel: CancellationHandle,
     /// Time of all masks so far.
     spent: Duration,
     is_slow: bool,
@@ -98,30 +124,35 @@ impl std::fmt::Debug for Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.cancel.cancel();
+        self.pending.cancel.cancel();
+        let remains = (self.parser.take(), std::mem::take(&mut self.pending));
+        // Without a thread they are freed here.
+        let _ = self.workers.slow_masks.submit(0, move || drop(remains));
     }
 }
 
 impl Session {
     /// Begins an answer, and requests its first mask.
     pub fn new(workers: Arc<Workers>, grammar: Arc<Grammar>) -> Session {
-        let mut parser = grammar.parser();
-        let cancel = parser.enable_cancellation();
         let mut session = Session {
             workers,
             grammar,
-            parser: Some(parser),
+            parser: None,
             pending: Arc::default(),
             requested: Instant::now(),
             mask: None,
-            cancel,
             spent: Duration::ZERO,
             is_slow: false,
             is_over: false,
             error: None,
         };
-        session.request(None);
+        session.request(None, None);
         session
+    }
+
+    /// Whether its masks take so long that other answers do not wait for them.
+    pub fn is_slow(&self) -> bool {
+        self.is_slow
     }
 
     /// Whether the answer is complete, and nothing can follow. After [`Session::push_later`] this is known with the mask.
@@ -142,14 +173,16 @@ impl Session {
             Err(error) => self.error = Some(error),
         }
         if !self.is_over && self.error.is_none() {
-            self.request(None);
+            let parser = self.parser.take();
+            self.request(parser, None);
         }
     }
 
     /// As [`Session::push`], but the token too is appended by the threads for masks.
     pub fn push_later(&mut self, token: u32) {
         if self.begin_push() {
-            self.request(Some(token));
+            let parser = self.parser.take();
+            self.request(parser, Some(token));
         }
     }
 
@@ -215,13 +248,13 @@ impl Session {
     }
 
     fn fail_by_time(&mut self) {
-        self.cancel.cancel();
+        self.pending.cancel.cancel();
         self.error = Some(GrammarError::MaskTime { limit: self.limit() });
     }
 
     fn keep(&mut self, computed: Computed) {
         let Computed { parser, mask, took } = computed;
-        self.parser = Some(parser);
+        self.parser = parser;
         self.is_slow = took > SLOW;
         self.spent += took;
         let limit = self.grammar.vocabulary.limits.answer_time;
@@ -233,23 +266,26 @@ impl Session {
         }
     }
 
-    /// Lets a thread append a token, if there is one, and compute the mask of the next.
-    fn request(&mut self, token: Option<u32>) {
-        let Some(mut parser) = self.parser.take() else { return };
+    /// Lets a thread append a token, if there is one, and compute the mask of the next. The first time it makes the parser.
+    fn request(&mut self, mut parser: Option<TokenParser>, token: Option<u32>) {
         let (pending, grammar) = (self.pending.clone(), self.grammar.clone());
         self.requested = Instant::now();
         let job = move || {
             let start = Instant::now();
-            let next =
-                AssertUnwindSafe(|| match token.map_or(Ok(false), |token| append(&mut parser, token))? {
+            let next = AssertUnwindSafe(|| {
+                let parser = parser.get_or_insert_with(|| grammar.parser());
+                pending.cancel.ends(parser);
+                match token.map_or(Ok(false), |token| append(parser, token))? {
                     true => Ok(None),
-                    false => compute(&mut parser, &grammar).map(Some),
-                });
+                    false => compute(parser, &grammar).map(Some),
+                }
+            });
             let mask = catch_unwind(next).unwrap_or_else(|panic| Err(panicked(&*panic)));
             *lock(&pending.state) = Some(Computed { parser, mask, took: start.elapsed() });
             pending.done.notify_all();
         };
-        if let Err(reason) = self.workers.masks.submit(u32::from(self.is_slow), job) {
+        let pool = if self.is_slow { &self.workers.slow_masks } else { &self.workers.masks };
+        if let Err(reason) = pool.submit(0, job) {
             self.error = Some(GrammarError::TooComplex { reason });
         }
     }

@@ -185,6 +185,11 @@ impl Cursor {
         Ok(&self.allowed)
     }
 
+    /// See [`Session::is_slow`].
+    pub(crate) fn is_slow(&self) -> bool {
+        self.session.is_slow()
+    }
+
     /// Whether the answer is complete with `history`, and nothing can follow.
     pub(crate) fn is_over(&mut self, history: &[u32]) -> bool {
         self.follow(history);

@@ -108,9 +108,9 @@ impl Generation {
         if !matches!(finish, None | Some(FinishReason::MaxTokens)) {
             return finish;
         }
-        let Some(sampler) = self.sampler.as_mut().filter(|_| finish.is_some() || !self.follows_later) else {
-            return finish;
-        };
+        let follows_now = |sampler: &&mut Sampler| !self.follows_later && !sampler.is_slow();
+        let sampler = self.sampler.as_mut().filter(|sampler| finish.is_some() || follows_now(sampler));
+        let Some(sampler) = sampler else { return finish };
         sampler.is_over(self.output.history());
         self.complete(on_piece).or(finish)
     }

@@ -341,6 +341,11 @@ impl Sampler {
         self.cursor.as_ref().is_some_and(Cursor::is_known_over)
     }
 
+    /// Whether another thread should tell the grammar of a token, since it may take milliseconds.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.cursor.as_ref().is_some_and(Cursor::is_slow)
+    }
+
     /// Whether the text is complete according to the grammar.
     pub(crate) fn is_over(&mut self, history: &[u32]) -> bool {
         self.cursor.as_mut().is_some_and(|cursor| cursor.is_over(history))

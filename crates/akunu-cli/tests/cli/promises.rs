@@ -296,6 +296,17 @@ fn a_client_stalls_the_stream_of_another_by_at_most_250_ms() {
         ("/tokenize", format!(r#"{{"content":"{}","with_pieces":true}}"#, "a ".repeat(30_000))),
         (CHAT, format!(r#"{{"messages":[{messages}]}}"#)),
         ("/v1/completions", format!(r#"{{"prompt":"NUMBER {text}","max_tokens":1}}"#)),
+        // Each token can be read in more ways than the one before, so its masks become slow.
+        (
+            "/v1/completions",
+            json!({
+                "prompt": "a",
+                "n": 4,
+                "max_tokens": 30,
+                "guided_grammar": "start: e\ne: e e e | e e | T\nT: /[a-z ]/",
+            })
+            .to_string(),
+        ),
         ("/v1/completions", r#"{"prompt":"a","n":16,"max_tokens":50}"#.to_string()),
     ];
     attacks.extend(costly_formats(20).into_iter().map(|body| (CHAT, body)));
