@@ -28,6 +28,7 @@
 
 mod anthropic;
 mod app;
+mod as_written;
 mod body;
 mod connections;
 mod error;

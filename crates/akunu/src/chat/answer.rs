@@ -146,7 +146,9 @@ impl Draft {
         }
         if !self.calls.is_empty() {
             let call = |call: &Call| {
-                let function = json!({ "name": call.name, "arguments": call.arguments });
+                // What is no JSON value of this program stays a text.
+                let arguments = call.object().map_or_else(|| call.arguments.as_str().into(), Json::Object);
+                let function = json!({ "name": call.name, "arguments": arguments });
                 json!({ "id": call_id(), "type": "function", "function": function })
             };
             message["tool_calls"] = self.calls.iter().map(call).collect();
@@ -304,9 +306,8 @@ impl AnswerReader {
             Segment::Call(call) => {
                 let delta = call_delta(deltas);
                 if !std::mem::take(&mut self.has_begun) {
-                    let arguments = Json::Object(call.arguments.clone()).to_string();
                     let begun = CallProgress::Begun(call.name.clone());
-                    delta.progress.extend([begun, CallProgress::Arguments(arguments)]);
+                    delta.progress.extend([begun, CallProgress::Arguments(call.arguments.clone())]);
                 }
                 delta.progress.push(CallProgress::Done);
                 self.draft.calls.push(call.clone());

@@ -8,8 +8,7 @@ use akunu_grammar::{CallForm, CallLiterals, CallPart, CallTags, NAME_AND_ARGUMEN
 use akunu_tokenizer::chat::ChatTemplate;
 use serde_json::Value as Json;
 
-use super::calls::Call;
-use super::{call_literals, call_tags};
+use super::call_literals::{self, LiteralForm};
 
 /// The format of tool calls of a family of models: how they are written, and what else is accepted when they are parsed.
 #[derive(Debug, PartialEq, Eq)]
@@ -368,21 +367,27 @@ impl CallMarks {
         if self.form.close.is_empty() { self.ending } else { self.form.close }
     }
 
-    /// Whether calls are not JSON, but end with a text.
-    pub(super) fn is_written_out(&self) -> bool {
-        self.form.call.iter().any(|part| matches!(part, Tagged(_) | Literals(_)))
+    /// How calls are written, if their arguments are literals.
+    pub(super) fn literals(&self) -> Option<LiteralForm> {
+        let literals = self.form.call.iter().find_map(|part| match part {
+            Literals(literals) => Some(literals),
+            _ => None,
+        })?;
+        match self.form.call {
+            [Text(before), Name, Text(open), _, Text(close)] => {
+                Some(LiteralForm { before, around: [open, close], literals })
+            }
+            [Name, Text(open), _, Text(close)] => {
+                Some(LiteralForm { before: "", around: [open, close], literals })
+            }
+            _ => None,
+        }
     }
 
-    /// Parses calls that are not JSON.
-    pub(super) fn read(&self, text: &str, tools: &[Json]) -> Option<Vec<Call>> {
-        self.form.call.iter().find_map(|part| match part {
-            Tagged(tags) => {
-                let call = call_tags::read(tags, self.around()[0], text, tools);
-                Some(call.map(|call| vec![call]))
-            }
-            Literals(form) => Some(call_literals::read(form, text)),
-            _ => None,
-        })?
+    /// Whether a call is JSON with the tool's name as the key of the arguments.
+    pub(super) fn names_by_key(&self) -> bool {
+        let is_field = |part: &CallPart| matches!(part, Text(text) if text.contains("name\":"));
+        self.form.call.contains(&QuotedName) && !self.form.call.iter().any(is_field)
     }
 
     /// Calls as models of the family write them. `None`: the family's form is not one of those that this writes.
@@ -418,17 +423,7 @@ impl CallMarks {
         self.form.call.iter().find_map(|part| if let Tagged(tags) = part { Some(tags) } else { None })
     }
 
-    /// Where calls that are not JSON end. `None`: more text is needed.
-    pub(super) fn end_of(&self, text: &str, tools: &[Json]) -> Option<usize> {
-        let end = self.around()[1];
-        self.form.call.iter().find_map(|part| match part {
-            Tagged(tags) => Some(call_tags::end_of(tags, self.around(), text, tools)),
-            Literals(form) => Some(call_literals::end_of(form, end, text)),
-            _ => None,
-        })?
-    }
-
-    /// What precedes the name in such calls, and what ends them.
+    /// What precedes the name in calls with arguments between tags, and what ends them.
     pub(super) fn around(&self) -> [&'static str; 2] {
         match self.form.call {
             [Text(before), .., Tagged(_), Text(after)] => [before, after],

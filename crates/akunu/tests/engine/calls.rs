@@ -104,7 +104,7 @@ fn calls_of_real_templates_are_parsed() {
         };
         let calls: Vec<Json> = calls_in(marks, &text)
             .into_iter()
-            .map(|of| json!({ "name": of.name, "arguments": of.arguments }))
+            .map(|of| json!({ "name": of.name, "arguments": of.object() }))
             .collect();
         match SILENT.contains(&name.as_str()) {
             true => assert_eq!(calls, [] as [Json; 0]),
@@ -244,7 +244,7 @@ fn what_the_grammar_allows_is_parsed() {
             );
             for call in calls {
                 assert_eq!(Json::from(call.name), of_one[0]["function"]["name"], "{text:?}");
-                check(&of_one[0]["function"]["parameters"], &call.arguments.into(), &text);
+                check(&of_one[0]["function"]["parameters"], &call.object().unwrap().into(), &text);
             }
             read += 1;
         }
@@ -294,7 +294,7 @@ fn calls_of(name: &str, template: &str, schema: &Json, text: &str) -> Vec<Json> 
     let mut calls = Vec::new();
     let mut on_segment = |segment: Segment<'_>| {
         if let Segment::Call(call) = segment {
-            calls.push(Json::Object(call.arguments));
+            calls.push(Json::Object(call.object().unwrap()));
         }
     };
     text.chars().for_each(|c| reader.push(c.encode_utf8(&mut [0; 4]), &mut on_segment));
