@@ -26,8 +26,8 @@ fn body(more: Json) -> Json {
 
 fn clock_and_add() -> Json {
     json!([
-        { "type": "function", "function": { "name": "clock", "arguments": "{\"zone\":\"UTC\"}" } },
-        { "type": "function", "function": { "name": "add", "arguments": "{\"b\":1,\"a\":2}" } },
+        { "type": "function", "function": { "name": "clock", "arguments": "{\"zone\": \"UTC\"}" } },
+        { "type": "function", "function": { "name": "add", "arguments": "{\"b\": 1, \"a\": 2}" } },
     ])
 }
 
@@ -45,7 +45,7 @@ fn without_ids(calls: &Json) -> Json {
     calls.into()
 }
 
-/// The calls of which these are the deltas, with their arguments as in whole responses.
+/// The calls of which these are the deltas.
 pub fn joined<'d>(deltas: impl Iterator<Item = &'d Json>) -> Json {
     let mut calls: Vec<Json> = Vec::new();
     for delta in deltas {
@@ -60,10 +60,6 @@ pub fn joined<'d>(deltas: impl Iterator<Item = &'d Json>) -> Json {
         let more = delta["function"]["arguments"].as_str().unwrap();
         let arguments = &mut calls[index]["function"]["arguments"];
         *arguments = format!("{}{more}", arguments.as_str().unwrap()).into();
-    }
-    for call in &mut calls {
-        let arguments = &mut call["function"]["arguments"];
-        *arguments = serde_json::from_str::<Json>(arguments.as_str().unwrap()).unwrap().to_string().into();
     }
     calls.into()
 }

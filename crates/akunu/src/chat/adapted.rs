@@ -1,6 +1,6 @@
 //! Conversations with calls in other forms, for templates that refuse the given one or leave out calls.
 
-use akunu_tokenizer::chat::Rendered;
+use akunu_tokenizer::chat::{ChatTemplate, Rendered};
 use serde_json::{Value as Json, json};
 
 use super::conversation::{message, nine};
@@ -43,6 +43,22 @@ impl Written {
             }
         }
     }
+}
+
+/// Whether a template has tools in a field of the system's message, as Phi 4 mini's does.
+pub(super) fn reads_tools_of_system(template: &ChatTemplate) -> bool {
+    template.source().contains("message['tools']")
+}
+
+/// The conversation with tools as the text of that field.
+pub(super) fn with_tools_of_system(messages: &[Json], tools: &[Json]) -> Vec<Json> {
+    let mut messages = messages.to_vec();
+    if messages.first().is_none_or(|first| first["role"] != "system") {
+        messages.insert(0, message("system", "You are a helpful assistant with some tools."));
+    }
+    let functions: Vec<&Json> = tools.iter().map(|tool| tool.get("function").unwrap_or(tool)).collect();
+    messages[0]["tools"] = json!(functions).to_string().into();
+    messages
 }
 
 /// A message with its calls at the end of its text, as the model writes them.

@@ -20,8 +20,8 @@ pub(super) fn is_json(text: &str) -> bool {
 pub(super) fn read(text: &str, by_key: bool) -> Option<Call> {
     let object = |text| serde_json::from_str::<BTreeMap<String, &RawValue>>(text).ok();
     let mut fields = object(text)?;
-    if by_key && fields.len() == 1 {
-        let (name, arguments) = fields.into_iter().next()?;
+    if by_key {
+        let (name, arguments) = fields.pop_first().filter(|_| fields.is_empty())?;
         return arguments.get().starts_with('{').then(|| Call { name, arguments: arguments.get().into() });
     }
     if let Some(function) = fields.get("function").and_then(|function| object(function.get())) {
@@ -75,8 +75,12 @@ pub(super) fn named_arguments(text: &str, by_key: bool) -> Result<(String, usize
     loop {
         let key = json_string(text, &mut at)?;
         skip(text, &mut at, ':')?;
-        if by_key && text[at..].starts_with('{') {
-            return Ok((key, at));
+        if by_key {
+            return match text[at..].chars().next() {
+                None => Err(Unnamed::Yet),
+                Some('{') => Ok((key, at)),
+                Some(_) => Err(Unnamed::Never),
+            };
         }
         if ARGUMENTS.contains(&key.as_str()) {
             return match text[at..].chars().next() {

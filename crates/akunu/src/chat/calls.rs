@@ -123,7 +123,8 @@ const LONGEST_PIECE: usize = 256;
 
 impl CallReader {
     pub fn new(marks: &'static CallMarks, tools: Vec<Json>) -> CallReader {
-        let state = if marks.form.is_bare { State::Start } else { State::Text };
+        let has_start = marks.form.is_bare || !marks.form.text_name.is_empty();
+        let state = if has_start { State::Start } else { State::Text };
         CallReader { marks, tools: tools.into(), state, held: String::new(), space_end: 0 }
     }
 
@@ -162,6 +163,9 @@ impl CallReader {
                 let start = self.skip_space(0);
                 if start == self.held.len() {
                     return false;
+                }
+                if !self.marks.form.text_name.is_empty() {
+                    return self.named(start, on_segment);
                 }
                 match self.held[start..].starts_with(self.bare_begin()) {
                     true => self.enter(State::Marked { mark: start }),
@@ -363,9 +367,16 @@ impl CallReader {
         let rest = &self.held[start..];
         let has_mark = self.held[..mark].ends_with(self.marks.open());
         let place = Place { mark, start, is_listed: false, has_mark };
+        if !self.marks.form.text_name.is_empty() {
+            return !rest.is_empty() && self.named(start, on_segment);
+        }
         let is_json = rest.starts_with('{');
         if rest.is_empty() {
             return false;
+        }
+        if self.marks.open().ends_with('[') {
+            self.enter(State::Listed { at: mark, after_call: false, has_mark });
+            return true;
         }
         if rest.starts_with('[') && self.marks.tags().is_none() {
             self.enter(State::Listed { at: start + 1, after_call: false, has_mark });
@@ -385,6 +396,16 @@ impl CallReader {
             }
             return true;
         }
+        self.headed(mark, on_segment)
+    }
+
+    /// Looks for the arguments behind a name.
+    fn headed(&mut self, mark: usize, on_segment: OnSegment<'_>) -> bool {
+        let start = self.skip_space(mark);
+        let rest = &self.held[start..];
+        let is_json = rest.starts_with('{');
+        let has_mark = self.held[..mark].ends_with(self.marks.open());
+        let place = Place { mark, start, is_listed: false, has_mark };
         let has_header = !self.marks.between.is_empty() && !is_json;
         let header = if has_header { rest.find('{').unwrap_or(rest.len()) } else { 0 };
         match rest.as_bytes().get(header) {
@@ -396,6 +417,24 @@ impl CallReader {
                 self.enter(State::Json { place: Place { start, ..place }, scan, arguments });
             }
             Some(_) => self.give_up(mark, on_segment),
+        }
+        true
+    }
+
+    /// Decides by the name of a tool, or that of text, at this place.
+    fn named(&mut self, start: usize, on_segment: OnSegment<'_>) -> bool {
+        let (rest, text_name) = (&self.held[start..], self.marks.form.text_name);
+        let end = self.marks.between.first().copied().unwrap_or_default();
+        let names = || self.tools.iter().filter_map(name_of);
+        if rest.starts_with(text_name) {
+            self.drop_held(start + text_name.len());
+            self.enter(State::Text);
+        } else if names().any(|name| rest.strip_prefix(name).is_some_and(|behind| behind.starts_with(end))) {
+            return self.headed(start, on_segment);
+        } else if text_name.starts_with(rest) || names().any(|name| format!("{name}{end}").starts_with(rest)) {
+            return false;
+        } else {
+            self.give_up(start, on_segment);
         }
         true
     }
@@ -487,7 +526,8 @@ impl CallReader {
     }
 
     fn may_begin(&self, place: Place) -> bool {
-        place.has_mark || begins_bare(&self.held[place.start..], &self.tools)
+        let is_named = !self.marks.form.text_name.is_empty();
+        place.has_mark || is_named || begins_bare(&self.held[place.start..], &self.tools)
     }
 
     /// Whether a name is a tool's, if its call has no mark.

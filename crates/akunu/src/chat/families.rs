@@ -8,6 +8,7 @@ use akunu_grammar::{CallForm, CallLiterals, CallPart, CallTags, NAME_AND_ARGUMEN
 use akunu_tokenizer::chat::ChatTemplate;
 use serde_json::Value as Json;
 
+use super::adapted::reads_tools_of_system;
 use super::call_literals::{self, LiteralForm};
 
 /// The format of tool calls of a family of models: how they are written, and what else is accepted when they are parsed.
@@ -33,6 +34,7 @@ const FORM: CallForm = CallForm {
     is_list: false,
     close: "",
     is_bare: false,
+    text_name: "",
 };
 
 const TOOL_CALL: CallForm = CallForm { open: "<tool_call>", close: "</tool_call>", ..FORM };
@@ -83,12 +85,39 @@ const DEEPSEEK: CallMarks = CallMarks {
     ..DEFAULT
 };
 
+/// Llama 3.
+const LLAMA: CallMarks = CallMarks {
+    form: CallForm {
+        open: "<|python_tag|>",
+        call: &[
+            Text("{"),
+            Gap,
+            Text("\"name\":"),
+            Gap,
+            QuotedName,
+            Text(","),
+            Gap,
+            Text("\"parameters\":"),
+            Gap,
+            Arguments,
+            Gap,
+            Text("}"),
+        ],
+        is_bare: true,
+        ..FORM
+    },
+    signs: &["\"name\": function name, \"parameters\""],
+    ..DEFAULT
+};
+
+const PYTHON: CallLiterals = CallLiterals { assign: "=", separator: ", ", quote: None, is_sorted: false };
+
 /// For models whose templates have no tools, or whose format is unknown: see `generic_tools`.
 pub(super) static GENERIC: CallMarks =
     CallMarks { form: CallForm { open: "<tool_call>", close: "</tool_call>", ..FORM }, ..DEFAULT };
 
 /// The first family whose signs are all in a template applies.
-static FAMILIES: [CallMarks; 21] = [
+static FAMILIES: [CallMarks; 27] = [
     // GLM.
     CallMarks {
         form: CallForm {
@@ -168,7 +197,7 @@ static FAMILIES: [CallMarks; 21] = [
             call: &[
                 Name,
                 Text("("),
-                Literals(CallLiterals { assign: "=", separator: ", ", quote: None, is_sorted: false }),
+                Literals(PYTHON),
                 Text(")"),
             ],
             is_list: true,
@@ -176,6 +205,43 @@ static FAMILIES: [CallMarks; 21] = [
             ..FORM
         },
         signs: &["List of tools: "],
+        ..DEFAULT
+    },
+    // Functionary 3.2: each part of an answer begins with the tool's name, or `all`.
+    CallMarks {
+        form: CallForm {
+            open: ">>>",
+            call: &[Name, Text("\n"), Arguments],
+            text_name: "all\n",
+            ..FORM
+        },
+        between: &["\n"],
+        signs: &[">>>${recipient}"],
+        ..DEFAULT
+    },
+    // Phi 4 mini with the template of servers, and Firefunction.
+    CallMarks {
+        form: CallForm { open: "functools[", is_list: true, ..FORM },
+        signs: &["functools["],
+        ..DEFAULT
+    },
+    // Phi 4 mini with its own template, which has no marks.
+    CallMarks {
+        form: CallForm { open: "<|tool_call|>", is_list: true, ..FORM },
+        ending: "<|/tool_call|>",
+        signs: &["<|/tool|>"],
+        ..DEFAULT
+    },
+    // Apertus.
+    CallMarks {
+        form: CallForm {
+            open: "<|tools_prefix|>",
+            call: &[Text("{"), Gap, QuotedName, Text(":"), Gap, Arguments, Gap, Text("}")],
+            is_list: true,
+            close: "<|tools_suffix|>",
+            ..FORM
+        },
+        signs: &["<|tools_prefix|>"],
         ..DEFAULT
     },
     // Functionary 3.1.
@@ -310,30 +376,26 @@ static FAMILIES: [CallMarks; 21] = [
         signs: &["<|tool_call_begin|>"],
         ..DEFAULT
     },
-    // Llama 3.
+    // Llama 3.2 and 4 with templates that ask for calls in Python.
     CallMarks {
         form: CallForm {
-            open: "<|python_tag|>",
-            call: &[
-                Text("{"),
-                Gap,
-                Text("\"name\":"),
-                Gap,
-                QuotedName,
-                Text(","),
-                Gap,
-                Text("\"parameters\":"),
-                Gap,
-                Arguments,
-                Gap,
-                Text("}"),
-            ],
+            open: "<|python_start|>",
+            call: &[Name, Text("("), Literals(PYTHON), Text(")")],
+            is_list: true,
+            close: "<|python_end|>",
             is_bare: true,
             ..FORM
         },
-        signs: &["\"name\": function name, \"parameters\""],
+        signs: &["[func_name1("],
         ..DEFAULT
     },
+    // Llama 4: the template writes an empty piece of code before calls.
+    CallMarks {
+        form: CallForm { section: ["<|python_start|>", ""], open: "<|python_end|>", ..LLAMA.form },
+        signs: &["<|python_start|>", "\"name\": function name, \"parameters\""],
+        ..DEFAULT
+    },
+    LLAMA,
 ];
 
 impl CallMarks {
@@ -344,7 +406,8 @@ impl CallMarks {
 
     /// The marks for a template that writes tools. `None`: its models get tools as text.
     pub(super) fn of_tools(template: &ChatTemplate) -> Option<&'static CallMarks> {
-        CallMarks::of_template(template.source()).filter(|_| template.writes_tools())
+        let writes = || template.writes_tools() || reads_tools_of_system(template);
+        CallMarks::of_template(template.source()).filter(|_| writes())
     }
 
     /// All families, and the generic form.
@@ -412,7 +475,7 @@ impl CallMarks {
         };
         let written = calls.iter().map(one).collect::<Option<Vec<String>>>()?;
         let written = match is_list {
-            true => format!("{open}[{}]{close}", written.join(", ")),
+            true => format!("{}[{}]{close}", open.trim_end_matches('['), written.join(", ")),
             false => written.iter().map(|call| format!("{open}{call}{close}")).collect(),
         };
         Some(format!("{begin}{written}{end}"))

@@ -243,7 +243,7 @@ fn what_the_grammar_allows_is_parsed() {
                 "{marks:?}: {text:?} is {calls:?} and {rest:?}"
             );
             for call in calls {
-                assert_eq!(Json::from(call.name), of_one[0]["function"]["name"], "{text:?}");
+                assert_eq!(of_one[0]["function"]["name"], *call.name, "{text:?}");
                 check(&of_one[0]["function"]["parameters"], &call.object().unwrap().into(), &text);
             }
             read += 1;
@@ -369,5 +369,69 @@ fn calls_without_a_mark_are_held_or_text() {
             is_out
         });
         assert!(parsed.is_empty() || is_held, "{text}: {parsed:?}");
+    }
+}
+
+/// Which templates of the data folder take tools and have no known form of calls: their tools are text.
+#[test]
+fn few_templates_with_tools_have_no_known_calls() {
+    let Some(folder) = shared("chat-templates") else { return };
+    let mut unknown: Vec<String> = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().to_string();
+        let Some(source) = std::fs::read_to_string(&path).ok().filter(|_| name.ends_with(".jinja")) else {
+            continue;
+        };
+        let template = ChatTemplate::new(&source, Some("<s>"), Some("</s>")).unwrap();
+        if template.writes_tools() && CallMarks::of_template(&source).is_none() {
+            unknown.push(name);
+        }
+    }
+    unknown.sort();
+    // Command R+ is asked for a call in each turn, one of which means that it answers; GigaChat 3 ends its turn before one.
+    assert_eq!(unknown, ["CohereForAI-c4ai-command-r-plus-tool_use.jinja", "GigaChat3-10B-A1.8B.jinja"]);
+}
+
+/// What a template writes for a conversation with tools, calls and results.
+fn conversation(template: &str) -> String {
+    let template = ChatTemplate::new(template, None, None).unwrap();
+    let of = |id: &str| json!({ "id": id, "type": "function", "function": call() });
+    let messages = [
+        json!({ "role": "user", "content": "What time is it?" }),
+        json!({ "role": "assistant", "content": "", "tool_calls": [of("abcdefghi"), of("abcdefghj")] }),
+        json!({ "role": "tool", "tool_call_id": "abcdefghi", "content": "noon" }),
+        json!({ "role": "tool", "tool_call_id": "abcdefghj", "content": "one" }),
+    ];
+    akunu::chat::render(&template, &messages, Some(&tools()), true, &Map::new()).unwrap().text
+}
+
+/// Phi 4 mini's template has tools in a field of the system's message, and leaves out calls.
+const PHI: &str = "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}\
+    {% if message['tools'] %}<|tool|>{{ message['tools'] }}<|/tool|>{% endif %}<|end|>{% endfor %}\
+    {% if add_generation_prompt %}<|assistant|>{% endif %}";
+
+/// Llama 4's has an empty piece of code before calls.
+const LLAMA_4: &str = "{% if tools %}Respond in the format {\"name\": function name, \"parameters\": its arguments}.\
+    {{ tools | tojson }}{% endif %}{% for message in messages %}<|header_start|>{{ message.role }}<|header_end|>\n\n\
+    {% if message.tool_calls %}<|python_start|>{{ message.content }}<|python_end|>{% for call in message.tool_calls %}\
+    {\"name\": \"{{ call.function.name }}\", \"parameters\": {{ call.function.arguments | tojson }}}{% endfor %}\
+    {% else %}{{ message.content }}{% endif %}<|eot|>{% endfor %}";
+
+#[test]
+fn calls_of_templates_in_short_are_parsed() {
+    for (template, has) in [(PHI, "<|tool|>[{\"name\":\"clock\","), (LLAMA_4, "\"name\": \"clock\", \"parameters\"")] {
+        let text = conversation(template);
+        assert!(text.contains(has) && text.contains("noon"), "{text}");
+        let marks = CallMarks::of_template(template).unwrap();
+        let start = text.find(marks.form().section[0]).filter(|_| template == LLAMA_4);
+        let start = start.unwrap_or_else(|| text.find(marks.open()).unwrap());
+        let written = &text[start..start + text[start..].find("<|e").unwrap()];
+        let calls: Vec<Json> = calls_in(marks, written)
+            .into_iter()
+            .map(|of| json!({ "name": of.name, "arguments": of.object() }))
+            .collect();
+        assert_eq!(calls, [call(), call()], "{written}");
+        assert_eq!(held(marks, written), Ok(()), "{written}");
     }
 }

@@ -11,6 +11,12 @@ const DEEPSEEK: &str = "{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin�
 const KIMI: &str = "{{ '<|tool_calls_section_begin|> <|tool_call_begin|>' }}";
 const GEMMA: &str = "{{ '<|tool_call>' }}";
 const LFM: &str = "List of tools: [";
+const FUNCTIONARY: &str = ">>>${recipient}";
+const FUNCTOOLS: &str = "functools[{…";
+const PHI: &str = "message['tools'] + '<|/tool|>'";
+const APERTUS: &str = "<|tools_prefix|>";
+const PYTHONIC: &str = "[func_name1(a=1)]";
+const LLAMA_4: &str = "<|python_start|> {\"name\": function name, \"parameters\": …}";
 const LLAMA: &str = "Respond in the format {\"name\": function name, \"parameters\": …}";
 
 /// Text and calls of an answer in pieces, with calls as `name(arguments)`.
@@ -215,6 +221,115 @@ fn literal_arguments_are_parsed() {
     for text in ["<|tool_call_start|>[add(a=)]<|tool_call_end|>", "<|tool_call_start|>[add("] {
         assert_eq!(read(LFM, &[text]), [text]);
     }
+    let nested = "<|tool_call_start|>[add(a={'b': [1, None]})]<|tool_call_end|>";
+    assert_eq!(read(LFM, &[nested]), [r#"add({"a":{"b":[1,null]}})"#]);
+}
+
+#[test]
+fn names_before_parts_of_answers_are_no_text() {
+    let (clock, add) = ("clock\n{\"zone\": \"UTC\"}", "add\n{\"a\": 1}");
+    let called = [r#"clock({"zone":"UTC"})"#, r#"add({"a":1})"#];
+    assert_eq!(read(FUNCTIONARY, &[&format!("{clock}>>>{add}")]), called);
+    assert_eq!(
+        read(FUNCTIONARY, &[&format!("all\nSure.>>>{clock}>>>{add}>>>all\nDone.")]),
+        ["Sure.", called[0], called[1], "Done."]
+    );
+    for text in [">>> add(1)", "other\n{}", "add {}", "So >>>other\n{}", ">>>", "allways"] {
+        assert_eq!(read(FUNCTIONARY, &[text]), [text]);
+        assert_eq!(read(FUNCTIONARY, &[&format!("all\n{text}")]), [text]);
+    }
+}
+
+#[test]
+fn lists_are_parsed() {
+    let two = r#"[{"name": "clock", "arguments": {}}, {"name": "add", "arguments": {"a": 1}}]"#;
+    let called = ["clock({})", r#"add({"a":1})"#];
+    assert_eq!(read(FUNCTOOLS, &[&format!("functools{two}")]), called);
+    assert_eq!(read(FUNCTOOLS, &["Use functools.cache[0]"]), ["Use functools.cache[0]"]);
+    assert_eq!(read(PHI, &[&format!("<|tool_call|>{two}<|/tool_call|>")]), called);
+    let by_key = "So.<|tools_prefix|>[{\"clock\": {}}, {\"add\": {\"a\": 1}}]<|tools_suffix|>";
+    assert_eq!(read(APERTUS, &[by_key]), ["So.", called[0], called[1]]);
+    for list in ["[clock(), add(a=1)]", "<|python_start|>[clock(), add(a=1)]<|python_end|>", " [ clock() , add( a = 1)] "] {
+        assert_eq!(read(PYTHONIC, &[list]), called, "{list}");
+    }
+    for text in ["[1] Paris", "[other(a=1)]", "[clock (a=1)]", "[", "So [clock()]", "[clock"] {
+        assert_eq!(read(PYTHONIC, &[text]), [text]);
+    }
+    let json = r#"{"name": "add", "parameters": {"a": 1}}"#;
+    for before in ["", "<|python_start|><|python_end|>", "<|python_end|>"] {
+        assert_eq!(read(LLAMA_4, &[&format!("{before}{json}{json}")]), [called[1]; 2], "{before}");
+    }
+    // What follows the calls that are complete is text.
+    let cut = format!("functools{}", &two[..two.len() - 9]);
+    assert_eq!(read(FUNCTOOLS, &[&cut])[0], called[0]);
+    let cut = format!("functools{}", &two[..two.find("}, ").unwrap() + 3]);
+    assert_eq!(read(FUNCTOOLS, &[&cut]), [called[0]]);
+}
+
+/// What of a call's arguments each piece passes on.
+fn passed_on(template: &str, pieces: &[&str]) -> Vec<String> {
+    let marks = CallMarks::of_template(template).unwrap();
+    let mut reader = CallReader::new(marks, vec![json!({ "function": { "name": "clock" } })]);
+    let each = |piece: &&str| {
+        let mut arguments = String::new();
+        reader.push(piece, &mut |segment| {
+            if let Segment::Arguments(text) = segment {
+                arguments.push_str(text);
+            }
+        });
+        arguments
+    };
+    pieces.iter().map(each).collect()
+}
+
+#[test]
+fn arguments_in_lists_and_literals_are_passed_on_as_they_come() {
+    let nested = ["[clock(a={'b", "': \"x", "\\", "ny\", 'c': [12", "3, None", "]}", ", d=T", "rue), clock()]"];
+    let expected = ["{\"a\": {", "\"b\": \"x", "", "\\ny\", \"c\": [", "123, ", "null]}", ", \"d\": ", "true}{}"];
+    for (template, open) in [(LFM, "<|tool_call_start|>"), (PYTHONIC, "")] {
+        let first = format!("{open}{}", nested[0]);
+        let pieces: Vec<&str> = [first.as_str()].into_iter().chain(nested[1..].iter().copied()).collect();
+        assert_eq!(passed_on(template, &pieces), expected);
+    }
+    assert_eq!(
+        passed_on(GEMMA, &["<|tool_call>call:clock", "{a:<|\"", "|>x\n<|", "\"|>,b:[{c:1", "}]}<tool_call|>"]),
+        ["", "{\"a\": ", "\"x\\n", "\", \"b\": [{\"c\": ", "1}]}"]
+    );
+    assert_eq!(
+        passed_on(MISTRAL, &["[TOOL_CALLS][{\"name\": \"clock\", \"arguments\": {\"a\"", ": 1}}, {\"name\"", ": \"clock\", \"arguments\": {", "}}]"]),
+        ["{\"a\"", ": 1}", "{", "}"]
+    );
+    assert_eq!(passed_on(APERTUS, &["<|tools_prefix|>[{\"clock\": ", "{\"a\"", ": 1}}]"]), ["", "{\"a\"", ": 1}"]);
+}
+
+#[test]
+fn numbers_are_passed_on_as_they_were_written() {
+    const NUMBERS: &str = "[12345678901234567890123, 1e999, 0.10]";
+    for (template, before, after) in [
+        (HERMES, "<tool_call>{\"name\": \"clock\", \"arguments\": {\"a\": ", "}}</tool_call>"),
+        (HERMES, "<tool_call>{\"arguments\": {\"a\": ", "}, \"name\": \"clock\"}</tool_call>"),
+        (MISTRAL, "[TOOL_CALLS][{\"name\": \"clock\", \"arguments\": {\"a\": ", "}}]"),
+        (FUNCTIONARY, "clock\n{\"a\": ", "}"),
+        (APERTUS, "<|tools_prefix|>[{\"clock\": {\"a\": ", "}}]"),
+        (CODER, "<tool_call><function=clock><parameter=a>", "</parameter></function></tool_call>"),
+        (GLM, "<tool_call>clock<arg_key>a</arg_key><arg_value>", "</arg_value></tool_call>"),
+        (GEMMA, "<|tool_call>call:clock{a:", "}<tool_call|>"),
+        (LFM, "<|tool_call_start|>[clock(a=", ")]<|tool_call_end|>"),
+    ] {
+        let mut reader = CallReader::new(
+            CallMarks::of_template(template).unwrap(),
+            vec![json!({ "function": { "name": "clock" } })],
+        );
+        let mut calls = Vec::new();
+        let mut on_segment = |segment: Segment<'_>| {
+            if let Segment::Call(call) = segment {
+                calls.push(call.arguments);
+            }
+        };
+        reader.push(&format!("{before}{NUMBERS}{after}"), &mut on_segment);
+        reader.finish(&mut on_segment);
+        assert_eq!(calls, [format!("{{\"a\": {NUMBERS}}}")], "{template}");
+    }
 }
 
 #[test]
@@ -278,10 +393,13 @@ proptest! {
             "<parameter=list>", "</parameter>", "add", "<arg_key>s</arg_key>", "<arg_value>", "</arg_value>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "clock", "{", "}", "[", "]", "\"", "\\",
             "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
             "<|tool_call>", "call:", "<tool_call|>", "<|\"|>", "<|tool_call_start|>", "(", ")", "<|tool_call_end|>",
+            ">>>", "all\n", "clock\n", "functools", "<|tools_prefix|>", "<|python_start|>", ",", "a=", "'", "\\u12", "<|python_end|>",
             ";", "to=functions.", "<|message|>", "{\"name\": \"clock\", \"parameters\": {}}", "<", "a", "é", " ", "\n",
         ]), 0..12),
         cuts in prop::collection::vec(0usize..80, 0..8),
-        template in prop::sample::select(vec![HERMES, MISTRAL, LLAMA, CODER, GLM, HARMONY, DEEPSEEK, GEMMA, LFM]),
+        template in prop::sample::select(vec![
+            HERMES, MISTRAL, LLAMA, CODER, GLM, HARMONY, DEEPSEEK, GEMMA, LFM, FUNCTIONARY, FUNCTOOLS, APERTUS, PYTHONIC, LLAMA_4,
+        ]),
     ) {
         let whole = words.concat();
         let mut cuts: Vec<usize> = cuts.into_iter().filter(|&at| whole.is_char_boundary(at)).collect();
