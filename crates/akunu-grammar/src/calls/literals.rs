@@ -12,7 +12,8 @@ use crate::format::{escaped, quoted};
 const DEEPEST: usize = 16;
 
 /// An escape sequence in a string of Python that means a character, or a backslash.
-const ESCAPE: &str = "\\\\([^\\nxuU]|x[0-9a-fA-F]{2}|u[0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|u[dD][0-7][0-9a-fA-F]{2})";
+const ESCAPE: &str =
+    "\\\\([^\\nxuU]|x[0-9a-fA-F]{2}|u[0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|u[dD][0-7][0-9a-fA-F]{2})";
 
 /// The rules of any value.
 pub(super) fn rules(form: &CallLiterals) -> String {
@@ -129,7 +130,8 @@ impl Writer<'_, '_> {
             _ => None,
         };
         if let Some(choices) = choices.filter(|all| has_only(&["enum", "const"]) && !all.is_empty()) {
-            let written: Option<Vec<String>> = choices.iter().map(|value| literal(form.quote, value)).collect();
+            let written: Option<Vec<String>> =
+                choices.iter().map(|value| literal(form.quote, value)).collect();
             return match written {
                 Some(all) => Ok(format!("({})", all.join(" | "))),
                 None => self.otherwise(form, schema, "literal"),

@@ -102,7 +102,9 @@ pub(super) async fn collect(mut running: Running, head: Head) -> Result<Response
     while let Some(output) = running.next().await {
         match output?.event {
             OutputEvent::Piece(more) => piece.append(more),
-            OutputEvent::Finished(finished) => return Ok(json_text(text_with(ARGUMENTS, &head.last(&piece, &finished)))),
+            OutputEvent::Finished(finished) => {
+                return Ok(json_text(text_with(ARGUMENTS, &head.last(&piece, &finished))));
+            }
         }
     }
     Err(Refusal::internal("the answer ended without a result"))

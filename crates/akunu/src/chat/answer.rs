@@ -51,7 +51,7 @@ impl ChatFormat {
         // The name of text is removed even if there are no tools.
         let has_name = || !self.marks().form.text_name.is_empty();
         let tools = answer.tools.clone().or_else(|| has_name().then(Vec::new));
-        let reader = tools.map(|tools| self.call_reader(tools, options));
+        let reader = tools.map(|tools| self.call_reader(tools, options).of_prompt(prompt));
         let calls = self.held_calls(prompt, answer);
         let format = calls.map(ResponseFormat::Calls).or_else(|| answer.format.clone());
         if let Some(format) = format {

@@ -50,12 +50,18 @@ enum Stage {
     #[default]
     Name,
     /// Before a name of an object's member, or its end.
-    Key { is_first: bool },
+    Key {
+        is_first: bool,
+    },
     /// Before an item of a list, or its end.
-    Item { is_first: bool },
+    Item {
+        is_first: bool,
+    },
     Value,
     /// In a string, which is passed on as it comes.
-    Text { quote: char },
+    Text {
+        quote: char,
+    },
     /// After a value.
     Behind,
 }
@@ -167,7 +173,13 @@ impl LiteralStream {
         if rest.is_empty() {
             return Err(Reached::Yet);
         }
-        let close = if self.is_list() { "]" } else if self.depth == 1 { form.around[1] } else { "}" };
+        let close = if self.is_list() {
+            "]"
+        } else if self.depth == 1 {
+            form.around[1]
+        } else {
+            "}"
+        };
         let may_close = matches!(stage, Stage::Key { .. } | Stage::Item { .. } | Stage::Behind);
         if may_close && rest.starts_with(close) {
             on_segment(Segment::Arguments(if self.is_list() { "]" } else { "}" }));
@@ -178,7 +190,10 @@ impl LiteralStream {
         match stage {
             Stage::Behind if rest.starts_with(',') => {
                 let is_first = false;
-                self.enter(if self.is_list() { Stage::Item { is_first } } else { Stage::Key { is_first } }, at + 1);
+                self.enter(
+                    if self.is_list() { Stage::Item { is_first } } else { Stage::Key { is_first } },
+                    at + 1,
+                );
                 Ok(())
             }
             Stage::Item { is_first } => {
@@ -267,7 +282,9 @@ impl LiteralStream {
             "true" | "True" => "true",
             "false" | "False" => "false",
             "null" | "None" => "null",
-            number if number.starts_with(|c: char| c == '-' || c.is_ascii_digit()) && is_json(number) => number,
+            number if number.starts_with(|c: char| c == '-' || c.is_ascii_digit()) && is_json(number) => {
+                number
+            }
             _ => return Err(Reached::Never),
         };
         on_segment(Segment::Arguments(written));

@@ -128,6 +128,15 @@ impl CallReader {
         CallReader { marks, tools: tools.into(), state, held: String::new(), space_end: 0 }
     }
 
+    /// The reader of an answer to a prompt, which may end within a text that the model continues.
+    #[must_use]
+    pub fn of_prompt(mut self, prompt: &str) -> CallReader {
+        if !self.marks.form.text_name.is_empty() && !prompt.ends_with(self.marks.open()) {
+            self.state = State::Text;
+        }
+        self
+    }
+
     pub fn push(&mut self, text: &str, on_segment: OnSegment<'_>) {
         let mut rest = text;
         while !rest.is_empty() {
@@ -431,7 +440,8 @@ impl CallReader {
             self.enter(State::Text);
         } else if names().any(|name| rest.strip_prefix(name).is_some_and(|behind| behind.starts_with(end))) {
             return self.headed(start, on_segment);
-        } else if text_name.starts_with(rest) || names().any(|name| format!("{name}{end}").starts_with(rest)) {
+        } else if text_name.starts_with(rest) || names().any(|name| format!("{name}{end}").starts_with(rest))
+        {
             return false;
         } else {
             self.give_up(start, on_segment);

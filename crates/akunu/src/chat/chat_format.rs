@@ -186,7 +186,9 @@ fn written(
                 messages = other.into();
             }
         }
-        if let Some(tools) = tools.filter(|tools| !tools.is_empty() && adapted::reads_tools_of_system(template)) {
+        if let Some(tools) =
+            tools.filter(|tools| !tools.is_empty() && adapted::reads_tools_of_system(template))
+        {
             messages = adapted::with_tools_of_system(&messages, tools).into();
         }
         let error = match render(&messages, tools) {

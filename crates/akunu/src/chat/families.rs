@@ -194,12 +194,7 @@ static FAMILIES: [CallMarks; 27] = [
     CallMarks {
         form: CallForm {
             open: "<|tool_call_start|>",
-            call: &[
-                Name,
-                Text("("),
-                Literals(PYTHON),
-                Text(")"),
-            ],
+            call: &[Name, Text("("), Literals(PYTHON), Text(")")],
             is_list: true,
             close: "<|tool_call_end|>",
             ..FORM
@@ -209,12 +204,7 @@ static FAMILIES: [CallMarks; 27] = [
     },
     // Functionary 3.2: each part of an answer begins with the tool's name, or `all`.
     CallMarks {
-        form: CallForm {
-            open: ">>>",
-            call: &[Name, Text("\n"), Arguments],
-            text_name: "all\n",
-            ..FORM
-        },
+        form: CallForm { open: ">>>", call: &[Name, Text("\n"), Arguments], text_name: "all\n", ..FORM },
         between: &["\n"],
         signs: &[">>>${recipient}"],
         ..DEFAULT

@@ -420,7 +420,9 @@ const LLAMA_4: &str = "{% if tools %}Respond in the format {\"name\": function n
 
 #[test]
 fn calls_of_templates_in_short_are_parsed() {
-    for (template, has) in [(PHI, "<|tool|>[{\"name\":\"clock\","), (LLAMA_4, "\"name\": \"clock\", \"parameters\"")] {
+    for (template, has) in
+        [(PHI, "<|tool|>[{\"name\":\"clock\","), (LLAMA_4, "\"name\": \"clock\", \"parameters\"")]
+    {
         let text = conversation(template);
         assert!(text.contains(has) && text.contains("noon"), "{text}");
         let marks = CallMarks::of_template(template).unwrap();

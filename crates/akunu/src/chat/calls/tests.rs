@@ -129,7 +129,8 @@ fn arguments_are_passed_on_as_they_come() {
                 "1]\n</parameter>",
                 "</function>",
             ][..],
-            &["", "{\"a\": \"\\n \\\"é", "\\n</parameter x", "\\n\", \"b\": ", "[\"</parameter>\", 1]", "}"][..],
+            &["", "{\"a\": \"\\n \\\"é", "\\n</parameter x", "\\n\", \"b\": ", "[\"</parameter>\", 1]", "}"]
+                [..],
         ),
         (
             GLM,
@@ -238,6 +239,18 @@ fn names_before_parts_of_answers_are_no_text() {
         assert_eq!(read(FUNCTIONARY, &[text]), [text]);
         assert_eq!(read(FUNCTIONARY, &[&format!("all\n{text}")]), [text]);
     }
+    // A text that is continued has no name.
+    for (prompt, expected) in [("…>>>", ""), ("…>>>all\nOf them ", "all\n")] {
+        let marks = CallMarks::of_template(FUNCTIONARY).unwrap();
+        let (mut reader, mut said) = (CallReader::new(marks, Vec::new()).of_prompt(prompt), String::new());
+        let mut on_segment = |segment: Segment<'_>| match segment {
+            Segment::Text(text) => said.push_str(text),
+            other => panic!("{other:?}"),
+        };
+        reader.push("all\n", &mut on_segment);
+        reader.finish(&mut on_segment);
+        assert_eq!(said, expected);
+    }
 }
 
 #[test]
@@ -249,7 +262,11 @@ fn lists_are_parsed() {
     assert_eq!(read(PHI, &[&format!("<|tool_call|>{two}<|/tool_call|>")]), called);
     let by_key = "So.<|tools_prefix|>[{\"clock\": {}}, {\"add\": {\"a\": 1}}]<|tools_suffix|>";
     assert_eq!(read(APERTUS, &[by_key]), ["So.", called[0], called[1]]);
-    for list in ["[clock(), add(a=1)]", "<|python_start|>[clock(), add(a=1)]<|python_end|>", " [ clock() , add( a = 1)] "] {
+    for list in [
+        "[clock(), add(a=1)]",
+        "<|python_start|>[clock(), add(a=1)]<|python_end|>",
+        " [ clock() , add( a = 1)] ",
+    ] {
         assert_eq!(read(PYTHONIC, &[list]), called, "{list}");
     }
     for text in ["[1] Paris", "[other(a=1)]", "[clock (a=1)]", "[", "So [clock()]", "[clock"] {
@@ -284,22 +301,38 @@ fn passed_on(template: &str, pieces: &[&str]) -> Vec<String> {
 
 #[test]
 fn arguments_in_lists_and_literals_are_passed_on_as_they_come() {
-    let nested = ["[clock(a={'b", "': \"x", "\\", "ny\", 'c': [12", "3, None", "]}", ", d=T", "rue), clock()]"];
-    let expected = ["{\"a\": {", "\"b\": \"x", "", "\\ny\", \"c\": [", "123, ", "null]}", ", \"d\": ", "true}{}"];
+    let nested =
+        ["[clock(a={'b", "': \"x", "\\", "ny\", 'c': [12", "3, None", "]}", ", d=T", "rue), clock()]"];
+    let expected =
+        ["{\"a\": {", "\"b\": \"x", "", "\\ny\", \"c\": [", "123, ", "null]}", ", \"d\": ", "true}{}"];
     for (template, open) in [(LFM, "<|tool_call_start|>"), (PYTHONIC, "")] {
         let first = format!("{open}{}", nested[0]);
         let pieces: Vec<&str> = [first.as_str()].into_iter().chain(nested[1..].iter().copied()).collect();
         assert_eq!(passed_on(template, &pieces), expected);
     }
     assert_eq!(
-        passed_on(GEMMA, &["<|tool_call>call:clock", "{a:<|\"", "|>x\n<|", "\"|>,b:[{c:1", "}]}<tool_call|>"]),
+        passed_on(
+            GEMMA,
+            &["<|tool_call>call:clock", "{a:<|\"", "|>x\n<|", "\"|>,b:[{c:1", "}]}<tool_call|>"]
+        ),
         ["", "{\"a\": ", "\"x\\n", "\", \"b\": [{\"c\": ", "1}]}"]
     );
     assert_eq!(
-        passed_on(MISTRAL, &["[TOOL_CALLS][{\"name\": \"clock\", \"arguments\": {\"a\"", ": 1}}, {\"name\"", ": \"clock\", \"arguments\": {", "}}]"]),
+        passed_on(
+            MISTRAL,
+            &[
+                "[TOOL_CALLS][{\"name\": \"clock\", \"arguments\": {\"a\"",
+                ": 1}}, {\"name\"",
+                ": \"clock\", \"arguments\": {",
+                "}}]"
+            ]
+        ),
         ["{\"a\"", ": 1}", "{", "}"]
     );
-    assert_eq!(passed_on(APERTUS, &["<|tools_prefix|>[{\"clock\": ", "{\"a\"", ": 1}}]"]), ["", "{\"a\"", ": 1}"]);
+    assert_eq!(
+        passed_on(APERTUS, &["<|tools_prefix|>[{\"clock\": ", "{\"a\"", ": 1}}]"]),
+        ["", "{\"a\"", ": 1}"]
+    );
 }
 
 #[test]
