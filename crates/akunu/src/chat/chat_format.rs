@@ -174,6 +174,8 @@ fn written(
             message["role"] = "system".into();
         }
     }
+    let with_functions = adapted::with_functions(template, tools, variables);
+    let variables = with_functions.as_ref().unwrap_or(variables);
     // For all forms of the conversation together.
     let deadline = ChatTemplate::deadline();
     let render =
