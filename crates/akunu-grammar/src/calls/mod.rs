@@ -197,11 +197,6 @@ impl Calls {
         let CallForm { section, open, is_bare, text_name, .. } = self.form;
         *rules += &self.rules(parts)?;
         let marked = format!("{} gap? calls", quoted(open));
-        let begin = match () {
-            () if is_bare => format!("({} gap?)? calls", quoted(open)),
-            () if !text_name.is_empty() => "calls".to_string(),
-            () => marked.clone(),
-        };
         let more = match (self.is_single, is_bare) {
             (true, _) => String::new(),
             (false, true) => " (/;? ?/ calls)*".to_string(),
@@ -212,7 +207,13 @@ impl Calls {
             text => format!("({}{}{})?", gap[0], quoted(text), gap[1]),
         };
         let (before, after) = (around(section[0], ["", " gap?"]), around(section[1], ["gap? ", ""]));
-        let calls = format!("{before} {begin}{more} {after}");
+        // What precedes all calls only comes with a mark.
+        let begin = match () {
+            () if is_bare => format!("({before} {} gap?)? calls", quoted(open)),
+            () if !text_name.is_empty() => "calls".to_string(),
+            () => format!("{before} {marked}"),
+        };
+        let calls = format!("{begin}{more} {after}");
         match &self.without {
             WithoutCalls::Format(format) => {
                 let name = if text_name.is_empty() { String::new() } else { quoted(text_name) };

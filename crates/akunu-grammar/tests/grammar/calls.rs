@@ -296,6 +296,18 @@ fn calls_may_start_an_answer_without_a_mark() {
     );
     let required = Calls { without: WithoutCalls::Refused, ..calls(bare) };
     check(&required, None, &[(add, true), ("{\"name\": \"Bob\"}", false), ("Text", false)]);
+    // What precedes all calls is only there with a mark.
+    let section = Calls { form: CallForm { section: ["<|code|>", ""], ..bare }, ..required };
+    check(
+        &section,
+        None,
+        &[
+            (&format!("<|code|><|python_tag|>{add}"), true),
+            (&format!("<|code|>{add}"), false),
+            (&format!("<|python_tag|>{add}"), true),
+            (add, true),
+        ],
+    );
 }
 
 #[test]

@@ -246,7 +246,13 @@ fn what_the_grammar_allows_is_parsed() {
             );
             for call in calls {
                 assert_eq!(of_one[0]["function"]["name"], *call.name, "{text:?}");
-                check(&of_one[0]["function"]["parameters"], &call.object().unwrap().into(), &text);
+                match serde_json::from_str::<Json>(&call.arguments) {
+                    Ok(arguments) => check(&of_one[0]["function"]["parameters"], &arguments, &text),
+                    // The grammar allows numbers with any exponent.
+                    Err(error) => {
+                        assert!(error.to_string().contains("number out of range"), "{text:?}: {error}")
+                    }
+                }
             }
             read += 1;
         }

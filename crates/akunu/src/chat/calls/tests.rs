@@ -418,6 +418,62 @@ fn templates_identify_the_format_of_calls() {
     );
 }
 
+/// A text in pieces of about these sizes.
+fn pieces<'t>(text: &'t str, sizes: &[usize]) -> Vec<&'t str> {
+    let (mut rest, mut pieces) = (text, Vec::new());
+    for size in sizes.iter().cycle() {
+        let (piece, behind) = rest.split_at(rest.ceil_char_boundary(*size));
+        pieces.push(piece);
+        rest = behind;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    pieces
+}
+
+fn value() -> impl Strategy<Value = Json> {
+    let leaf = prop_oneof![
+        Just(Json::Null),
+        any::<bool>().prop_map(Json::from),
+        any::<i32>().prop_map(Json::from),
+        "[a\"'\\\\\n{}\\[\\],:<(|)é]{0,6}".prop_map(Json::from),
+    ];
+    leaf.prop_recursive(3, 8, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Json::from),
+            prop::collection::vec(("[a-c]{1,3}", inner), 0..3)
+                .prop_map(|members| Json::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+/// A value as Python, or as Gemma, writes it.
+fn literal(value: &Json, is_python: bool) -> String {
+    let text = |text: &str| match is_python {
+        true if text.contains('"') => {
+            format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'").replace('\n', "\\n"))
+        }
+        true => Json::from(text).to_string(),
+        false => format!("<|\"|>{text}<|\"|>"),
+    };
+    let separator = if is_python { ", " } else { "," };
+    match value {
+        Json::String(string) => text(string),
+        Json::Array(list) => {
+            let items: Vec<String> = list.iter().map(|item| literal(item, is_python)).collect();
+            format!("[{}]", items.join(separator))
+        }
+        Json::Object(members) => {
+            let one = |(key, value): (&String, &Json)| format!("{}:{}", text(key), literal(value, is_python));
+            format!("{{{}}}", members.iter().map(one).collect::<Vec<_>>().join(separator))
+        }
+        Json::Null if is_python => "None".into(),
+        Json::Bool(is_true) if is_python => if *is_true { "True" } else { "False" }.into(),
+        other => other.to_string(),
+    }
+}
+
 proptest! {
     #[test]
     fn pieces_give_what_the_whole_gives(
@@ -440,6 +496,34 @@ proptest! {
         cuts.sort_unstable();
         let pieces: Vec<&str> = cuts.windows(2).map(|pair| &whole[pair[0]..pair[1]]).collect();
         prop_assert_eq!(read(template, &pieces), read(template, &[&whole]));
+    }
+
+    /// Also of calls that are no longer ones, because a part of them is missing.
+    #[test]
+    fn literals_in_pieces_are_the_values_that_were_written(
+        arguments in prop::collection::vec(("[a-c]{1,3}", value()), 0..3),
+        is_python: bool,
+        lost in prop::option::of(0usize..60),
+        sizes in prop::collection::vec(1usize..9, 1..6),
+    ) {
+        let arguments: Map<String, Json> = arguments.into_iter().collect();
+        let (template, mut whole) = match is_python {
+            true => {
+                let written: Vec<String> = arguments.iter().map(|(key, value)| format!("{key}={}", literal(value, true))).collect();
+                (LFM, format!("So.<|tool_call_start|>[add({})]<|tool_call_end|>", written.join(", ")))
+            }
+            false => {
+                let written: Vec<String> = arguments.iter().map(|(key, value)| format!("{key}:{}", literal(value, false))).collect();
+                (GEMMA, format!("So.<|tool_call>call:add{{{}}}<tool_call|>", written.join(",")))
+            }
+        };
+        if lost.is_none() {
+            prop_assert_eq!(read(template, &[&whole]), ["So.".to_string(), format!("add({})", Json::Object(arguments))]);
+        }
+        if let Some(at) = lost.filter(|at| *at < whole.len() && whole.is_char_boundary(*at)) {
+            whole.remove(at);
+        }
+        prop_assert_eq!(read(template, &pieces(&whole, &sizes)), read(template, &[&whole]));
     }
 
     /// `read` checks that what is passed on is what is parsed.
@@ -469,15 +553,6 @@ proptest! {
             true => (GLM, format!("<tool_call>add\n{written}</tool_call>")),
             false => (CODER, format!("<tool_call>\n<function=add>\n{written}</function>\n</tool_call>")),
         };
-        let (mut rest, mut pieces) = (whole.as_str(), Vec::new());
-        for size in sizes.iter().cycle() {
-            let (piece, behind) = rest.split_at(rest.ceil_char_boundary(*size));
-            pieces.push(piece);
-            rest = behind;
-            if rest.is_empty() {
-                break;
-            }
-        }
-        prop_assert_eq!(read(template, &pieces), read(template, &[&whole]));
+        prop_assert_eq!(read(template, &pieces(&whole, &sizes)), read(template, &[&whole]));
     }
 }
