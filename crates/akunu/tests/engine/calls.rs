@@ -172,10 +172,31 @@ fn templates_take_calls_of_earlier_turns() {
     assert!(taken > 40 && wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A random call that the grammar allows; `None`: it is too long.
-fn allowed(marks: &CallMarks, tools: &[Json], random: &mut impl FnMut(usize) -> usize) -> Option<String> {
-    let mut session = session(marks, tools, WithoutCalls::Refused);
-    let mut text = Vec::new();
+/// What begins a call in each mode: nothing where there must be a call, and a mark, or what counts as one, in a text.
+fn begins(marks: &CallMarks, name: &str) -> Vec<(String, WithoutCalls)> {
+    let form = marks.form();
+    let in_text = match form.text_name {
+        "" => format!("So {}", form.open),
+        text => format!("{text}So {}{name}\n", form.open),
+    };
+    let mut all = vec![(String::new(), WithoutCalls::Refused), (in_text, WithoutCalls::Text)];
+    if form.is_bare {
+        let bare = if form.is_list { format!("[{name}(") } else { format!("{{\"name\": \"{name}\"") };
+        all.push((bare, WithoutCalls::Text));
+    }
+    all
+}
+
+/// A random call that the grammar allows after a beginning; `None`: it is too long.
+fn allowed(
+    marks: &CallMarks,
+    tools: &[Json],
+    (begin, without): (String, WithoutCalls),
+    random: &mut impl FnMut(usize) -> usize,
+) -> Option<String> {
+    let mut session = session(marks, tools, without);
+    begin.bytes().for_each(|byte| drop(session.push(u32::from(byte))));
+    let mut text = begin.into_bytes();
     while text.len() < 2000 {
         let mask = session.mask().unwrap();
         if mask.may_end {
@@ -227,9 +248,11 @@ fn what_the_grammar_allows_is_parsed() {
     };
     for marks in CallMarks::all() {
         let mut read = 0;
-        for round in 0..few_or_many(8, 100) {
+        for round in 0..few_or_many(10, 150) {
             let of_one = &tools[round % tools.len()..][..1];
-            let Some(text) = allowed(marks, of_one, &mut random) else { continue };
+            let begins = begins(marks, of_one[0]["function"]["name"].as_str().unwrap());
+            let begin = begins[(round + round / tools.len()) % begins.len()].clone();
+            let Some(text) = allowed(marks, of_one, begin, &mut random) else { continue };
             let mut calls = Vec::new();
             let mut rest = String::new();
             let mut reader = CallReader::new(marks, of_one.to_vec());
@@ -241,7 +264,7 @@ fn what_the_grammar_allows_is_parsed() {
             text.chars().for_each(|c| reader.push(c.encode_utf8(&mut [0; 4]), &mut on_segment));
             reader.finish(&mut on_segment);
             assert!(
-                !calls.is_empty() && rest.trim().is_empty(),
+                !calls.is_empty() && ["", "So"].contains(&rest.trim()),
                 "{marks:?}: {text:?} is {calls:?} and {rest:?}"
             );
             for call in calls {
