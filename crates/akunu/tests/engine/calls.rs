@@ -195,7 +195,7 @@ fn allowed(
     random: &mut impl FnMut(usize) -> usize,
 ) -> Option<String> {
     let mut session = session(marks, tools, without);
-    begin.bytes().for_each(|byte| drop(session.push(u32::from(byte))));
+    begin.bytes().for_each(|byte| session.push(u32::from(byte)));
     let mut text = begin.into_bytes();
     while text.len() < 2000 {
         let mask = session.mask().unwrap();
