@@ -426,7 +426,7 @@ fn few_templates_with_tools_have_no_known_calls() {
 
 /// What a template writes for a conversation with tools, calls and results.
 fn conversation(template: &str) -> String {
-    let template = ChatTemplate::new(template, None, None).unwrap();
+    let template = ChatTemplate::new(template, Some("<s>"), Some("</s>")).unwrap();
     let of = |id: &str| json!({ "id": id, "type": "function", "function": call() });
     let messages = [
         json!({ "role": "user", "content": "What time is it?" }),
@@ -466,5 +466,14 @@ fn calls_of_templates_in_short_are_parsed() {
             .collect();
         assert_eq!(calls, [call(), call()], "{written}");
         assert_eq!(held(marks, written), Ok(()), "{written}");
+    }
+}
+
+#[test]
+fn tools_come_in_the_variable_that_a_template_reads() {
+    let Some(path) = shared("chat-templates/fireworks-ai-llama-3-firefunction-v2.jinja") else { return };
+    let text = conversation(&std::fs::read_to_string(path).unwrap());
+    for part in ["[{\"name\":\"clock\",", "functools[{\"name\": \"clock\"", "noon", "Today is 20"] {
+        assert!(text.contains(part), "{part}: {text}");
     }
 }
