@@ -72,7 +72,7 @@ class Frameworks(unittest.TestCase):
         common = {"model": "openai/" + MODEL, "api_base": URL + "/v1", "api_key": "any", "tools": [tool]}
         message = litellm.completion(messages=messages, **common).choices[0].message
         call = message.tool_calls[0]
-        self.assertEqual((call.function.name, call.function.arguments), ("clock", '{"zone":"UTC"}'))
+        self.assertEqual((call.function.name, call.function.arguments), ("clock", '{"zone": "UTC"}'))
         chunks = list(litellm.completion(messages=messages, stream=True, **common))
         joined = litellm.stream_chunk_builder(chunks, messages=messages).choices[0].message.tool_calls[0]
         self.assertEqual((joined.function.name, joined.function.arguments), ("clock", '{"zone": "UTC"}'))

@@ -281,7 +281,7 @@ fn emit_all(delta: &akunu::chat::AnswerDelta, calls: &mut usize, emit: Emit<'_, 
         emit(Delta { kind: DeltaKind::Answer, text: delta.cut.clone(), name: None, index: 0 })?;
     }
     for call in &delta.calls {
-        let text = Json::Object(call.arguments.clone()).to_string();
+        let text = call.arguments.clone();
         let index = *calls;
         *calls += 1;
         emit(Delta { kind: DeltaKind::ToolCall, text, name: Some(call.name.clone()), index })?;

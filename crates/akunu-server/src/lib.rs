@@ -28,6 +28,7 @@
 
 mod anthropic;
 mod app;
+mod as_written;
 mod blocking;
 mod body;
 mod connections;

@@ -55,7 +55,7 @@ static void tool_calls(const char *path) {
     OK(akunu_create_session(model, &session));
     FAILS(AKUNU_STATUS_ARGUMENT, "akunu_generate_answer first", akunu_answer_message(session, message, sizeof message, NULL));
     OK(akunu_generate_answer(session, "{\"messages\": [" USER "], " TOOLS "}", NULL, &limits, record, &log, &stats));
-    CHECK(strcmp(log.bytes, "|reasoning Hmm.|answer Let me see.|call clock {\"zone\":\"UTC\"}|call add {\"b\":1,\"a\":2}") == 0);
+    CHECK(strcmp(log.bytes, "|reasoning Hmm.|answer Let me see.|call clock {\"zone\": \"UTC\"}|call add {\"b\": 1, \"a\": 2}") == 0);
     CHECK(stats.finish == AKUNU_FINISH_TOOL_CALLS && stats.reasoning_tokens == 1 && stats.reused_tokens == 0);
     CHECK(stats.generated_tokens >= 8);
     OK(akunu_answer_message(session, message, sizeof message, &length));

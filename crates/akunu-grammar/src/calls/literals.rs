@@ -11,6 +11,10 @@ use crate::format::{escaped, quoted};
 /// Schemas within others that are held. Values in deeper ones may be any.
 const DEEPEST: usize = 16;
 
+/// An escape sequence in a string of Python that means a character, or a backslash.
+const ESCAPE: &str =
+    "\\\\([^\\nxuU]|x[0-9a-fA-F]{2}|u[0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|u[dD][0-7][0-9a-fA-F]{2})";
+
 /// The rules of any value.
 pub(super) fn rules(form: &CallLiterals) -> String {
     let CallLiterals { assign, separator, quote, .. } = *form;
@@ -29,10 +33,13 @@ pub(super) fn rules(form: &CallLiterals) -> String {
             escaped(quote),
             quoted(quote)
         ),
-        None => "text: /\"([^\"\\\\\\n]|\\\\[^\\n])*\"/\n\
-                 dict: \"{\" (text \":\" \" \"? literal (\",\" \" \"? text \":\" \" \"? literal)*)? \"}\"\n\
-                 literal: text | number | \"True\" | \"False\" | \"None\" | list | dict\n"
-            .into(),
+        None => format!(
+            "text: /\"([^\"\\\\\\n]|{ESCAPE})*\"|'([^'\\\\\\n]|{ESCAPE})*'/\n\
+             entry: text gap? \":\" gap? literal\n\
+             entries: (entry (gap? \",\" gap? entry)*)?\n\
+             dict: \"{{\" gap? entries gap? \"}}\"\n\
+             literal: text | number | \"True\" | \"False\" | \"None\" | list | dict\n"
+        ),
     };
     rules
 }
@@ -55,6 +62,8 @@ impl Writer<'_, '_> {
 
     /// The members of an object in the order of the schema, between its brackets.
     fn object(&mut self, form: &CallLiterals, schema: &Json, depth: usize) -> Result<String, GrammarError> {
+        // The values in a dictionary of Python have names in quotation marks.
+        let is_dict = depth > 0 && form.quote.is_none();
         let Some(mut all) = members(schema) else { return self.not_held("members") };
         if form.is_sorted {
             // As templates sort them.
@@ -62,13 +71,21 @@ impl Writer<'_, '_> {
         }
         if all.is_empty() {
             let is_closed = schema["additionalProperties"] == false;
-            return Ok(if is_closed { "" } else { "members" }.into());
+            let any = if is_dict { "entries" } else { "members" };
+            return Ok(if is_closed { "" } else { any }.into());
         }
-        let separator = quoted(form.separator);
+        let separator = if is_dict { "gap? \",\" gap?".into() } else { quoted(form.separator) };
         let mut written = Vec::with_capacity(all.len());
         for Member { name, is_required, schema } in &all {
             let value = self.value(form, schema, depth + 1)?;
-            let member = self.rule(&format!("{} {value}", quoted(&format!("{name}{}", form.assign))));
+            let key = match is_dict {
+                true => {
+                    let [double, single] = ['"', '\''].map(|quote| quoted(&format!("{quote}{name}{quote}")));
+                    format!("({double} | {single}) gap? \":\" gap?")
+                }
+                false => quoted(&format!("{name}{}", form.assign)),
+            };
+            let member = self.rule(&format!("{key} {value}"));
             written.push((member, *is_required));
         }
         // From the last on: what may follow a member, and what may begin there.
@@ -89,24 +106,15 @@ impl Writer<'_, '_> {
 
     fn value(&mut self, form: &CallLiterals, schema: &Json, depth: usize) -> Result<String, GrammarError> {
         if depth > DEEPEST {
-            return self.not_held("literal");
+            return self.otherwise(form, schema, "literal");
         }
-        let Some(quote) = form.quote else {
-            let value = self.json_value(schema)?;
-            let python = match schema["type"].as_str() {
-                _ if is_any_boolean(schema) => " | \"True\" | \"False\"",
-                Some("null") => " | \"None\"",
-                _ => "",
-            };
-            return Ok(format!("({value}{python})"));
-        };
         let Some(fields) = schema.as_object() else { return Ok("literal".into()) };
         if let Some(place) = fields.get("$ref").and_then(Json::as_str) {
             let root = self.tool.parameters.as_ref().filter(|_| is_definition(place));
             let found = root.and_then(|root| root.pointer(&place[1..])).cloned();
             return match found {
                 Some(schema) => self.value(form, &schema, depth + 1),
-                None => self.not_held("literal"),
+                None => self.otherwise(form, schema, "literal"),
             };
         }
         let has_only = |allowed: &[&str]| {
@@ -122,10 +130,11 @@ impl Writer<'_, '_> {
             _ => None,
         };
         if let Some(choices) = choices.filter(|all| has_only(&["enum", "const"]) && !all.is_empty()) {
-            let written: Option<Vec<String>> = choices.iter().map(|value| literal(quote, value)).collect();
+            let written: Option<Vec<String>> =
+                choices.iter().map(|value| literal(form.quote, value)).collect();
             return match written {
                 Some(all) => Ok(format!("({})", all.join(" | "))),
-                None => self.not_held("literal"),
+                None => self.otherwise(form, schema, "literal"),
             };
         }
         // Alternatives, such as a string or null.
@@ -143,9 +152,21 @@ impl Writer<'_, '_> {
         }
         match fields.get("type").and_then(Json::as_str) {
             Some("string") if has_only(&[]) => Ok("text".into()),
-            Some("integer" | "number" | "boolean" | "null") => self.json_value(schema),
+            Some("integer" | "number" | "boolean" | "null") => {
+                let value = self.json_value(schema)?;
+                let python = match fields.get("type").and_then(Json::as_str) {
+                    _ if form.quote.is_some() => "",
+                    _ if is_any_boolean(schema) => " | \"True\" | \"False\"",
+                    Some("null") => " | \"None\"",
+                    _ => "",
+                };
+                Ok(format!("({value}{python})"))
+            }
             Some("array") => {
                 if !has_only(&["items", "minItems", "maxItems"]) {
+                    if form.quote.is_none() {
+                        return self.json_value(schema);
+                    }
                     self.not_held("")?;
                 }
                 let item = match fields.get("items") {
@@ -153,18 +174,32 @@ impl Writer<'_, '_> {
                     None => "literal".into(),
                 };
                 let count = |name: &str| fields.get(name).and_then(Json::as_u64);
-                let list =
-                    list(&item, &quoted(form.separator), count("minItems").unwrap_or(0), count("maxItems"));
-                Ok(self.rule(&format!("\"[\" {list} \"]\"")))
+                let (separator, gap) = match form.quote {
+                    Some(_) => (quoted(form.separator), ""),
+                    None => ("gap? \",\" gap?".into(), "gap?"),
+                };
+                let list = list(&item, &separator, count("minItems").unwrap_or(0), count("maxItems"));
+                Ok(self.rule(&format!("\"[\" {gap} {list} {gap} \"]\"")))
             }
             Some("object") if members(schema).is_some() => {
                 let inner = self.object(form, schema, depth + 1)?;
-                Ok(self.rule(&format!("\"{{\" {inner} \"}}\"")))
+                let gap = if form.quote.is_none() { "gap?" } else { "" };
+                Ok(self.rule(&format!("\"{{\" {gap} {inner} {gap} \"}}\"")))
             }
-            Some("object") => self.not_held("\"{\" members \"}\""),
-            Some("string") => self.not_held("text"),
-            _ => self.not_held("literal"),
+            Some("object") => self.otherwise(form, schema, "\"{\" members \"}\""),
+            Some("string") => self.otherwise(form, schema, "text"),
+            _ => self.otherwise(form, schema, "literal"),
         }
+    }
+
+    /// A schema that the literals of a form cannot hold: as JSON, which those of Python include but for three words.
+    fn otherwise(
+        &mut self,
+        form: &CallLiterals,
+        schema: &Json,
+        instead: &str,
+    ) -> Result<String, GrammarError> {
+        if form.quote.is_none() { self.json_value(schema) } else { self.not_held(instead) }
     }
 
     /// A rule in the place of a schema that cannot be held, unless the tool is strict.
@@ -197,10 +232,18 @@ fn list(item: &str, separator: &str, least: u64, most: Option<u64>) -> String {
 }
 
 /// A value without members as a literal of Lark.
-fn literal(quote: &str, value: &Json) -> Option<String> {
-    match value {
-        Json::String(text) => Some(quoted(&format!("{quote}{text}{quote}"))),
-        Json::Array(_) | Json::Object(_) => None,
-        other => Some(quoted(&other.to_string())),
+fn literal(quote: Option<&str>, value: &Json) -> Option<String> {
+    match (value, quote) {
+        (Json::String(text), Some(quote)) => Some(quoted(&format!("{quote}{text}{quote}"))),
+        (Json::String(text), None) => {
+            let double = quoted(&value.to_string());
+            let is_plain = !text.contains(['\'', '\\']) && !text.contains(char::is_control);
+            Some(if is_plain { format!("{double} | {}", quoted(&format!("'{text}'"))) } else { double })
+        }
+        (Json::Array(_) | Json::Object(_), _) => None,
+        (Json::Bool(true), None) => Some("\"true\" | \"True\"".into()),
+        (Json::Bool(false), None) => Some("\"false\" | \"False\"".into()),
+        (Json::Null, None) => Some("\"null\" | \"None\"".into()),
+        (other, _) => Some(quoted(&other.to_string())),
     }
 }

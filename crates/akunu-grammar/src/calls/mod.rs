@@ -20,7 +20,7 @@ use crate::format::{Parts, Reasoning, ResponseFormat, Tool, escaped, quoted};
 pub struct CallForm {
     /// What may be around all calls of an answer.
     pub section: [&'static str; 2],
-    /// Precedes a call, or a list of calls.
+    /// Precedes a call, or a list of calls. A bracket at its end begins the list.
     pub open: &'static str,
     /// A call.
     pub call: &'static [CallPart],
@@ -30,6 +30,9 @@ pub struct CallForm {
     pub close: &'static str,
     /// The answer may also start with a call without `open`.
     pub is_bare: bool,
+    /// What precedes text in place of a tool's name. Then the prompt ends with `open`, and only with a name is `open` the
+    /// beginning of a call. Empty: text has no name.
+    pub text_name: &'static str,
 }
 
 /// A part of a call.
@@ -85,7 +88,7 @@ pub struct CallLiterals {
     /// Between the name of an argument and its value.
     pub assign: &'static str,
     pub separator: &'static str,
-    /// Around strings, in which nothing is escaped; `None`: values are JSON, but `True` and the like are Python's.
+    /// Around strings, in which nothing is escaped; `None`: values are Python's.
     pub quote: Option<&'static str>,
     /// Arguments come in the order of their names.
     pub is_sorted: bool,
@@ -143,7 +146,11 @@ impl Calls {
     ) -> Result<String, GrammarError> {
         let mut rules = self.rules(parts)?;
         let next = if self.is_single { "" } else { " rest" };
-        let mut rest = format!("rest: TEXT? | opened calls{next}");
+        let CallForm { open, text_name, is_list, .. } = self.form;
+        let mut rest = "rest: TEXT?".to_string();
+        if text_name.is_empty() {
+            rest += &format!(" | opened calls{next}");
+        }
         if let Some(Reasoning { open, .. }) = before.filter(|reasoning| reasoning.anywhere) {
             rest += " | reasons thought rest";
             rules += &format!("reasons[lazy]: /(?s:.*){}/\n", escaped(open));
@@ -151,9 +158,19 @@ impl Calls {
         let mut first = "first: rest".to_string();
         if self.form.is_bare {
             let again = if self.is_single { "" } else { " first" };
+            let listed = if is_list { " listed" } else { "" };
             for (index, tool) in self.tools.iter().enumerate() {
-                first += &format!(" | bare{index} rest{index}{again}");
+                first += &format!(" | bare{index} rest{index}{listed}{again}");
                 rules += &format!("bare{index}[lazy]: /{}/\n", self.bare_begin(tool));
+            }
+        }
+        if !text_name.is_empty() {
+            first = format!("first: {} rest", quoted(text_name));
+            for (index, tool) in self.tools.iter().enumerate() {
+                let name = self.named(tool);
+                first += &format!(" | {} rest{index}{next}", quoted(&name));
+                rest += &format!(" | named{index} rest{index}{next}");
+                rules += &format!("named{index}[lazy]: /(?s:.*){}/\n", escaped(&format!("{open}{name}")));
             }
         }
         let start = match before {
@@ -168,16 +185,18 @@ impl Calls {
         if let Some(Reasoning { close, .. }) = before {
             rules += &format!("thought[lazy]: /(?s:.*){}/\n", escaped(close));
         }
-        rules += &format!("opened[lazy]: /(?s:.*){}/\nTEXT: /(?s:.+)/\n", escaped(self.form.open));
+        if text_name.is_empty() {
+            rules += &format!("opened[lazy]: /(?s:.*){}/\n", escaped(open));
+        }
+        rules += "TEXT: /(?s:.+)/\n";
         Ok(format!("start: {start}\n{first}\n{rest}\n{rules}"))
     }
 
     /// Adds the rules of calls to `rules`, and returns the expression of an answer that is calls, or of the other format.
     pub(crate) fn alone(&self, rules: &mut String, parts: &mut Parts<'_>) -> Result<String, GrammarError> {
-        let CallForm { section, open, is_bare, .. } = self.form;
+        let CallForm { section, open, is_bare, text_name, .. } = self.form;
         *rules += &self.rules(parts)?;
         let marked = format!("{} gap? calls", quoted(open));
-        let begin = if is_bare { format!("({} gap?)? calls", quoted(open)) } else { marked.clone() };
         let more = match (self.is_single, is_bare) {
             (true, _) => String::new(),
             (false, true) => " (/;? ?/ calls)*".to_string(),
@@ -188,9 +207,18 @@ impl Calls {
             text => format!("({}{}{})?", gap[0], quoted(text), gap[1]),
         };
         let (before, after) = (around(section[0], ["", " gap?"]), around(section[1], ["gap? ", ""]));
-        let calls = format!("{before} {begin}{more} {after}");
+        // What precedes all calls only comes with a mark.
+        let begin = match () {
+            () if is_bare => format!("({before} {} gap?)? calls", quoted(open)),
+            () if !text_name.is_empty() => "calls".to_string(),
+            () => format!("{before} {marked}"),
+        };
+        let calls = format!("{begin}{more} {after}");
         match &self.without {
-            WithoutCalls::Format(format) => Ok(format!("{calls} | {}", format.answer(parts)?)),
+            WithoutCalls::Format(format) => {
+                let name = if text_name.is_empty() { String::new() } else { quoted(text_name) };
+                Ok(format!("{calls} | {name} {}", format.answer(parts)?))
+            }
             WithoutCalls::Text | WithoutCalls::Refused => Ok(calls),
         }
     }
@@ -200,7 +228,8 @@ impl Calls {
         if self.tools.is_empty() {
             return Err(GrammarError::Invalid { what: WHAT, reason: "there are no tools to call".into() });
         }
-        let CallForm { call, close, is_list, .. } = self.form;
+        let CallForm { open, call, close, is_list, is_bare, text_name, .. } = self.form;
+        let has_rest = is_bare || !text_name.is_empty();
         let mut rules = String::new();
         if let Some(tags) = call.iter().find_map(CallPart::tags) {
             rules += &format!("any_text[lazy]: /(?s:.*){}/\n", escaped(tags.value[1]));
@@ -211,27 +240,47 @@ impl Calls {
         for (index, tool) in self.tools.iter().enumerate() {
             let mut writer = Writer::new(tool, index, parts, &mut rules);
             let whole = writer.call(call)?;
-            let behind =
-                if self.form.is_bare { writer.expression(&call[name_end(call)..])? } else { String::new() };
+            let behind = if has_rest { writer.expression(&call[name_end(call)..])? } else { String::new() };
             rules += &format!("tool{index}: {whole}\n");
-            if self.form.is_bare {
+            if has_rest {
                 rules += &format!("rest{index}: {behind}\n");
             }
         }
         let any: Vec<String> = (0..self.tools.len()).map(|index| format!("tool{index}")).collect();
-        let close = if close.is_empty() { String::new() } else { format!(" gap? {}", quoted(close)) };
-        let more = if self.is_single { "" } else { " (\",\" gap? tool)*" };
+        let close = match close {
+            "" => String::new(),
+            close if is_bare => format!(" (gap? {})?", quoted(close)),
+            close => format!(" gap? {}", quoted(close)),
+        };
+        let more = if self.is_single { "" } else { "(gap? \",\" gap? tool)*" };
+        if is_list {
+            rules += &format!("listed: {more} gap? \"]\"\n");
+        }
         let calls = match is_list {
-            true => format!("gap? \"[\" gap? tool{more} gap? \"]\""),
-            false => "gap? tool".into(),
+            true if open.ends_with('[') => "gap? tool listed",
+            true => "gap? \"[\" gap? tool listed",
+            false => "gap? tool",
         };
         Ok(format!("calls: {calls}{close}\ntool: {}\n{rules}", any.join(" | ")))
+    }
+
+    /// The beginning of a call of texts, up to its name.
+    fn named(&self, tool: &Tool) -> String {
+        let call = self.form.call;
+        let text = |part: &CallPart| match part {
+            CallPart::Text(text) => text.to_string(),
+            _ => tool.name.clone(),
+        };
+        call[..name_end(call)].iter().map(text).collect()
     }
 
     /// The beginning of a call without a mark, up to its name, as a regular expression. The readers take a field `type` before
     /// the name too.
     fn bare_begin(&self, tool: &Tool) -> String {
         let call = self.form.call;
+        if self.form.is_list {
+            return format!("[;\\s]*{}\\s*{}", escaped("["), escaped(&self.named(tool)));
+        }
         let regexes = call[..name_end(call)].iter().map(|part| match part {
             CallPart::Text(text) => escaped(text).replace(&escaped(":"), &format!("\\s*{}", escaped(":"))),
             CallPart::QuotedName => escaped(&json_name(tool)),
@@ -243,13 +292,17 @@ impl Calls {
     }
 }
 
-pub(crate) const WHAT: &str = "schema of a tool's arguments";
-
-/// The number of parts up to the tool's name.
-fn name_end(call: &[CallPart]) -> usize {
-    call.iter().position(|part| *part == CallPart::QuotedName).map_or(0, |at| at + 1)
-}
-
 fn json_name(tool: &Tool) -> String {
     Json::from(tool.name.as_str()).to_string()
+}
+
+pub(crate) const WHAT: &str = "schema of a tool's arguments";
+
+/// The number of parts up to the tool's name, and to a text after it without which another name may go on.
+fn name_end(call: &[CallPart]) -> usize {
+    let is_name = |part: &CallPart| matches!(part, CallPart::Name | CallPart::QuotedName);
+    match call.iter().position(is_name) {
+        Some(at) if matches!(call[at..], [CallPart::Name, CallPart::Text(_), ..]) => at + 2,
+        at => at.map_or(0, |at| at + 1),
+    }
 }

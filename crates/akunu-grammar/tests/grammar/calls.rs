@@ -15,6 +15,7 @@ const HERMES: CallForm = CallForm {
     is_list: false,
     close: "</tool_call>",
     is_bare: false,
+    text_name: "",
 };
 
 const TAGGED: &[CallPart] = &[
@@ -197,6 +198,13 @@ fn literals_are_held() {
             (r#"<call>[f(zone="a)", count=3, all=True), any()]</call>"#, true),
             (r#"<call>[f(zone="a", kind=1, list=[1, -2.5e3], inner={"x": ""})]</call>"#, true),
             (r#"<call>[any(a="x", b=[True, None], c={"k": 1})]</call>"#, true),
+            (r#"<call>[any(a={'b': [1, None], "c": {'d': 'it\'s'}})]</call>"#, true),
+            (r#"<call>[f(zone='a', kind='a', list=[1,2], inner={'x': "y"}), any()]</call>"#, true),
+            (r#"<call>[f(zone="a", inner={'x': 1})]</call>"#, false),
+            (r#"<call>[f(zone="a", inner={'y': ''})]</call>"#, false),
+            (r#"<call>[f(zone="a", list=['1'])]</call>"#, false),
+            (r#"<call>[f(zone="\x4")]</call>"#, false),
+            (r#"<call>[f(zone="\ud83d")]</call>"#, false),
             ("<call>[f(count=3)]</call>", false),
             (r#"<call>[f(zone="a", count="3")]</call>"#, false),
             (r#"<call>[f(zone="a", kind=2)]</call>"#, false),
@@ -288,6 +296,96 @@ fn calls_may_start_an_answer_without_a_mark() {
     );
     let required = Calls { without: WithoutCalls::Refused, ..calls(bare) };
     check(&required, None, &[(add, true), ("{\"name\": \"Bob\"}", false), ("Text", false)]);
+    // What precedes all calls is only there with a mark.
+    let section = Calls { form: CallForm { section: ["<|code|>", ""], ..bare }, ..required };
+    check(
+        &section,
+        None,
+        &[
+            (&format!("<|code|><|python_tag|>{add}"), true),
+            (&format!("<|code|>{add}"), false),
+            (&format!("<|python_tag|>{add}"), true),
+            (add, true),
+        ],
+    );
+}
+
+#[test]
+fn lists_may_start_an_answer_or_begin_in_their_mark() {
+    let bare = CallForm {
+        open: "<code>",
+        call: &[
+            CallPart::Name,
+            CallPart::Text("("),
+            CallPart::Literals(CallLiterals { assign: "=", separator: ", ", quote: None, is_sorted: false }),
+            CallPart::Text(")"),
+        ],
+        is_list: true,
+        close: "</code>",
+        is_bare: true,
+        ..HERMES
+    };
+    let cases = [
+        ("[add(a=1), say(text='x')]", true),
+        ("[add(a=1), say(text='x')] Done.", true),
+        ("<code>[add(a=1)]</code>", true),
+        ("[1] A note.", true),
+        ("[added(1)]", true),
+        ("So [add(1)]", true),
+        ("[add(a='1')]", false),
+        ("[add(a=1), sub()]", false),
+        ("[add(a=1)", false),
+        ("<code>print(1)", false),
+    ];
+    check(&calls(bare), None, &cases);
+    let required = Calls { without: WithoutCalls::Refused, ..calls(bare) };
+    check(&required, None, &[("[add(a=1)]", true), ("[added(1)]", false), ("Text", false)]);
+    let single = Calls { is_single: true, ..calls(bare) };
+    check(&single, None, &[("[add(a=1)]", true), ("[add(a=1), add(a=1)]", false)]);
+
+    let list = CallForm { open: "functools[", is_list: true, close: "", ..HERMES };
+    let add = "{\"name\": \"add\", \"arguments\": {\"a\": 1}}";
+    let cases = [
+        (format!("Text. functools[{add}, {add}]"), true),
+        ("import functools; functools.cache".into(), true),
+        (format!("functools[[{add}]]"), false),
+        (format!("functools[{add}"), false),
+        ("functools[]".into(), false),
+    ];
+    check(&calls(list), None, &cases.each_ref().map(|(text, right)| (text.as_str(), *right)));
+}
+
+#[test]
+fn parts_of_an_answer_have_a_name() {
+    let named = CallForm {
+        open: ">>>",
+        call: &[CallPart::Name, CallPart::Text("\n"), CallPart::Arguments],
+        close: "",
+        text_name: "all\n",
+        ..HERMES
+    };
+    let cases = [
+        ("add\n{\"a\": 1}", true),
+        ("add\n{\"a\": 1}>>>say\n{\"text\": \"\"}", true),
+        ("all\nText >>> 1>>>add\n{\"a\": 1}>>>all\nMore.", true),
+        ("all\n>>> add(1)", true),
+        ("Text", false),
+        ("sub\n{}", false),
+        ("add\n{\"a\": \"1\"}", false),
+        ("all\nText>>>add\n{\"b\"", false),
+        ("all\nText>>>add\n", false),
+    ];
+    check(&calls(named), None, &cases);
+    let required = Calls { without: WithoutCalls::Refused, ..calls(named) };
+    check(&required, None, &[("add\n{\"a\": 1}", true), ("all\nText", false)]);
+    let single = Calls { is_single: true, ..calls(named) };
+    check(&single, None, &[("add\n{\"a\": 1}", true), ("add\n{\"a\": 1}>>>add\n{\"a\": 1}", false)]);
+    let format = WithoutCalls::Format(Box::new(ResponseFormat::Schema(json!({ "type": "integer" }))));
+    check(
+        &Calls { without: format, ..calls(named) },
+        None,
+        &[("add\n{\"a\": 1}", true), ("all\n12", true), ("12", false)],
+    );
 }
 
 #[test]

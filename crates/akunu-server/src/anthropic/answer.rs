@@ -4,9 +4,10 @@ use akunu::FinishReason;
 use akunu::chat::CallProgress;
 use akunu::chat::conversation::call_id;
 use axum::response::Response;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
-use crate::app::json;
+use crate::app::json_text;
+use crate::as_written::text_with;
 use crate::job::{Finished, Output, OutputEvent, Running, ToolCall};
 use crate::refusal::Refusal;
 use crate::stream::{self, Writer};
@@ -50,8 +51,11 @@ impl TextKind {
     }
 }
 
-/// A content block of a tool call.
-fn tool_use(id: &str, name: &str, input: &Map<String, Json>) -> Json {
+/// The field of a call's arguments.
+const INPUT: &str = "input";
+
+/// A content block of a tool call, with the text of the arguments, which `text_with` writes as it is.
+fn tool_use(id: &str, name: &str, input: Json) -> Json {
     json!({ "type": "tool_use", "id": id, "name": name, "input": input })
 }
 
@@ -86,7 +90,7 @@ impl Block {
     fn json(&self) -> Json {
         match self {
             Block::Text(kind, text) => kind.block(text),
-            Block::Call(ToolCall { id, call }) => tool_use(id, &call.name, &call.arguments),
+            Block::Call(ToolCall { id, call }) => tool_use(id, &call.name, call.arguments.as_str().into()),
         }
     }
 }
@@ -103,7 +107,7 @@ pub(super) async fn collect(mut running: Running, head: Head) -> Result<Response
                 let (reason, sequence) = stop(&finished.finish, has_called);
                 message["stop_reason"] = reason.into();
                 message["stop_sequence"] = sequence.into();
-                return Ok(json(&message));
+                return Ok(json_text(text_with(INPUT, &message)));
             }
         };
         let answer = piece.answer + &piece.cut;
@@ -162,7 +166,7 @@ impl Events {
         match progress {
             CallProgress::Begun(name) => {
                 self.close(to);
-                self.start_block(&tool_use(&call_id(), name, &Map::new()), to);
+                self.start_block(&tool_use(&call_id(), name, json!({})), to);
                 self.has_called = true;
             }
             CallProgress::Arguments(text) => {

@@ -7,12 +7,16 @@ use akunu_tokenizer::Tokenizer;
 use axum::response::Response;
 use serde_json::{Value as Json, json};
 
-use crate::app::json;
+use crate::app::json_text;
+use crate::as_written::text_with;
 use crate::job::{AnswerPiece, Finished, Output, OutputEvent, Running, ToolCall};
 use crate::openai::{finish_reason, logprobs};
 use crate::refusal::Refusal;
 use crate::stream::Writer;
 use crate::timestamp::timestamp;
+
+/// The field of a call's arguments.
+const ARGUMENTS: &str = "arguments";
 
 /// The endpoint, which determines the field of the answer's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,12 +102,15 @@ pub(super) async fn collect(mut running: Running, head: Head) -> Result<Response
     while let Some(output) = running.next().await {
         match output?.event {
             OutputEvent::Piece(more) => piece.append(more),
-            OutputEvent::Finished(finished) => return Ok(json(&head.last(&piece, &finished))),
+            OutputEvent::Finished(finished) => {
+                return Ok(json_text(text_with(ARGUMENTS, &head.last(&piece, &finished))));
+            }
         }
     }
     Err(Refusal::internal("the answer ended without a result"))
 }
 
+/// With the text of the arguments, which `text_with` writes as it is.
 fn call(ToolCall { id, call }: &ToolCall) -> Json {
     json!({ "id": id, "function": { "name": call.name, "arguments": call.arguments } })
 }
@@ -114,7 +121,7 @@ pub(super) struct Lines {
 }
 
 fn line(object: &Json, to: &mut String) {
-    to.push_str(&object.to_string());
+    to.push_str(&text_with(ARGUMENTS, object));
     to.push('\n');
 }
 

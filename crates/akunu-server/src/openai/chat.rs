@@ -131,8 +131,7 @@ fn finish_reason(finish: &FinishReason, calls: usize) -> &'static str {
 }
 
 fn call(ToolCall { id, call }: &ToolCall) -> Json {
-    let arguments = Json::Object(call.arguments.clone()).to_string();
-    json!({ "id": id, "type": "function", "function": { "name": call.name, "arguments": arguments } })
+    json!({ "id": id, "type": "function", "function": { "name": call.name, "arguments": call.arguments } })
 }
 
 /// A choice of a response that is not streamed.

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use crate::schema::Description;
 use crate::serve::{Served, serve_with};
-use crate::thinker::{CALLER, caller};
+use crate::thinker::{CALLER, caller, counter, namer};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -26,8 +26,8 @@ fn body(more: Json) -> Json {
 
 fn clock_and_add() -> Json {
     json!([
-        { "type": "function", "function": { "name": "clock", "arguments": "{\"zone\":\"UTC\"}" } },
-        { "type": "function", "function": { "name": "add", "arguments": "{\"b\":1,\"a\":2}" } },
+        { "type": "function", "function": { "name": "clock", "arguments": "{\"zone\": \"UTC\"}" } },
+        { "type": "function", "function": { "name": "add", "arguments": "{\"b\": 1, \"a\": 2}" } },
     ])
 }
 
@@ -45,7 +45,7 @@ fn without_ids(calls: &Json) -> Json {
     calls.into()
 }
 
-/// The calls of which these are the deltas, with their arguments as in whole responses.
+/// The calls of which these are the deltas.
 pub fn joined<'d>(deltas: impl Iterator<Item = &'d Json>) -> Json {
     let mut calls: Vec<Json> = Vec::new();
     for delta in deltas {
@@ -60,10 +60,6 @@ pub fn joined<'d>(deltas: impl Iterator<Item = &'d Json>) -> Json {
         let more = delta["function"]["arguments"].as_str().unwrap();
         let arguments = &mut calls[index]["function"]["arguments"];
         *arguments = format!("{}{more}", arguments.as_str().unwrap()).into();
-    }
-    for call in &mut calls {
-        let arguments = &mut call["function"]["arguments"];
-        *arguments = serde_json::from_str::<Json>(arguments.as_str().unwrap()).unwrap().to_string().into();
     }
     calls.into()
 }
@@ -232,4 +228,61 @@ fn anthropic_messages_have_tool_use_blocks() {
     };
     assert_eq!([input(2), input(3)], ["{\"zone\": \"UTC\"}", "{\"b\": 1, \"a\": 2}"]);
     assert_eq!(of("message_delta")[0]["delta"]["stop_reason"], "tool_use");
+}
+
+#[test]
+fn numbers_of_arguments_are_as_the_model_wrote_them() {
+    const NUMBERS: &str = "{\"n\": [12345678901234567890123, 1e999]}";
+    let (_folder, model) = counter();
+    let server = serve_with(|options| options.models.models.push(model));
+    let quoted = Json::from(NUMBERS).to_string();
+    for stream in [false, true] {
+        let openai = server.post(CHAT, &body(json!({ "stream": stream }))).text();
+        let ollama = server.post("/api/chat", &body(json!({ "stream": stream }))).text();
+        let tools = json!([{ "name": "clock", "input_schema": { "type": "object" } }]);
+        let anthropic =
+            server.post("/v1/messages", &body(json!({ "stream": stream, "tools": tools }))).text();
+        let input =
+            if stream { format!("\"partial_json\":{quoted}") } else { format!("\"input\":{NUMBERS}") };
+        for (text, part) in [
+            (openai, format!("\"arguments\":{quoted}")),
+            (ollama, format!("\"arguments\":{NUMBERS}")),
+            (anthropic, input),
+        ] {
+            assert!(text.contains(&part), "{part}: {text}");
+        }
+    }
+}
+
+#[test]
+fn names_before_parts_of_an_answer_are_not_in_it() {
+    let (_folder, model) = namer();
+    let server = serve_with(|options| options.models.models.push(model));
+    let called =
+        json!([{ "type": "function", "function": { "name": "clock", "arguments": "{\"zone\": \"UTC\"}" } }]);
+    let schema =
+        json!({ "type": "object", "properties": { "zone": { "type": "string" } }, "required": ["zone"] });
+    let tools = json!([{ "type": "function", "function": { "name": "clock", "parameters": schema } }]);
+    let whole = server.ok(CHAT, &body(json!({ "tools": tools })));
+    let message = &whole["choices"][0]["message"];
+    assert_eq!(message["content"], "Let me see.", "{whole}");
+    assert_eq!(without_ids(&message["tool_calls"]), called);
+    let events = server.post(CHAT, &body(json!({ "tools": tools, "stream": true }))).events();
+    let chunks: Vec<Json> = events.iter().filter_map(|event| serde_json::from_str(event).ok()).collect();
+    let deltas = || chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]);
+    let text: String = deltas().filter_map(|delta| delta["content"].as_str()).collect();
+    assert_eq!(text, "Let me see.");
+    let calls = joined(deltas().filter_map(|delta| delta["tool_calls"].as_array()).flatten());
+    assert_eq!(without_ids(&calls), called);
+    // Without tools, the name of text is removed too.
+    let plain = server.ok(CHAT, &body(json!({ "tools": null })));
+    let text = plain["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(text.starts_with("Let me see."), "{text}");
+    // A tool that is required is called at once: no text can come before.
+    let forced =
+        server.ok(CHAT, &body(json!({ "tools": tools, "tool_choice": "required", "max_tokens": 60 })));
+    assert!(
+        forced["choices"][0]["message"]["content"].as_str().is_none_or(|text| !text.contains("Let")),
+        "{forced}"
+    );
 }

@@ -31,6 +31,27 @@ pub fn caller_of(tool: &str) -> (TempDir, ModelSpec) {
     scripted_model(CALLER, "<think> </think> <tool_call>", &[&call])
 }
 
+/// A model of Functionary's family, whose prompts end with what precedes names, which are in its answers.
+pub fn namer() -> (TempDir, ModelSpec) {
+    let template = format!(
+        "{{% if tools %}}{{{{ tools | tojson }}}}{{% endif %}}{}\
+         {{% if add_generation_prompt %}}>>>{{% endif %}}{{# >>>${{recipient}} #}}",
+        scripted::CHATML
+    );
+    // The first is the token of `>`.
+    let chain = ["<0x3E>", "all\n", "Let me see.", ">>>clo", "ck\n{\"zone\": ", "\"UTC\"}"];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("namer.gguf");
+    scripted::write(&path, Some(&template), &chain);
+    (folder, ModelSpec { name: CALLER.into(), path: Some(path), aliases: Vec::new() })
+}
+
+/// A model that calls `clock` with numbers that are no number of a program.
+pub fn counter() -> (TempDir, ModelSpec) {
+    let call = "<tool_call>{\"name\": \"clock\", \"arguments\": {\"n\": [12345678901234567890123, 1e999]}}</tool_call>";
+    scripted_model(CALLER, "<think> </think> <tool_call>", &[call])
+}
+
 /// A model whose template contains `marks`, and which generates `tokens` after its reasoning.
 fn scripted_model(name: &str, marks: &str, tokens: &[&str]) -> (TempDir, ModelSpec) {
     let folder = tempfile::tempdir().unwrap();

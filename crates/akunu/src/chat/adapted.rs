@@ -1,7 +1,7 @@
 //! Conversations with calls in other forms, for templates that refuse the given one or leave out calls.
 
-use akunu_tokenizer::chat::Rendered;
-use serde_json::{Value as Json, json};
+use akunu_tokenizer::chat::{ChatTemplate, Rendered};
+use serde_json::{Map, Value as Json, json};
 
 use super::conversation::{message, nine};
 use super::families::CallMarks;
@@ -43,6 +43,46 @@ impl Written {
             }
         }
     }
+}
+
+/// Whether a template has tools in a field of the system's message, as Phi 4 mini's does.
+pub(super) fn reads_tools_of_system(template: &ChatTemplate) -> bool {
+    template.source().contains("message['tools']")
+}
+
+/// The conversation with tools as the text of that field.
+pub(super) fn with_tools_of_system(messages: &[Json], tools: &[Json]) -> Vec<Json> {
+    let mut messages = messages.to_vec();
+    if messages.first().is_none_or(|first| first["role"] != "system") {
+        messages.insert(0, message("system", "You are a helpful assistant with some tools."));
+    }
+    let functions: Vec<&Json> = tools.iter().map(function_of).collect();
+    messages[0]["tools"] = json!(functions).to_string().into();
+    messages
+}
+
+/// The variables of a template that wants tools as a text in one of them, beside the date, as Firefunction's does. `None`:
+/// the template does not.
+pub(super) fn with_functions(
+    template: &ChatTemplate,
+    tools: Option<&[Json]>,
+    variables: &Map<String, Json>,
+) -> Option<Map<String, Json>> {
+    if !["functions", "datetime"].into_iter().all(|name| template.mentions(name)) {
+        return None;
+    }
+    let mut variables = variables.clone();
+    let functions: Vec<&Json> = tools.unwrap_or_default().iter().map(function_of).collect();
+    variables.entry("functions").or_insert_with(|| json!(functions).to_string().into());
+    // Without the time, so that prompts of a day begin alike.
+    let date = ChatTemplate::new("{{ strftime_now('%Y-%m-%d') }}", None, None).ok()?;
+    let date = date.render(&[], None, false, &Map::new()).ok()?.text;
+    variables.entry("datetime").or_insert_with(|| date.into());
+    Some(variables)
+}
+
+fn function_of(tool: &Json) -> &Json {
+    tool.get("function").unwrap_or(tool)
 }
 
 /// A message with its calls at the end of its text, as the model writes them.

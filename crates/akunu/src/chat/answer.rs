@@ -48,8 +48,11 @@ impl ChatFormat {
         options: &mut GenerateOptions,
     ) -> Result<AnswerReader, Error> {
         self.extend(options);
-        let reader = answer.tools.clone().map(|tools| self.call_reader(tools, options));
-        let calls = self.held_calls(answer);
+        // The name of text is removed even if there are no tools.
+        let has_name = || !self.marks().form.text_name.is_empty();
+        let tools = answer.tools.clone().or_else(|| has_name().then(Vec::new));
+        let reader = tools.map(|tools| self.call_reader(tools, options).of_prompt(prompt));
+        let calls = self.held_calls(prompt, answer);
         let format = calls.map(ResponseFormat::Calls).or_else(|| answer.format.clone());
         if let Some(format) = format {
             let before = self.preamble(prompt, answer.tools.is_some());
@@ -72,7 +75,7 @@ impl ChatFormat {
     }
 
     /// The calls that the answer may have.
-    fn held_calls(&self, answer: &AnswerOptions) -> Option<Calls> {
+    fn held_calls(&self, prompt: &str, answer: &AnswerOptions) -> Option<Calls> {
         let tools = answer.tools.as_deref()?.iter().filter_map(Tool::from_openai);
         let is_chosen = |tool: &Tool| match &answer.tool_choice {
             ToolChoice::Named(name) => tool.name == *name,
@@ -88,7 +91,12 @@ impl ChatFormat {
         if tools.is_empty() && answer.tool_choice == ToolChoice::Auto {
             return None;
         }
-        Some(Calls { form: self.marks().form, tools, is_single, without })
+        let mut form = self.marks().form;
+        if !prompt.ends_with(form.open) {
+            // The prompt ends with a text that the model continues.
+            form.text_name = "";
+        }
+        Some(Calls { form, tools, is_single, without })
     }
 }
 
@@ -146,7 +154,9 @@ impl Draft {
         }
         if !self.calls.is_empty() {
             let call = |call: &Call| {
-                let function = json!({ "name": call.name, "arguments": call.arguments });
+                // What is no JSON value of this program stays a text.
+                let arguments = call.object().map_or_else(|| call.arguments.as_str().into(), Json::Object);
+                let function = json!({ "name": call.name, "arguments": arguments });
                 json!({ "id": call_id(), "type": "function", "function": function })
             };
             message["tool_calls"] = self.calls.iter().map(call).collect();
@@ -304,9 +314,8 @@ impl AnswerReader {
             Segment::Call(call) => {
                 let delta = call_delta(deltas);
                 if !std::mem::take(&mut self.has_begun) {
-                    let arguments = Json::Object(call.arguments.clone()).to_string();
                     let begun = CallProgress::Begun(call.name.clone());
-                    delta.progress.extend([begun, CallProgress::Arguments(arguments)]);
+                    delta.progress.extend([begun, CallProgress::Arguments(call.arguments.clone())]);
                 }
                 delta.progress.push(CallProgress::Done);
                 self.draft.calls.push(call.clone());

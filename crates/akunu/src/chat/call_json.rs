@@ -1,8 +1,44 @@
 //! The JSON text of a call, while it is generated.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value as Json;
+use serde_json::value::RawValue;
 
 use super::call_tags::name_of;
+use super::calls::Call;
+
+const NAMES: [&str; 2] = ["name", "tool_name"];
+const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
+
+/// Whether a text is one JSON value. Its numbers may be larger than those of any type.
+pub(super) fn is_json(text: &str) -> bool {
+    serde_json::from_str::<&RawValue>(text).is_ok()
+}
+
+/// Parses `{"name": …, "arguments": {…}}`, or `{NAME: {…}}` if `by_key`, with the text of the arguments as it is.
+pub(super) fn read(text: &str, by_key: bool) -> Option<Call> {
+    let object = |text| serde_json::from_str::<BTreeMap<String, &RawValue>>(text).ok();
+    let mut fields = object(text)?;
+    if by_key {
+        let (name, arguments) = fields.pop_first().filter(|_| fields.is_empty())?;
+        return arguments.get().starts_with('{').then(|| Call { name, arguments: arguments.get().into() });
+    }
+    if let Some(function) = fields.get("function").and_then(|function| object(function.get())) {
+        fields = function;
+    }
+    let name = |key| serde_json::from_str::<String>(fields.get(key)?.get()).ok();
+    let name = NAMES.into_iter().find_map(name).filter(|name| !name.is_empty())?;
+    let arguments = match ARGUMENTS.into_iter().find_map(|key| fields.get(key)).map(|value| value.get()) {
+        None | Some("null") => "{}".into(),
+        Some(object) if object.starts_with('{') => object.into(),
+        Some(text) => {
+            let text: String = serde_json::from_str(text).ok()?;
+            (text.trim_start().starts_with('{') && is_json(&text)).then_some(text)?
+        }
+    };
+    Some(Call { name, arguments })
+}
 
 /// Whether a call without a mark begins with the name of a tool, or with `"type": "function"` and the name, as the
 /// grammar's calls do: only then are its arguments held to the tool's schema.
@@ -31,15 +67,22 @@ pub(super) enum Unnamed {
     Never,
 }
 
-/// The name in the beginning of `{"name": …, "arguments": {…}}`, and where the arguments begin.
-pub(super) fn named_arguments(text: &str) -> Result<(String, usize), Unnamed> {
+/// The name in the beginning of what `read` parses, and where the arguments begin.
+pub(super) fn named_arguments(text: &str, by_key: bool) -> Result<(String, usize), Unnamed> {
     let mut name = None;
     let rest = text.strip_prefix('{').ok_or(Unnamed::Never)?;
     let mut at = text.len() - rest.len();
     loop {
         let key = json_string(text, &mut at)?;
         skip(text, &mut at, ':')?;
-        if ["arguments", "parameters"].contains(&key.as_str()) {
+        if by_key {
+            return match text[at..].chars().next() {
+                None => Err(Unnamed::Yet),
+                Some('{') => Ok((key, at)),
+                Some(_) => Err(Unnamed::Never),
+            };
+        }
+        if ARGUMENTS.contains(&key.as_str()) {
             return match text[at..].chars().next() {
                 None => Err(Unnamed::Yet),
                 Some('{') => name.map(|name| (name, at)).ok_or(Unnamed::Never),
@@ -47,7 +90,7 @@ pub(super) fn named_arguments(text: &str) -> Result<(String, usize), Unnamed> {
             };
         }
         let value = json_string(text, &mut at)?;
-        if ["name", "tool_name"].contains(&key.as_str()) && !value.is_empty() {
+        if NAMES.contains(&key.as_str()) && !value.is_empty() {
             name.get_or_insert(value);
         }
         skip(text, &mut at, ',')?;

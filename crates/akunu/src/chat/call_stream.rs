@@ -3,6 +3,7 @@
 use akunu_grammar::{CallTags, ValueKind};
 use serde_json::Value as Json;
 
+use super::call_json::is_json;
 use super::call_tags::{MOST_QUOTED, argument, begin_argument, may_quote, name_in, tool_of, value_end};
 use super::calls::{LONGEST_HEADER, OnSegment, Segment};
 use super::reasoning::overlap;
@@ -137,11 +138,11 @@ impl TagStream {
                     () => {
                         let ends = text[from..].match_indices(close).map(|(end, _)| from + end - self.at);
                         let mut ends = ends.take(MOST_QUOTED.saturating_sub(*tried)).inspect(|_| *tried += 1);
-                        ends.find(|end| serde_json::from_str::<Json>(&rest[..*end]).is_ok())
+                        ends.find(|end| is_json(&rest[..*end]))
                     }
                 };
                 let Some(found) = found else { return false };
-                on_segment(Segment::Arguments(&argument(&rest[..found], kind).to_string()));
+                on_segment(Segment::Arguments(&argument(&rest[..found], kind)));
                 self.enter(Stage::Key, self.at + found + close.len());
             }
         }

@@ -1,8 +1,9 @@
 //! Tool calls with each argument between tags.
 
 use akunu_grammar::{CallTags, ValueKind, value_kind};
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
+use super::call_json::is_json;
 use super::calls::{Call, LONGEST_HEADER};
 
 /// Parses a call without what ends it; `before` precedes the tool's name. The schemas of `tools` say which arguments are
@@ -10,14 +11,14 @@ use super::calls::{Call, LONGEST_HEADER};
 pub(super) fn read(tags: &CallTags, before: &str, text: &str, tools: &[Json]) -> Option<Call> {
     let (name, mut rest) = name_in(before, text)?;
     let tool = tool_of(tools, name);
-    let mut arguments = Map::new();
+    let mut arguments = Vec::new();
     while rest.contains(tags.key[0]) {
         let (key, value, behind) = next_argument(tags, tool, rest)?;
-        arguments.insert(key.to_string(), value);
+        arguments.push(format!("{}: {value}", Json::from(key)));
         rest = behind;
     }
     let is_name = !name.is_empty() && !name.contains(char::is_whitespace);
-    is_name.then(|| Call { name: name.to_string(), arguments })
+    is_name.then(|| Call { name: name.to_string(), arguments: format!("{{{}}}", arguments.join(", ")) })
 }
 
 /// Where a call ends: at the first `end` outside of a value. `None`: more text is needed.
@@ -38,7 +39,7 @@ fn next_argument<'t>(
     tags: &CallTags,
     tool: Option<&Json>,
     text: &'t str,
-) -> Option<(&'t str, Json, &'t str)> {
+) -> Option<(&'t str, String, &'t str)> {
     let (key, kind, behind) = begin_argument(tags, tool, text)?;
     let end = value_end(behind, tags.value[1], kind)?;
     Some((key, argument(&behind[..end], kind), &behind[end + tags.value[1].len()..]))
@@ -82,7 +83,7 @@ pub(super) fn value_end(text: &str, close: &str, kind: Option<ValueKind>) -> Opt
     if !may_quote(text, kind) {
         return Some(first);
     }
-    let is_whole = |end: &usize| serde_json::from_str::<Json>(&text[..*end]).is_ok();
+    let is_whole = |end: &usize| is_json(&text[..*end]);
     Some(std::iter::once(first).chain(ends).take(MOST_QUOTED).find(is_whole).unwrap_or(first))
 }
 
@@ -110,17 +111,20 @@ fn between<'t>(text: &'t str, [open, close]: [&str; 2]) -> Option<(&'t str, &'t 
     rest.split_once(close)
 }
 
-/// Parses an argument. Templates put values on separate lines, and write values other than strings as JSON or as in Python.
-pub(super) fn argument(written: &str, kind: Option<ValueKind>) -> Json {
+/// An argument as JSON text. Templates put values on separate lines, and write values other than strings as JSON or as in
+/// Python.
+pub(super) fn argument(written: &str, kind: Option<ValueKind>) -> String {
     let text = written.strip_prefix('\n').unwrap_or(written);
     let text = text.strip_suffix('\n').unwrap_or(text);
+    let quoted = || Json::from(text).to_string();
     match text.trim() {
-        "null" | "None" if kind == Some(ValueKind::TextOrNull) => Json::Null,
-        _ if matches!(kind, Some(ValueKind::Text | ValueKind::TextOrNull)) => text.into(),
-        "True" => true.into(),
-        "False" => false.into(),
-        "None" => Json::Null,
-        other => serde_json::from_str(other).unwrap_or_else(|_| text.into()),
+        "null" | "None" if kind == Some(ValueKind::TextOrNull) => "null".into(),
+        _ if matches!(kind, Some(ValueKind::Text | ValueKind::TextOrNull)) => quoted(),
+        "True" => "true".into(),
+        "False" => "false".into(),
+        "None" => "null".into(),
+        other if is_json(other) => other.into(),
+        _ => quoted(),
     }
 }
 
@@ -134,7 +138,7 @@ mod tests {
     fn read_f(text: &str) -> Option<Json> {
         let properties = json!({ "text": { "type": "string" }, "list": { "type": "array" }, "flag": { "type": "boolean" } });
         let tools = [json!({ "function": { "name": "f", "parameters": { "properties": properties } } })];
-        read(&TAGS, "<function=", text, &tools).map(|call| json!([call.name, call.arguments]))
+        read(&TAGS, "<function=", text, &tools).map(|call| json!([call.name, call.object()]))
     }
 
     #[test]

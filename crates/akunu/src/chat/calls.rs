@@ -4,17 +4,26 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
 
-use super::call_json::{Scan, Unnamed, begins_bare, named_arguments};
+use super::call_json::{self, Scan, Unnamed, begins_bare, is_json, named_arguments};
+use super::call_literals::{self, LiteralStream, Reached};
 use super::call_stream::{TagCall, TagStream};
-use super::call_tags::name_of;
+use super::call_tags::{self, name_of};
 use super::families::CallMarks;
 use super::reasoning::overlap;
 
 /// A tool call.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     pub name: String,
-    pub arguments: Map<String, Json>,
+    /// The JSON text of an object, in which numbers have the digits that the model wrote.
+    pub arguments: String,
+}
+
+impl Call {
+    /// The arguments. `None`: a number is beyond the range of f64, values are too deep, or a string is not Unicode.
+    pub fn object(&self) -> Option<Map<String, Json>> {
+        serde_json::from_str(&self.arguments).ok()
+    }
 }
 
 /// A segment of an answer.
@@ -55,21 +64,42 @@ enum State {
     Marked {
         mark: usize,
     },
-    /// JSON has started after the mark.
+    /// In a list, which goes on at this offset, after a call or before one. It is 0 unless the list has just begun.
+    Listed {
+        at: usize,
+        after_call: bool,
+        has_mark: bool,
+    },
+    /// The JSON text of a call.
     Json {
-        mark: usize,
-        start: usize,
+        place: Place,
         scan: Scan,
         arguments: Early,
     },
-    /// Calls that are not JSON, whose end is searched for from this offset.
-    WrittenOut {
+    /// A call with arguments as literals.
+    Literals {
+        place: Place,
+        stream: LiteralStream,
+    },
+    /// A call with arguments between tags, whose end is searched for from this offset.
+    Tagged {
         mark: usize,
         from: usize,
         stream: TagStream,
     },
     /// After a call, or a mark that ends calls.
     After,
+}
+
+/// Where a call begins in what is held.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The end of the mark, or of what precedes the call in a list.
+    mark: usize,
+    start: usize,
+    is_listed: bool,
+    /// Whether a mark precedes the call, or the list of which it is.
+    has_mark: bool,
 }
 
 /// The arguments of a call that is not complete.
@@ -93,8 +123,18 @@ const LONGEST_PIECE: usize = 256;
 
 impl CallReader {
     pub fn new(marks: &'static CallMarks, tools: Vec<Json>) -> CallReader {
-        let state = if marks.form.is_bare { State::Start } else { State::Text };
+        let has_start = marks.form.is_bare || !marks.form.text_name.is_empty();
+        let state = if has_start { State::Start } else { State::Text };
         CallReader { marks, tools: tools.into(), state, held: String::new(), space_end: 0 }
+    }
+
+    /// The reader of an answer to a prompt, which may end within a text that the model continues.
+    #[must_use]
+    pub fn of_prompt(mut self, prompt: &str) -> CallReader {
+        if !self.marks.form.text_name.is_empty() && !prompt.ends_with(self.marks.open()) {
+            self.state = State::Text;
+        }
+        self
     }
 
     pub fn push(&mut self, text: &str, on_segment: OnSegment<'_>) {
@@ -109,13 +149,14 @@ impl CallReader {
 
     /// Ends the answer; text that was held back is not a call.
     pub fn finish(&mut self, on_segment: OnSegment<'_>) {
-        if matches!(self.state, State::After) {
+        if matches!(self.state, State::After | State::Listed { at: 0, .. }) {
             let space = self.skip_space(0);
             self.drop_held(space);
         }
         let has_begun = match self.state {
             State::Json { arguments, .. } => matches!(arguments, Early::Sent { .. } | Early::All),
-            State::WrittenOut { stream, .. } => stream.has_begun(),
+            State::Literals { stream, .. } => stream.has_begun(),
+            State::Tagged { stream, .. } => stream.has_begun(),
             _ => false,
         };
         if has_begun {
@@ -132,7 +173,10 @@ impl CallReader {
                 if start == self.held.len() {
                     return false;
                 }
-                match self.held[start..].starts_with('{') {
+                if !self.marks.form.text_name.is_empty() {
+                    return self.named(start, on_segment);
+                }
+                match self.held[start..].starts_with(self.bare_begin()) {
                     true => self.enter(State::Marked { mark: start }),
                     false => self.enter(State::Text),
                 }
@@ -153,43 +197,45 @@ impl CallReader {
                 }
             }
             State::Marked { mark } => return self.marked(mark, on_segment),
-            State::Json { mark, start, mut scan, arguments } => {
+            State::Listed { at, after_call, has_mark } => {
+                return self.listed(at, after_call, has_mark, on_segment);
+            }
+            State::Json { place, mut scan, arguments } => {
                 let end = scan.end(self.held.as_bytes());
-                let arguments = self.pass_on(mark, start, arguments, on_segment);
+                let arguments = self.pass_on(place, arguments, on_segment);
                 let Some(end) = end else {
-                    self.state = State::Json { mark, start, scan, arguments };
+                    self.state = State::Json { place, scan, arguments };
                     return false;
                 };
-                match (self.calls(mark, start, end), arguments) {
-                    (Some(calls), _) => {
-                        self.drop_held(end);
-                        self.enter(State::After);
-                        calls.into_iter().for_each(|call| on_segment(Segment::Call(call)));
-                    }
+                match (self.call(place, end), arguments) {
+                    (Some(call), _) => self.complete(call, place, end, on_segment),
                     (None, Early::Sent { .. } | Early::All) => self.cut(end, on_segment),
                     (None, _) => self.give_up(end, on_segment),
                 }
             }
-            State::WrittenOut { mark, from, mut stream } => {
+            State::Literals { place, stream } => return self.literals(place, stream, on_segment),
+            State::Tagged { mark, from, mut stream } => {
                 let [_, end] = self.marks.around();
+                let Some(tags) = self.marks.tags() else { return false };
                 self.stream(&mut stream, (mark, self.held.len()), false, on_segment);
                 // Only when there is more than before of what may end it.
                 let Some(seen) = self.held[from..].rfind(end).map(|at| from + at + end.len()) else {
                     let from = self.held.len() - overlap(&self.held, end);
-                    self.state = State::WrittenOut { mark, from, stream };
+                    self.state = State::Tagged { mark, from, stream };
                     return false;
                 };
-                let found = self.marks.end_of(&self.held[mark..], &self.tools);
+                let around = self.marks.around();
+                let found = call_tags::end_of(tags, around, &self.held[mark..], &self.tools);
                 let Some(at) = found.map(|at| mark + at) else {
-                    self.state = State::WrittenOut { mark, from: seen, stream };
+                    self.state = State::Tagged { mark, from: seen, stream };
                     return false;
                 };
-                match self.marks.read(&self.held[mark..at], &self.tools) {
-                    Some(calls) => {
+                match call_tags::read(tags, around[0], &self.held[mark..at], &self.tools) {
+                    Some(call) => {
                         self.stream(&mut stream, (mark, at), true, on_segment);
                         self.drop_held(at + end.len());
                         self.enter(State::After);
-                        calls.into_iter().for_each(|call| on_segment(Segment::Call(call)));
+                        on_segment(Segment::Call(call));
                     }
                     None if stream.has_begun() => self.cut(at, on_segment),
                     None => self.give_up(at, on_segment),
@@ -213,20 +259,82 @@ impl CallReader {
         stream.advance(TagCall { tags, around, text, is_whole, tools }, on_segment);
     }
 
-    /// Announces a call whose JSON text begins at `start`, once its name is known, and passes on its arguments.
-    fn pass_on(&self, mark: usize, start: usize, arguments: Early, on_segment: OnSegment<'_>) -> Early {
+    /// In a list of calls.
+    fn listed(&mut self, at: usize, after_call: bool, has_mark: bool, on_segment: OnSegment<'_>) -> bool {
+        let start = self.skip_space(at);
+        let literals = self.marks.literals();
+        match self.held[start..].chars().next() {
+            None => return false,
+            Some(',') if after_call => {
+                self.drop_held(start + 1);
+                self.enter(State::Listed { at: 0, after_call: false, has_mark });
+            }
+            Some(']') if after_call || at == 0 => {
+                self.drop_held(start + 1);
+                self.enter(State::After);
+            }
+            Some('{') if !after_call => {
+                let place = Place { mark: at, start, is_listed: true, has_mark };
+                self.enter(State::Json { place, scan: Scan::from(start), arguments: Early::Unknown });
+            }
+            Some(_) if !after_call && literals.is_some() => {
+                let place = Place { mark: at, start, is_listed: true, has_mark };
+                self.enter(State::Literals { place, stream: LiteralStream::default() });
+            }
+            Some(_) if after_call => {
+                self.drop_held(start);
+                self.enter(State::Text);
+            }
+            Some(_) => self.give_up(start, on_segment),
+        }
+        true
+    }
+
+    /// In a call with arguments as literals.
+    fn literals(&mut self, place: Place, mut stream: LiteralStream, on_segment: OnSegment<'_>) -> bool {
+        let Some(form) = self.marks.literals() else { return false };
+        let text = &self.held[place.start..];
+        let may_call = |name: &str| self.is_known(place, name);
+        match stream.advance(&form, text, &may_call, on_segment) {
+            Reached::Yet => {
+                self.state = State::Literals { place, stream };
+                return false;
+            }
+            Reached::End(len) => match call_literals::read(&form, text) {
+                Some(call) => self.complete(call, place, place.start + len, on_segment),
+                None => self.cut(place.start + len, on_segment),
+            },
+            Reached::Never if stream.has_begun() => self.cut(place.start + stream.reached(), on_segment),
+            Reached::Never => self.give_up(place.start, on_segment),
+        }
+        true
+    }
+
+    /// Emits a call that ends here.
+    fn complete(&mut self, call: Call, place: Place, end: usize, on_segment: OnSegment<'_>) {
+        self.drop_held(end);
+        let has_mark = place.has_mark;
+        self.enter(match place.is_listed {
+            true => State::Listed { at: 0, after_call: true, has_mark },
+            false => State::After,
+        });
+        on_segment(Segment::Call(call));
+    }
+
+    /// Announces a call that is JSON, once its name is known, and passes on its arguments.
+    fn pass_on(&self, place: Place, arguments: Early, on_segment: OnSegment<'_>) -> Early {
         let (mut scan, mut sent) = match arguments {
             Early::Late | Early::All => return arguments,
             Early::Sent { scan, sent } => (scan, sent),
             Early::Unknown => {
-                let header = self.held[mark..start].trim();
+                let (start, header) = (place.start, self.header(place));
                 let found = match header.is_empty() {
-                    true => named_arguments(&self.held[start..]).map(|(name, at)| (name, start + at)),
-                    false if !self.held[start..].starts_with('{') => Err(Unnamed::Never),
+                    true => named_arguments(&self.held[start..], self.marks.names_by_key())
+                        .map(|(name, at)| (name, start + at)),
                     false => self.name_in(header).map(|name| (name, start)).ok_or(Unnamed::Never),
                 };
                 match found {
-                    Ok((name, at)) if self.is_known(mark, &name) && self.may_begin(mark, start) => {
+                    Ok((name, at)) if self.is_known(place, &name) && self.may_begin(place) => {
                         on_segment(Segment::Begun(&name));
                         (Scan::from(at), at)
                     }
@@ -266,31 +374,77 @@ impl CallReader {
     fn marked(&mut self, mark: usize, on_segment: OnSegment<'_>) -> bool {
         let start = self.skip_space(mark);
         let rest = &self.held[start..];
-        let is_json = rest.starts_with('{') || (rest.starts_with('[') && !self.marks.is_written_out());
+        let has_mark = self.held[..mark].ends_with(self.marks.open());
+        let place = Place { mark, start, is_listed: false, has_mark };
+        if !self.marks.form.text_name.is_empty() {
+            return !rest.is_empty() && self.named(start, on_segment);
+        }
+        let is_json = rest.starts_with('{');
         if rest.is_empty() {
             return false;
         }
-        if self.marks.is_written_out() && !is_json {
+        if self.marks.open().ends_with('[') {
+            self.enter(State::Listed { at: mark, after_call: false, has_mark });
+            return true;
+        }
+        if rest.starts_with('[') && self.marks.tags().is_none() {
+            self.enter(State::Listed { at: start + 1, after_call: false, has_mark });
+            return true;
+        }
+        if self.marks.literals().is_some() && !is_json {
+            self.enter(State::Literals { place, stream: LiteralStream::default() });
+            return true;
+        }
+        if self.marks.tags().is_some() && !is_json {
             match self.marks.around()[0] {
                 name if rest.starts_with(name) => {
-                    self.enter(State::WrittenOut { mark, from: start, stream: TagStream::default() })
+                    self.enter(State::Tagged { mark, from: start, stream: TagStream::default() })
                 }
                 name if name.starts_with(rest) => return false,
                 _ => self.give_up(mark, on_segment),
             }
             return true;
         }
+        self.headed(mark, on_segment)
+    }
+
+    /// Looks for the arguments behind a name.
+    fn headed(&mut self, mark: usize, on_segment: OnSegment<'_>) -> bool {
+        let start = self.skip_space(mark);
+        let rest = &self.held[start..];
+        let is_json = rest.starts_with('{');
+        let has_mark = self.held[..mark].ends_with(self.marks.open());
+        let place = Place { mark, start, is_listed: false, has_mark };
         let has_header = !self.marks.between.is_empty() && !is_json;
         let header = if has_header { rest.find('{').unwrap_or(rest.len()) } else { 0 };
         match rest.as_bytes().get(header) {
             _ if header > LONGEST_HEADER => self.give_up(mark, on_segment),
             None => return false,
-            Some(b'{' | b'[') => {
+            Some(b'{') => {
                 let start = start + header;
                 let (scan, arguments) = (Scan::from(start), Early::Unknown);
-                self.enter(State::Json { mark, start, scan, arguments });
+                self.enter(State::Json { place: Place { start, ..place }, scan, arguments });
             }
             Some(_) => self.give_up(mark, on_segment),
+        }
+        true
+    }
+
+    /// Decides by the name of a tool, or that of text, at this place.
+    fn named(&mut self, start: usize, on_segment: OnSegment<'_>) -> bool {
+        let (rest, text_name) = (&self.held[start..], self.marks.form.text_name);
+        let end = self.marks.between.first().copied().unwrap_or_default();
+        let names = || self.tools.iter().filter_map(name_of);
+        if rest.starts_with(text_name) {
+            self.drop_held(start + text_name.len());
+            self.enter(State::Text);
+        } else if names().any(|name| rest.strip_prefix(name).is_some_and(|behind| behind.starts_with(end))) {
+            return self.headed(start, on_segment);
+        } else if text_name.starts_with(rest) || names().any(|name| format!("{name}{end}").starts_with(rest))
+        {
+            return false;
+        } else {
+            self.give_up(start, on_segment);
         }
         true
     }
@@ -319,7 +473,7 @@ impl CallReader {
         if let Some(end) = ends.clone().find(|end| rest.starts_with(*end)) {
             self.drop_held(space + end.len());
             self.enter(State::After);
-        } else if bare && next.starts_with('{') {
+        } else if bare && next.starts_with(self.bare_begin()) {
             self.enter(State::Marked { mark: space + between });
         } else {
             self.drop_held(space);
@@ -364,34 +518,36 @@ impl CallReader {
         }
     }
 
-    /// Parses `held` as calls.
-    fn calls(&self, mark: usize, start: usize, end: usize) -> Option<Vec<Call>> {
-        let json: Json = serde_json::from_str(&self.held[start..end]).ok()?;
-        let header = self.held[mark..start].trim();
-        let calls = match json {
-            Json::Object(arguments) if !header.is_empty() => {
-                vec![Call { name: self.name_in(header)?, arguments }]
-            }
-            Json::Array(list) if header.is_empty() => list.into_iter().map(call).collect::<Option<_>>()?,
-            json => vec![call(json)?],
+    /// Parses a call that is JSON, or has JSON as its arguments.
+    fn call(&self, place: Place, end: usize) -> Option<Call> {
+        let text = &self.held[place.start..end];
+        let call = match self.header(place) {
+            "" => call_json::read(text, self.marks.names_by_key())?,
+            header if is_json(text) => Call { name: self.name_in(header)?, arguments: text.into() },
+            _ => return None,
         };
-        let are_known = calls.iter().all(|call| self.is_known(mark, &call.name));
         // Only such a beginning is held to the tool's schema.
-        let is_begun = self.may_begin(mark, start);
-        (!calls.is_empty() && are_known && is_begun).then_some(calls)
+        (self.is_known(place, &call.name) && self.may_begin(place)).then_some(call)
     }
 
-    fn may_begin(&self, mark: usize, start: usize) -> bool {
-        self.has_mark(mark) || begins_bare(&self.held[start..], &self.tools)
+    /// What is between the mark and the arguments.
+    fn header(&self, place: Place) -> &str {
+        self.held[place.mark..place.start].trim()
     }
 
-    fn has_mark(&self, mark: usize) -> bool {
-        self.held[..mark].ends_with(self.marks.open())
+    fn may_begin(&self, place: Place) -> bool {
+        let is_named = !self.marks.form.text_name.is_empty();
+        place.has_mark || is_named || begins_bare(&self.held[place.start..], &self.tools)
     }
 
     /// Whether a name is a tool's, if its call has no mark.
-    fn is_known(&self, mark: usize, name: &str) -> bool {
-        self.has_mark(mark) || self.tools.iter().any(|tool| name_of(tool) == Some(name))
+    fn is_known(&self, place: Place, name: &str) -> bool {
+        place.has_mark || self.tools.iter().any(|tool| name_of(tool) == Some(name))
+    }
+
+    /// What calls without a mark begin with.
+    fn bare_begin(&self) -> char {
+        if self.marks.form.is_list { '[' } else { '{' }
     }
 
     /// `NAME`, `NAME[ARGS]`, `NAME[CALL_ID]ID[ARGS]`, `NAME<|channel|>commentary json<|message|>`, `functions.NAME:0`.
@@ -401,23 +557,6 @@ impl CallReader {
         let name = header[..ends.min().unwrap_or(header.len())].trim();
         (!name.is_empty() && !name.contains(char::is_whitespace)).then(|| name.to_string())
     }
-}
-
-fn call(json: Json) -> Option<Call> {
-    let Json::Object(mut fields) = json else { return None };
-    if let Some(Json::Object(function)) = fields.remove("function") {
-        fields = function;
-    }
-    let name = ["name", "tool_name"].into_iter().find_map(|key| fields.get(key)?.as_str());
-    let name = name.filter(|name| !name.is_empty())?.to_string();
-    let arguments = ["arguments", "parameters"].into_iter().find_map(|key| fields.remove(key));
-    let arguments = match arguments {
-        None | Some(Json::Null) => Map::new(),
-        Some(Json::Object(arguments)) => arguments,
-        Some(Json::String(text)) => serde_json::from_str(&text).ok()?,
-        Some(_) => return None,
-    };
-    Some(Call { name, arguments })
 }
 
 #[cfg(test)]

@@ -174,6 +174,8 @@ fn written(
             message["role"] = "system".into();
         }
     }
+    let with_functions = adapted::with_functions(template, tools, variables);
+    let variables = with_functions.as_ref().unwrap_or(variables);
     // For all forms of the conversation together.
     let deadline = ChatTemplate::deadline();
     let render =
@@ -185,6 +187,11 @@ fn written(
             if let Some(other) = of_template.form(&messages, CallMarks::of_template(template.source())) {
                 messages = other.into();
             }
+        }
+        if let Some(tools) =
+            tools.filter(|tools| !tools.is_empty() && adapted::reads_tools_of_system(template))
+        {
+            messages = adapted::with_tools_of_system(&messages, tools).into();
         }
         let error = match render(&messages, tools) {
             Ok(rendered) => return Ok(rendered),

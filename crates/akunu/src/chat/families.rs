@@ -8,8 +8,8 @@ use akunu_grammar::{CallForm, CallLiterals, CallPart, CallTags, NAME_AND_ARGUMEN
 use akunu_tokenizer::chat::ChatTemplate;
 use serde_json::Value as Json;
 
-use super::calls::Call;
-use super::{call_literals, call_tags};
+use super::adapted::reads_tools_of_system;
+use super::call_literals::{self, LiteralForm};
 
 /// The format of tool calls of a family of models: how they are written, and what else is accepted when they are parsed.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,6 +34,7 @@ const FORM: CallForm = CallForm {
     is_list: false,
     close: "",
     is_bare: false,
+    text_name: "",
 };
 
 const TOOL_CALL: CallForm = CallForm { open: "<tool_call>", close: "</tool_call>", ..FORM };
@@ -84,12 +85,39 @@ const DEEPSEEK: CallMarks = CallMarks {
     ..DEFAULT
 };
 
+/// Llama 3.
+const LLAMA: CallMarks = CallMarks {
+    form: CallForm {
+        open: "<|python_tag|>",
+        call: &[
+            Text("{"),
+            Gap,
+            Text("\"name\":"),
+            Gap,
+            QuotedName,
+            Text(","),
+            Gap,
+            Text("\"parameters\":"),
+            Gap,
+            Arguments,
+            Gap,
+            Text("}"),
+        ],
+        is_bare: true,
+        ..FORM
+    },
+    signs: &["\"name\": function name, \"parameters\""],
+    ..DEFAULT
+};
+
+const PYTHON: CallLiterals = CallLiterals { assign: "=", separator: ", ", quote: None, is_sorted: false };
+
 /// For models whose templates have no tools, or whose format is unknown: see `generic_tools`.
 pub(super) static GENERIC: CallMarks =
     CallMarks { form: CallForm { open: "<tool_call>", close: "</tool_call>", ..FORM }, ..DEFAULT };
 
 /// The first family whose signs are all in a template applies.
-static FAMILIES: [CallMarks; 21] = [
+static FAMILIES: [CallMarks; 27] = [
     // GLM.
     CallMarks {
         form: CallForm {
@@ -166,17 +194,44 @@ static FAMILIES: [CallMarks; 21] = [
     CallMarks {
         form: CallForm {
             open: "<|tool_call_start|>",
-            call: &[
-                Name,
-                Text("("),
-                Literals(CallLiterals { assign: "=", separator: ", ", quote: None, is_sorted: false }),
-                Text(")"),
-            ],
+            call: &[Name, Text("("), Literals(PYTHON), Text(")")],
             is_list: true,
             close: "<|tool_call_end|>",
             ..FORM
         },
         signs: &["List of tools: "],
+        ..DEFAULT
+    },
+    // Functionary 3.2: each part of an answer begins with the tool's name, or `all`.
+    CallMarks {
+        form: CallForm { open: ">>>", call: &[Name, Text("\n"), Arguments], text_name: "all\n", ..FORM },
+        between: &["\n"],
+        signs: &[">>>${recipient}"],
+        ..DEFAULT
+    },
+    // Phi 4 mini with the template of servers, and Firefunction.
+    CallMarks {
+        form: CallForm { open: "functools[", is_list: true, ..FORM },
+        signs: &["functools["],
+        ..DEFAULT
+    },
+    // Phi 4 mini with its own template, which has no marks.
+    CallMarks {
+        form: CallForm { open: "<|tool_call|>", is_list: true, ..FORM },
+        ending: "<|/tool_call|>",
+        signs: &["<|/tool|>"],
+        ..DEFAULT
+    },
+    // Apertus.
+    CallMarks {
+        form: CallForm {
+            open: "<|tools_prefix|>",
+            call: &[Text("{"), Gap, QuotedName, Text(":"), Gap, Arguments, Gap, Text("}")],
+            is_list: true,
+            close: "<|tools_suffix|>",
+            ..FORM
+        },
+        signs: &["<|tools_prefix|>"],
         ..DEFAULT
     },
     // Functionary 3.1.
@@ -311,30 +366,26 @@ static FAMILIES: [CallMarks; 21] = [
         signs: &["<|tool_call_begin|>"],
         ..DEFAULT
     },
-    // Llama 3.
+    // Llama 3.2 and 4 with templates that ask for calls in Python.
     CallMarks {
         form: CallForm {
-            open: "<|python_tag|>",
-            call: &[
-                Text("{"),
-                Gap,
-                Text("\"name\":"),
-                Gap,
-                QuotedName,
-                Text(","),
-                Gap,
-                Text("\"parameters\":"),
-                Gap,
-                Arguments,
-                Gap,
-                Text("}"),
-            ],
+            open: "<|python_start|>",
+            call: &[Name, Text("("), Literals(PYTHON), Text(")")],
+            is_list: true,
+            close: "<|python_end|>",
             is_bare: true,
             ..FORM
         },
-        signs: &["\"name\": function name, \"parameters\""],
+        signs: &["[func_name1("],
         ..DEFAULT
     },
+    // Llama 4: the template writes an empty piece of code before calls.
+    CallMarks {
+        form: CallForm { section: ["<|python_start|>", ""], open: "<|python_end|>", ..LLAMA.form },
+        signs: &["<|python_start|>", "\"name\": function name, \"parameters\""],
+        ..DEFAULT
+    },
+    LLAMA,
 ];
 
 impl CallMarks {
@@ -345,7 +396,8 @@ impl CallMarks {
 
     /// The marks for a template that writes tools. `None`: its models get tools as text.
     pub(super) fn of_tools(template: &ChatTemplate) -> Option<&'static CallMarks> {
-        CallMarks::of_template(template.source()).filter(|_| template.writes_tools())
+        let writes = || template.writes_tools() || reads_tools_of_system(template);
+        CallMarks::of_template(template.source()).filter(|_| writes())
     }
 
     /// All families, and the generic form.
@@ -368,21 +420,27 @@ impl CallMarks {
         if self.form.close.is_empty() { self.ending } else { self.form.close }
     }
 
-    /// Whether calls are not JSON, but end with a text.
-    pub(super) fn is_written_out(&self) -> bool {
-        self.form.call.iter().any(|part| matches!(part, Tagged(_) | Literals(_)))
+    /// How calls are written, if their arguments are literals.
+    pub(super) fn literals(&self) -> Option<LiteralForm> {
+        let literals = self.form.call.iter().find_map(|part| match part {
+            Literals(literals) => Some(literals),
+            _ => None,
+        })?;
+        match self.form.call {
+            [Text(before), Name, Text(open), _, Text(close)] => {
+                Some(LiteralForm { before, around: [open, close], literals })
+            }
+            [Name, Text(open), _, Text(close)] => {
+                Some(LiteralForm { before: "", around: [open, close], literals })
+            }
+            _ => None,
+        }
     }
 
-    /// Parses calls that are not JSON.
-    pub(super) fn read(&self, text: &str, tools: &[Json]) -> Option<Vec<Call>> {
-        self.form.call.iter().find_map(|part| match part {
-            Tagged(tags) => {
-                let call = call_tags::read(tags, self.around()[0], text, tools);
-                Some(call.map(|call| vec![call]))
-            }
-            Literals(form) => Some(call_literals::read(form, text)),
-            _ => None,
-        })?
+    /// Whether a call is JSON with the tool's name as the key of the arguments.
+    pub(super) fn names_by_key(&self) -> bool {
+        let is_field = |part: &CallPart| matches!(part, Text(text) if text.contains("name\":"));
+        self.form.call.contains(&QuotedName) && !self.form.call.iter().any(is_field)
     }
 
     /// Calls as models of the family write them. `None`: the family's form is not one of those that this writes.
@@ -407,7 +465,7 @@ impl CallMarks {
         };
         let written = calls.iter().map(one).collect::<Option<Vec<String>>>()?;
         let written = match is_list {
-            true => format!("{open}[{}]{close}", written.join(", ")),
+            true => format!("{}[{}]{close}", open.trim_end_matches('['), written.join(", ")),
             false => written.iter().map(|call| format!("{open}{call}{close}")).collect(),
         };
         Some(format!("{begin}{written}{end}"))
@@ -418,17 +476,7 @@ impl CallMarks {
         self.form.call.iter().find_map(|part| if let Tagged(tags) = part { Some(tags) } else { None })
     }
 
-    /// Where calls that are not JSON end. `None`: more text is needed.
-    pub(super) fn end_of(&self, text: &str, tools: &[Json]) -> Option<usize> {
-        let end = self.around()[1];
-        self.form.call.iter().find_map(|part| match part {
-            Tagged(tags) => Some(call_tags::end_of(tags, self.around(), text, tools)),
-            Literals(form) => Some(call_literals::end_of(form, end, text)),
-            _ => None,
-        })?
-    }
-
-    /// What precedes the name in such calls, and what ends them.
+    /// What precedes the name in calls with arguments between tags, and what ends them.
     pub(super) fn around(&self) -> [&'static str; 2] {
         match self.form.call {
             [Text(before), .., Tagged(_), Text(after)] => [before, after],

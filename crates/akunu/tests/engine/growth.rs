@@ -11,7 +11,7 @@ use serde_json::json;
 static ALLOCATOR: MeasuringAllocator = MeasuringAllocator;
 
 /// Templates of families whose calls are read differently.
-const TEMPLATES: [&str; 8] = [
+const TEMPLATES: [&str; 12] = [
     "<tool_call> <arg_key>",
     "<tool_call> <parameter=",
     "<tool_call>",
@@ -19,11 +19,15 @@ const TEMPLATES: [&str; 8] = [
     "<|python_tag|> \"name\": function name, \"parameters\"",
     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
     "<|tool_calls_section_begin|><|tool_call_begin|>",
+    "<|tool_call>",
+    "[func_name1(",
+    ">>>${recipient}",
+    "functools[",
     "<think> <|channel|>analysis<|message|> <|end|> <|tool_call|>",
 ];
 
 /// What answers consist of: a beginning, and what is repeated behind it.
-const ANSWERS: [(&str, &str); 28] = [
+const ANSWERS: [(&str, &str); 38] = [
     ("", "word "),
     ("", " "),
     ("", "\n\t"),
@@ -50,6 +54,16 @@ const ANSWERS: [(&str, &str); 28] = [
     ("<｜tool▁call▁begin｜>add<｜tool▁sep｜>{}", " "),
     ("<｜tool▁call▁begin｜>add<｜tool▁sep｜>{}```", " "),
     ("<｜tool▁call▁begin｜>add<｜tool▁sep｜>{}<｜tool▁call▁end｜>", " "),
+    ("<|tool_call>call:add{a:<|\"|>", "word <|"),
+    ("<|tool_call>call:add{a:[", "1,"),
+    ("<|tool_call>call:add{a:", "1"),
+    ("<|tool_call>call:add{a:1", " "),
+    ("", "<|tool_call>call:add{}<tool_call|>"),
+    ("[add(a='", "\\n"),
+    ("[add(a='", "word "),
+    ("[add(", "a={'b': [None]}, "),
+    ("[add(a=1)", ", add(a=1)"),
+    ("all\n", ">>>"),
     ("<think>", "</think"),
     ("<|channel|>analysis<|message|>", "<|end|><|start|>"),
 ];

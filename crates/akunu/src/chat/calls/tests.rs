@@ -11,6 +11,12 @@ const DEEPSEEK: &str = "{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin�
 const KIMI: &str = "{{ '<|tool_calls_section_begin|> <|tool_call_begin|>' }}";
 const GEMMA: &str = "{{ '<|tool_call>' }}";
 const LFM: &str = "List of tools: [";
+const FUNCTIONARY: &str = ">>>${recipient}";
+const FUNCTOOLS: &str = "functools[{…";
+const PHI: &str = "message['tools'] + '<|/tool|>'";
+const APERTUS: &str = "<|tools_prefix|>";
+const PYTHONIC: &str = "[func_name1(a=1)]";
+const LLAMA_4: &str = "<|python_start|> {\"name\": function name, \"parameters\": …}";
 const LLAMA: &str = "Respond in the format {\"name\": function name, \"parameters\": …}";
 
 /// Text and calls of an answer in pieces, with calls as `name(arguments)`.
@@ -38,13 +44,10 @@ fn read(template: &str, pieces: &[&str]) -> Vec<String> {
         }
         Segment::Call(Call { name, arguments }) => {
             in_text = false;
-            let arguments = Json::Object(arguments);
-            if let Some((begun, text)) = early.take() {
-                assert_eq!(
-                    (begun, serde_json::from_str(&text).ok()),
-                    (name.clone(), Some(arguments.clone()))
-                );
+            if let Some(early) = early.take() {
+                assert_eq!(early, (name.clone(), arguments.clone()));
             }
+            let arguments: Json = serde_json::from_str(&arguments).unwrap();
             all.push(format!("{name}({arguments})"));
         }
     };
@@ -126,7 +129,8 @@ fn arguments_are_passed_on_as_they_come() {
                 "1]\n</parameter>",
                 "</function>",
             ][..],
-            &["", "{\"a\": \"\\n \\\"é", "\\n</parameter x", "\\n\", \"b\": ", "[\"</parameter>\",1]", "}"][..],
+            &["", "{\"a\": \"\\n \\\"é", "\\n</parameter x", "\\n\", \"b\": ", "[\"</parameter>\", 1]", "}"]
+                [..],
         ),
         (
             GLM,
@@ -218,6 +222,147 @@ fn literal_arguments_are_parsed() {
     for text in ["<|tool_call_start|>[add(a=)]<|tool_call_end|>", "<|tool_call_start|>[add("] {
         assert_eq!(read(LFM, &[text]), [text]);
     }
+    let nested = "<|tool_call_start|>[add(a={'b': [1, None]})]<|tool_call_end|>";
+    assert_eq!(read(LFM, &[nested]), [r#"add({"a":{"b":[1,null]}})"#]);
+}
+
+#[test]
+fn names_before_parts_of_answers_are_no_text() {
+    let (clock, add) = ("clock\n{\"zone\": \"UTC\"}", "add\n{\"a\": 1}");
+    let called = [r#"clock({"zone":"UTC"})"#, r#"add({"a":1})"#];
+    assert_eq!(read(FUNCTIONARY, &[&format!("{clock}>>>{add}")]), called);
+    assert_eq!(
+        read(FUNCTIONARY, &[&format!("all\nSure.>>>{clock}>>>{add}>>>all\nDone.")]),
+        ["Sure.", called[0], called[1], "Done."]
+    );
+    for text in [">>> add(1)", "other\n{}", "add {}", "So >>>other\n{}", ">>>", "allways"] {
+        assert_eq!(read(FUNCTIONARY, &[text]), [text]);
+        assert_eq!(read(FUNCTIONARY, &[&format!("all\n{text}")]), [text]);
+    }
+    // A text that is continued has no name.
+    for (prompt, expected) in [("…>>>", ""), ("…>>>all\nOf them ", "all\n")] {
+        let marks = CallMarks::of_template(FUNCTIONARY).unwrap();
+        let (mut reader, mut said) = (CallReader::new(marks, Vec::new()).of_prompt(prompt), String::new());
+        let mut on_segment = |segment: Segment<'_>| match segment {
+            Segment::Text(text) => said.push_str(text),
+            other => panic!("{other:?}"),
+        };
+        reader.push("all\n", &mut on_segment);
+        reader.finish(&mut on_segment);
+        assert_eq!(said, expected);
+    }
+}
+
+#[test]
+fn lists_are_parsed() {
+    let two = r#"[{"name": "clock", "arguments": {}}, {"name": "add", "arguments": {"a": 1}}]"#;
+    let called = ["clock({})", r#"add({"a":1})"#];
+    assert_eq!(read(FUNCTOOLS, &[&format!("functools{two}")]), called);
+    assert_eq!(read(FUNCTOOLS, &["Use functools.cache[0]"]), ["Use functools.cache[0]"]);
+    assert_eq!(read(PHI, &[&format!("<|tool_call|>{two}<|/tool_call|>")]), called);
+    let by_key = "So.<|tools_prefix|>[{\"clock\": {}}, {\"add\": {\"a\": 1}}]<|tools_suffix|>";
+    assert_eq!(read(APERTUS, &[by_key]), ["So.", called[0], called[1]]);
+    for list in [
+        "[clock(), add(a=1)]",
+        "<|python_start|>[clock(), add(a=1)]<|python_end|>",
+        " [ clock() , add( a = 1)] ",
+    ] {
+        assert_eq!(read(PYTHONIC, &[list]), called, "{list}");
+    }
+    for text in ["[1] Paris", "[other(a=1)]", "[clock (a=1)]", "[", "So [clock()]", "[clock"] {
+        assert_eq!(read(PYTHONIC, &[text]), [text]);
+    }
+    let json = r#"{"name": "add", "parameters": {"a": 1}}"#;
+    for before in ["", "<|python_start|><|python_end|>", "<|python_end|>"] {
+        assert_eq!(read(LLAMA_4, &[&format!("{before}{json}{json}")]), [called[1]; 2], "{before}");
+    }
+    // What follows the calls that are complete is text.
+    let cut = format!("functools{}", &two[..two.len() - 9]);
+    assert_eq!(read(FUNCTOOLS, &[&cut])[0], called[0]);
+    let cut = format!("functools{}", &two[..two.find("}, ").unwrap() + 3]);
+    assert_eq!(read(FUNCTOOLS, &[&cut]), [called[0]]);
+}
+
+/// What of a call's arguments each piece passes on.
+fn passed_on(template: &str, pieces: &[&str]) -> Vec<String> {
+    let marks = CallMarks::of_template(template).unwrap();
+    let mut reader = CallReader::new(marks, vec![json!({ "function": { "name": "clock" } })]);
+    let each = |piece: &&str| {
+        let mut arguments = String::new();
+        reader.push(piece, &mut |segment| {
+            if let Segment::Arguments(text) = segment {
+                arguments.push_str(text);
+            }
+        });
+        arguments
+    };
+    pieces.iter().map(each).collect()
+}
+
+#[test]
+fn arguments_in_lists_and_literals_are_passed_on_as_they_come() {
+    let nested =
+        ["[clock(a={'b", "': \"x", "\\", "ny\", 'c': [12", "3, None", "]}", ", d=T", "rue), clock()]"];
+    let expected =
+        ["{\"a\": {", "\"b\": \"x", "", "\\ny\", \"c\": [", "123, ", "null]}", ", \"d\": ", "true}{}"];
+    for (template, open) in [(LFM, "<|tool_call_start|>"), (PYTHONIC, "")] {
+        let first = format!("{open}{}", nested[0]);
+        let pieces: Vec<&str> = [first.as_str()].into_iter().chain(nested[1..].iter().copied()).collect();
+        assert_eq!(passed_on(template, &pieces), expected);
+    }
+    assert_eq!(
+        passed_on(
+            GEMMA,
+            &["<|tool_call>call:clock", "{a:<|\"", "|>x\n<|", "\"|>,b:[{c:1", "}]}<tool_call|>"]
+        ),
+        ["", "{\"a\": ", "\"x\\n", "\", \"b\": [{\"c\": ", "1}]}"]
+    );
+    assert_eq!(
+        passed_on(
+            MISTRAL,
+            &[
+                "[TOOL_CALLS][{\"name\": \"clock\", \"arguments\": {\"a\"",
+                ": 1}}, {\"name\"",
+                ": \"clock\", \"arguments\": {",
+                "}}]"
+            ]
+        ),
+        ["{\"a\"", ": 1}", "{", "}"]
+    );
+    assert_eq!(
+        passed_on(APERTUS, &["<|tools_prefix|>[{\"clock\": ", "{\"a\"", ": 1}}]"]),
+        ["", "{\"a\"", ": 1}"]
+    );
+}
+
+#[test]
+fn numbers_are_passed_on_as_they_were_written() {
+    const NUMBERS: &str = "[12345678901234567890123, 1e999, 0.10]";
+    for (template, before, after) in [
+        (HERMES, "<tool_call>{\"name\": \"clock\", \"arguments\": {\"a\": ", "}}</tool_call>"),
+        (HERMES, "<tool_call>{\"arguments\": {\"a\": ", "}, \"name\": \"clock\"}</tool_call>"),
+        (MISTRAL, "[TOOL_CALLS][{\"name\": \"clock\", \"arguments\": {\"a\": ", "}}]"),
+        (FUNCTIONARY, "clock\n{\"a\": ", "}"),
+        (APERTUS, "<|tools_prefix|>[{\"clock\": {\"a\": ", "}}]"),
+        (CODER, "<tool_call><function=clock><parameter=a>", "</parameter></function></tool_call>"),
+        (GLM, "<tool_call>clock<arg_key>a</arg_key><arg_value>", "</arg_value></tool_call>"),
+        (GEMMA, "<|tool_call>call:clock{a:", "}<tool_call|>"),
+        (LFM, "<|tool_call_start|>[clock(a=", ")]<|tool_call_end|>"),
+    ] {
+        let mut reader = CallReader::new(
+            CallMarks::of_template(template).unwrap(),
+            vec![json!({ "function": { "name": "clock" } })],
+        );
+        let mut calls = Vec::new();
+        let mut on_segment = |segment: Segment<'_>| {
+            if let Segment::Call(call) = segment {
+                calls.push(call.arguments);
+            }
+        };
+        reader.push(&format!("{before}{NUMBERS}{after}"), &mut on_segment);
+        reader.finish(&mut on_segment);
+        assert_eq!(calls, [format!("{{\"a\": {NUMBERS}}}")], "{template}");
+    }
 }
 
 #[test]
@@ -273,6 +418,62 @@ fn templates_identify_the_format_of_calls() {
     );
 }
 
+/// A text in pieces of about these sizes.
+fn pieces<'t>(text: &'t str, sizes: &[usize]) -> Vec<&'t str> {
+    let (mut rest, mut pieces) = (text, Vec::new());
+    for size in sizes.iter().cycle() {
+        let (piece, behind) = rest.split_at(rest.ceil_char_boundary(*size));
+        pieces.push(piece);
+        rest = behind;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    pieces
+}
+
+fn value() -> impl Strategy<Value = Json> {
+    let leaf = prop_oneof![
+        Just(Json::Null),
+        any::<bool>().prop_map(Json::from),
+        any::<i32>().prop_map(Json::from),
+        "[a\"'\\\\\n{}\\[\\],:<(|)é]{0,6}".prop_map(Json::from),
+    ];
+    leaf.prop_recursive(3, 8, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Json::from),
+            prop::collection::vec(("[a-c]{1,3}", inner), 0..3)
+                .prop_map(|members| Json::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+/// A value as Python, or as Gemma, writes it.
+fn literal(value: &Json, is_python: bool) -> String {
+    let text = |text: &str| match is_python {
+        true if text.contains('"') => {
+            format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'").replace('\n', "\\n"))
+        }
+        true => Json::from(text).to_string(),
+        false => format!("<|\"|>{text}<|\"|>"),
+    };
+    let separator = if is_python { ", " } else { "," };
+    match value {
+        Json::String(string) => text(string),
+        Json::Array(list) => {
+            let items: Vec<String> = list.iter().map(|item| literal(item, is_python)).collect();
+            format!("[{}]", items.join(separator))
+        }
+        Json::Object(members) => {
+            let one = |(key, value): (&String, &Json)| format!("{}:{}", text(key), literal(value, is_python));
+            format!("{{{}}}", members.iter().map(one).collect::<Vec<_>>().join(separator))
+        }
+        Json::Null if is_python => "None".into(),
+        Json::Bool(is_true) if is_python => if *is_true { "True" } else { "False" }.into(),
+        other => other.to_string(),
+    }
+}
+
 proptest! {
     #[test]
     fn pieces_give_what_the_whole_gives(
@@ -281,10 +482,13 @@ proptest! {
             "<parameter=list>", "</parameter>", "add", "<arg_key>s</arg_key>", "<arg_value>", "</arg_value>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "clock", "{", "}", "[", "]", "\"", "\\",
             "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
             "<|tool_call>", "call:", "<tool_call|>", "<|\"|>", "<|tool_call_start|>", "(", ")", "<|tool_call_end|>",
+            ">>>", "all\n", "clock\n", "functools", "<|tools_prefix|>", "<|python_start|>", ",", "a=", "'", "\\u12", "<|python_end|>",
             ";", "to=functions.", "<|message|>", "{\"name\": \"clock\", \"parameters\": {}}", "<", "a", "é", " ", "\n",
         ]), 0..12),
         cuts in prop::collection::vec(0usize..80, 0..8),
-        template in prop::sample::select(vec![HERMES, MISTRAL, LLAMA, CODER, GLM, HARMONY, DEEPSEEK, GEMMA, LFM]),
+        template in prop::sample::select(vec![
+            HERMES, MISTRAL, LLAMA, CODER, GLM, HARMONY, DEEPSEEK, GEMMA, LFM, FUNCTIONARY, FUNCTOOLS, APERTUS, PYTHONIC, LLAMA_4,
+        ]),
     ) {
         let whole = words.concat();
         let mut cuts: Vec<usize> = cuts.into_iter().filter(|&at| whole.is_char_boundary(at)).collect();
@@ -292,6 +496,34 @@ proptest! {
         cuts.sort_unstable();
         let pieces: Vec<&str> = cuts.windows(2).map(|pair| &whole[pair[0]..pair[1]]).collect();
         prop_assert_eq!(read(template, &pieces), read(template, &[&whole]));
+    }
+
+    /// Also of calls that are no longer ones, because a part of them is missing.
+    #[test]
+    fn literals_in_pieces_are_the_values_that_were_written(
+        arguments in prop::collection::vec(("[a-c]{1,3}", value()), 0..3),
+        is_python: bool,
+        lost in prop::option::of(0usize..60),
+        sizes in prop::collection::vec(1usize..9, 1..6),
+    ) {
+        let arguments: Map<String, Json> = arguments.into_iter().collect();
+        let (template, mut whole) = match is_python {
+            true => {
+                let written: Vec<String> = arguments.iter().map(|(key, value)| format!("{key}={}", literal(value, true))).collect();
+                (LFM, format!("So.<|tool_call_start|>[add({})]<|tool_call_end|>", written.join(", ")))
+            }
+            false => {
+                let written: Vec<String> = arguments.iter().map(|(key, value)| format!("{key}:{}", literal(value, false))).collect();
+                (GEMMA, format!("So.<|tool_call>call:add{{{}}}<tool_call|>", written.join(",")))
+            }
+        };
+        if lost.is_none() {
+            prop_assert_eq!(read(template, &[&whole]), ["So.".to_string(), format!("add({})", Json::Object(arguments))]);
+        }
+        if let Some(at) = lost.filter(|at| *at < whole.len() && whole.is_char_boundary(*at)) {
+            whole.remove(at);
+        }
+        prop_assert_eq!(read(template, &pieces(&whole, &sizes)), read(template, &[&whole]));
     }
 
     /// `read` checks that what is passed on is what is parsed.
@@ -321,15 +553,6 @@ proptest! {
             true => (GLM, format!("<tool_call>add\n{written}</tool_call>")),
             false => (CODER, format!("<tool_call>\n<function=add>\n{written}</function>\n</tool_call>")),
         };
-        let (mut rest, mut pieces) = (whole.as_str(), Vec::new());
-        for size in sizes.iter().cycle() {
-            let (piece, behind) = rest.split_at(rest.ceil_char_boundary(*size));
-            pieces.push(piece);
-            rest = behind;
-            if rest.is_empty() {
-                break;
-            }
-        }
-        prop_assert_eq!(read(template, &pieces), read(template, &[&whole]));
+        prop_assert_eq!(read(template, &pieces(&whole, &sizes)), read(template, &[&whole]));
     }
 }
