@@ -7,6 +7,9 @@ use clap::Args;
 
 use crate::failure::Failure;
 
+/// Maximum bytes of a file. What a grammar may have of that is said by its own limits.
+const MAX_FILE: u64 = 16 << 20;
+
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Format")]
 #[group(multiple = false)]
@@ -42,5 +45,5 @@ impl FormatArgs {
 }
 
 fn text(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| Failure::io("read", path, &error))
+    akunu_file::read_text(path, MAX_FILE).map_err(|error| Failure::io("read", path, &error))
 }

@@ -13,11 +13,8 @@ const MAX_CONFIG: u64 = 1 << 20;
 /// Starts the servers, with notes that say which tools they have. Ctrl-C ends the wait.
 pub fn start(config: &Path, quiet: bool) -> Result<Toolbox, Failure> {
     let wrong = |reason: String| Failure::new(format!("{}: {reason}", config.display()));
-    let size = std::fs::metadata(config).map_err(|error| Failure::io("read", config, &error))?.len();
-    if size > MAX_CONFIG {
-        return Err(wrong(format!("it has more than {MAX_CONFIG} bytes")));
-    }
-    let text = std::fs::read_to_string(config).map_err(|error| Failure::io("read", config, &error))?;
+    let text =
+        akunu_file::read_text(config, MAX_CONFIG).map_err(|error| Failure::io("read", config, &error))?;
     let servers = akunu_mcp::parse(&text).map_err(wrong)?;
     let ignored = servers.iter().filter(|server| !quiet && !server.ignored.is_empty());
     for server in ignored {

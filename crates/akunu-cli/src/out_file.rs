@@ -28,7 +28,11 @@ enum Out {
 
 impl OutFile {
     /// A SafeTensors file: another suffix would promise another format.
-    pub fn safetensors(path: &Path, weights: &dyn WeightProvider) -> Result<OutFile, Failure> {
+    pub fn safetensors(
+        path: &Path,
+        weights: &dyn WeightProvider,
+        inputs: &[&Path],
+    ) -> Result<OutFile, Failure> {
         sources::refuse(path, weights)?;
         let is_device = path.exists() && !path.is_file();
         if !is_device && followed(path).extension().is_none_or(|suffix| suffix != SUFFIX) {
@@ -39,12 +43,13 @@ impl OutFile {
                 ),
             ));
         }
-        OutFile::open(path, weights)
+        OutFile::open(path, weights, inputs)
     }
 
-    /// The model's own files are rejected.
-    pub fn open(path: &Path, weights: &dyn WeightProvider) -> Result<OutFile, Failure> {
+    /// The model's own files are rejected, and what else the command reads.
+    pub fn open(path: &Path, weights: &dyn WeightProvider, inputs: &[&Path]) -> Result<OutFile, Failure> {
         sources::refuse(path, weights)?;
+        sources::refuse_inputs(path, inputs)?;
         interrupt::remove_unfinished_files();
         let failed = |error| Failure::io("write", path, &error);
         let target = followed(path);

@@ -2,8 +2,7 @@
 //! arguments.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{IsTerminal, Read};
+use std::io::{ErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use akunu::Model;
@@ -168,18 +167,14 @@ fn without_last_newline(mut text: String) -> String {
 pub fn read_text(path: &Path) -> Result<String, Failure> {
     let is_stdin = path == Path::new("-");
     let name = if is_stdin { "stdin".to_string() } else { path.display().to_string() };
-    let mut bytes = Vec::new();
-    let read = match is_stdin {
-        true => std::io::stdin().lock().take(MAX_TEXT + 1).read_to_end(&mut bytes),
-        false => File::open(path).and_then(|file| file.take(MAX_TEXT + 1).read_to_end(&mut bytes)),
-    };
-    read.map_err(|error| Failure::new(format!("cannot read {name}: {error}")))?;
-    if bytes.len() as u64 > MAX_TEXT {
-        return Err(Failure::new(format!(
-            "{name} is too large for a text: at most {} are read",
-            akunu::human(MAX_TEXT)
-        )));
-    }
+    let read = if is_stdin { read_stdin() } else { akunu_file::read(path, MAX_TEXT) };
+    let bytes = read.map_err(|error| match error.kind() {
+        ErrorKind::FileTooLarge => {
+            let most = akunu::human(MAX_TEXT);
+            Failure::new(format!("{name} is too large for a text: at most {most} are read"))
+        }
+        _ => Failure::new(format!("cannot read {name}: {error}")),
+    })?;
     if bytes.starts_with(b"GGUF") {
         return Err(Failure::new(format!("{name} is a GGUF file, not a text")).hint("give a text file too"));
     }
@@ -188,6 +183,12 @@ pub fn read_text(path: &Path) -> Result<String, Failure> {
         Failure::new(format!("{name} is not UTF-8 text (the first bad byte is at {at})"))
             .hint("convert it first, for example with iconv -f LATIN1 -t UTF-8")
     })
+}
+
+fn read_stdin() -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().take(MAX_TEXT + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_TEXT { Err(ErrorKind::FileTooLarge.into()) } else { Ok(bytes) }
 }
 
 /// A prompt on stdin, unless it is a terminal or empty.

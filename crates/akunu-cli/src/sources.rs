@@ -34,6 +34,33 @@ pub fn refuse_regions(out: &Path, regions: &[Region]) -> Result<(), Failure> {
     }
 }
 
+/// Rejects an output file that is a file which the command reads, under any name. Devices and pipes are both at once.
+pub fn refuse_inputs(out: &Path, inputs: &[&Path]) -> Result<(), Failure> {
+    let Ok(id) = FileId::of(out) else { return Ok(()) };
+    let is_same = |input: &&&Path| FileId::of(input).is_ok_and(|found| found == id);
+    match inputs.iter().find(is_same) {
+        Some(_) if out.is_file() => {
+            Err(Failure::usage(format!("{} is an input, and would be replaced", out.display()))
+                .hint("choose another output file"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether two output files would be one, which need not exist yet.
+pub fn is_same_target(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| match (path.canonicalize(), path.parent(), path.file_name()) {
+        (Ok(path), ..) => path,
+        (_, Some(folder), Some(name)) => {
+            let folder = if folder == Path::new("") { Path::new(".") } else { folder };
+            folder.canonicalize().map_or_else(|_| path.to_path_buf(), |folder| folder.join(name))
+        }
+        _ => path.to_path_buf(),
+    };
+    let is_device = one.exists() && !one.is_file();
+    !is_device && real(one) == real(other)
+}
+
 fn is_source(out: &Path) -> Failure {
     Failure::new(format!("{} is a file of the model that is read", out.display()))
         .hint("choose another output file")

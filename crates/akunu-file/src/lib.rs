@@ -1,4 +1,4 @@
-//! Files that are written completely or not at all, and the identity of files.
+//! Files that are written completely or not at all, files that are read up to a limit, and the identity of files.
 //!
 //! ```
 //! use std::io::Write;
@@ -16,7 +16,9 @@
 //! ```
 
 mod identity;
+mod limited;
 mod new_file;
 
 pub use identity::FileId;
+pub use limited::{read, read_regular, read_text};
 pub use new_file::{Existing, NewFile, check_replaceable, remove_unfinished, rename, write};

@@ -225,7 +225,18 @@ fn compile(
         Ok(Grammar { parser: Mutex::new(parser), vocabulary: vocabulary.clone() })
     };
     catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|panic| Err(GrammarError::Panicked { what, message: crate::panic_message(&*panic) }))
+        .unwrap_or_else(|panic| Err(panicked(what, crate::panic_message(&*panic))))
+}
+
+/// The library panics where a grammar has the name of a special token and the vocabulary has none.
+fn panicked(what: &'static str, message: String) -> GrammarError {
+    match message.contains("missing special token prefix") {
+        true => {
+            let reason = "it names a special token (<NAME>), and the model's vocabulary has none".to_string();
+            GrammarError::Invalid { what, reason }
+        }
+        false => GrammarError::Panicked { what, message },
+    }
 }
 
 /// The library recurses over nested expressions and over rules.
@@ -271,9 +282,7 @@ fn refusal(what: &'static str, message: &str) -> GrammarError {
     }
     const TOO_LARGE: [&str; 4] = ["too big", "fuel", "too large", "too many"];
     match () {
-        () if reason.starts_with("panic: ") => {
-            GrammarError::Panicked { what, message: reason["panic: ".len()..].into() }
-        }
+        () if reason.starts_with("panic: ") => panicked(what, reason["panic: ".len()..].into()),
         () if reason.contains("nsatisfiable") => GrammarError::Unsatisfiable { what, reason },
         () if TOO_LARGE.iter().any(|sign| reason.contains(sign)) => GrammarError::TooLarge { what, reason },
         () => GrammarError::Invalid { what, reason },

@@ -11,6 +11,9 @@ use crate::{Error, Result};
 
 const ENDPOINT: &str = "https://huggingface.co";
 
+/// Maximum bytes of a file with a token.
+const MAX_TOKEN_FILE: u64 = 64 << 10;
+
 /// An access token. It is not shown in logs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
@@ -146,7 +149,8 @@ impl Settings {
             })?),
             None => {
                 let file = get("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(home?.join("token")));
-                file.and_then(|file| std::fs::read_to_string(file).ok()).and_then(|text| Token::new(&text))
+                file.and_then(|file| akunu_file::read_text(&file, MAX_TOKEN_FILE).ok())
+                    .and_then(|text| Token::new(&text))
             }
         };
         Ok(settings)

@@ -240,47 +240,6 @@ impl<'t> Interpreter<'t> {
         Ok(out.finish())
     }
 
-    fn number(&mut self, name: &str, value: &Value, arguments: Arguments) -> JinjaResult<Value> {
-        let [first, second] = arguments.take(name, ["default", "base"])?;
-        if let Value::Undefined(what) = value {
-            return Err(JinjaError::type_error(what.to_string()));
-        }
-        let parsed = match value {
-            Value::Str(text) => {
-                self.limits.bytes(text.len())?;
-                let clean = text.as_str().trim().replace('_', "");
-                match (name, clean.parse::<i128>(), clean.parse::<f64>()) {
-                    ("int", Ok(i), _) => Some(Value::Int(i)),
-                    (_, _, Ok(f)) => Some(Value::Float(f)),
-                    _ => None,
-                }
-            }
-            Value::Bool(_) | Value::Int(_) | Value::Float(_) => Some(value.clone()),
-            _ => None,
-        };
-        match (name, parsed) {
-            ("int", Some(Value::Float(f))) if f.is_finite() => Ok(Value::Int(f as i128)),
-            ("int", Some(value)) if value.as_int().is_some() => Ok(Value::Int(value.as_int().unwrap_or(0))),
-            ("int", _) => Ok(first.unwrap_or(Value::Int(0))),
-            ("float", Some(value)) => Ok(Value::Float(value.as_float().unwrap_or(0.0))),
-            ("float", None) => Ok(first.unwrap_or(Value::Float(0.0))),
-            ("abs", Some(Value::Float(f))) => Ok(Value::Float(f.abs())),
-            ("abs", Some(value)) => Ok(Value::Int(value.as_int().unwrap_or(0).saturating_abs())),
-            ("round", Some(value)) => {
-                let places = first.and_then(|p| p.as_int()).unwrap_or(0).clamp(-30, 30) as i32;
-                let scale = 10f64.powi(places);
-                let scaled = value.as_float().unwrap_or(0.0) * scale;
-                let rounded = match second {
-                    Some(Value::Str(method)) if method.as_str() == "ceil" => scaled.ceil(),
-                    Some(Value::Str(method)) if method.as_str() == "floor" => scaled.floor(),
-                    _ => scaled.round_ties_even(),
-                };
-                Ok(Value::Float(rounded / scale))
-            }
-            _ => Err(JinjaError::type_error(format!("{name} needs a number, not {}", value.kind()))),
-        }
-    }
-
     fn reverse(&mut self, value: &Value) -> JinjaResult<Value> {
         if let Value::Str(text) = value {
             self.limits.bytes(text.len() * 16)?;

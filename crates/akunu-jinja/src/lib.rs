@@ -22,6 +22,7 @@ mod json;
 mod lexer;
 mod limits;
 mod methods;
+mod numbers;
 mod operators;
 mod parser;
 mod postfix;

@@ -292,8 +292,11 @@ impl Interpreter<'_> {
             }))),
             "upper" => Ok(Value::Str(text.map_runs(str::to_uppercase))),
             "expandtabs" => {
-                self.limits.bytes(2 * 8 * string.matches('\t').count())?;
-                Ok(Value::Str(text.map_runs(|run| run.replace('\t', "        "))))
+                let [size] = arguments.take(name, ["tabsize"])?;
+                let size = size.and_then(|size| size.as_int()).unwrap_or(8).clamp(0, 256) as usize;
+                self.limits.bytes(2 * size * string.matches('\t').count() + string.len())?;
+                let mut column = 0;
+                Ok(Value::Str(text.map_runs(|run| tabs_expanded(run, size, &mut column))))
             }
             _ => Ok(Value::Str(text.map_runs(str::to_lowercase))),
         }
@@ -562,6 +565,25 @@ fn titled(string: &str) -> String {
             out.extend(c.to_uppercase())
         }
         inside = c.is_alphabetic();
+    }
+    out
+}
+
+/// Spaces up to the next multiple of the size of a tab. The column is that at the end of the text before.
+fn tabs_expanded(text: &str, size: usize, column: &mut usize) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\t' => {
+                let width = if size == 0 { 0 } else { size - *column % size };
+                out.extend(std::iter::repeat_n(' ', width));
+                *column += width;
+            }
+            _ => {
+                out.push(c);
+                *column = if matches!(c, '\n' | '\r') { 0 } else { *column + 1 };
+            }
+        }
     }
     out
 }

@@ -23,6 +23,9 @@ struct Key {
     name: Option<String>,
 }
 
+/// Maximum bytes of a file of keys.
+const MAX_FILE: u64 = 16 << 20;
+
 /// Maximum bytes of a key's name.
 const MAX_NAME: usize = 64;
 
@@ -39,7 +42,7 @@ impl Keys {
     pub fn from_file(path: &Path) -> Result<Keys, ServeError> {
         let shown = || path.display().to_string();
         let failed = |error| ServeError::File { path: shown(), error };
-        let text = std::fs::read_to_string(path).map_err(failed)?;
+        let text = akunu_file::read_text(path, MAX_FILE).map_err(failed)?;
         let lines = (1..).zip(text.lines().map(str::trim));
         let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
         let key = |(line, text)| key(text).ok_or_else(|| ServeError::Key { path: shown(), line });

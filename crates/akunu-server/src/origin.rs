@@ -58,9 +58,7 @@ pub(crate) fn check(request: &Request, hosts: &Hosts, cors: &Cors) -> Result<(),
         Some(_) => Ok(()),
         // A link on another site may lead to the chat page.
         None if is_navigation(request.method(), headers) => Ok(()),
-        None if headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site") => {
-            refuse("another site")
-        }
+        None if !all_sites_are(headers, &["same-origin", "same-site", "none"]) => refuse("another site"),
         None => match one(headers, REFERER.as_str())? {
             Some(page) if is_simple(request) && !is_same_site(origin_of(page), host) => {
                 refuse("another site")
@@ -78,13 +76,17 @@ pub(crate) fn check_own_page(headers: &HeaderMap) -> Result<(), Refusal> {
         authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host))
     };
     let origin = one(headers, ORIGIN.as_str())?;
-    let site = headers.get("sec-fetch-site");
-    let is_known = site.is_none_or(|site| site == "same-origin" || site == "none");
-    if is_known && origin.is_none_or(is_own) {
+    if all_sites_are(headers, &["same-origin", "none"]) && origin.is_none_or(is_own) {
         return Ok(());
     }
     let message = "tools can be called by this server's own page only, not by pages of other origins";
     Err(Refusal::new(Reason::Forbidden, message).code("origin_not_allowed"))
+}
+
+/// Whether a request has only these values of `Sec-Fetch-Site`, if any. One that is not known is as bad as `cross-site`,
+/// and so is a good one beside a bad one.
+fn all_sites_are(headers: &HeaderMap, good: &[&str]) -> bool {
+    headers.get_all("sec-fetch-site").iter().all(|site| good.iter().any(|good| site == good))
 }
 
 /// Whether a page of another site may send the request without asking first. Old browsers do so without an `Origin`.
@@ -195,10 +197,18 @@ mod tests {
             ("sec-fetch-site", "cross-site", 403),
             ("sec-fetch-site", "same-origin", 200),
             ("sec-fetch-site", "none", 200),
+            ("sec-fetch-site", "same-site", 200),
+            ("sec-fetch-site", "Cross-Site", 403),
+            ("sec-fetch-site", "same-origin, cross-site", 403),
+            ("sec-fetch-site", "", 403),
             ("referer", "https://evil.example/page", 403),
             ("referer", "http://localhost:3000/page", 200),
         ] {
             assert_eq!(status(&hosts, &[("host", "localhost"), (name, value)]), expected, "{name}: {value}");
+        }
+        for (first, second) in [("same-origin", "cross-site"), ("cross-site", "same-origin")] {
+            let both = [("host", "localhost"), ("sec-fetch-site", first), ("sec-fetch-site", second)];
+            assert_eq!(status(&hosts, &both), 403, "{first} {second}");
         }
         // Needs to ask first.
         let json =
@@ -212,5 +222,24 @@ mod tests {
             check(&request.body(Body::empty()).unwrap(), &hosts, &Cors::Off).is_ok()
         };
         assert_eq!((link("navigate"), link("no-cors")), (true, false));
+    }
+
+    #[test]
+    fn every_site_of_a_call_of_a_tool_must_be_the_servers_own() {
+        for (sites, is_own) in [
+            (&[][..], true),
+            (&["same-origin"], true),
+            (&["none", "same-origin"], true),
+            (&["same-site"], false),
+            (&["Cross-Site"], false),
+            (&["same-origin", "cross-site"], false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, HeaderValue::from_static("localhost"));
+            for site in sites {
+                headers.append("sec-fetch-site", HeaderValue::from_static(site));
+            }
+            assert_eq!(check_own_page(&headers).is_ok(), is_own, "{sites:?}");
+        }
     }
 }

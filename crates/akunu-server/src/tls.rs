@@ -11,6 +11,9 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::error::ServeError;
 
+/// Maximum bytes of each file.
+const MAX_FILE: u64 = 1 << 20;
+
 /// PEM files: a certificate chain, and the private key of its first certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -23,10 +26,11 @@ pub(crate) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, ServeError> {
         path: path.display().to_string(),
         reason: error.to_string(),
     };
-    let chain =
-        CertificateDer::pem_file_iter(&files.certificate).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let read = |path: &Path| akunu_file::read(path, MAX_FILE).map_err(|error| failed(path, &error));
+    let chain = CertificateDer::pem_slice_iter(&read(&files.certificate)?).collect::<Result<Vec<_>, _>>();
     let chain = chain.map_err(|error| failed(&files.certificate, &error))?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| failed(&files.key, &error))?;
+    let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?);
+    let key = key.map_err(|error| failed(&files.key, &error))?;
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| failed(&files.certificate, &error))?;

@@ -21,7 +21,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, TokenizerError> {
             max: MAX_FILE,
         });
     }
-    std::fs::read(path).map_err(failed)
+    akunu_file::read_regular(path, MAX_FILE).map_err(failed)
 }
 
 pub(crate) fn not_json(file: &'static str, error: &serde_json::Error) -> TokenizerError {

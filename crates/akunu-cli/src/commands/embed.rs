@@ -87,7 +87,9 @@ pub fn run(mut args: EmbedArgs, out: &mut Output) -> Result<(), Failure> {
         return Err(Failure::usage("no text was given")
             .hint("akunu embed MODEL \"some text\" \"another\", or -f FILE with one text per line"));
     }
-    let file = args.out.as_deref().map(|path| OutFile::safetensors(path, model.weights())).transpose()?;
+    let input = args.file.as_deref();
+    let open = |path| OutFile::safetensors(path, model.weights(), input.as_slice());
+    let file = args.out.as_deref().map(open).transpose()?;
     let options = EmbedOptions { task: EmbedTask::Vectors(args.pooling), ..args.engine.options() };
     let mut embedder = super::embedder(&model, &options)?;
     let texts = super::cut(&embedder, texts, args.truncate);

@@ -73,6 +73,7 @@ struct ImatrixReport {
 pub fn run(args: &ImatrixArgs, out: &mut Output) -> Result<(), Failure> {
     sources::refuse_existing(&args.out, args.force)?;
     let merged = args.merge.iter().map(|path| Imatrix::open(path)).collect::<Result<Vec<_>, _>>()?;
+    sources::refuse_inputs(&args.out, &[&args.file])?;
     let text = prompt::read_text(&args.file)?;
     let model = super::open_generating(args.model.path(), args.device.no_mmap)?;
     sources::refuse(&args.out, model.weights())?;

@@ -59,7 +59,9 @@ pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
             Failure::usage("the logits of this model depend on audio").hint("give it with --audio FILE")
         );
     }
-    let file = args.out.as_deref().map(|path| OutFile::safetensors(path, model.weights())).transpose()?;
+    let input = args.audio.as_deref();
+    let open = |path| OutFile::safetensors(path, model.weights(), input.as_slice());
+    let file = args.out.as_deref().map(open).transpose()?;
     let Ids(ids) = &args.ids;
     let mut options = args.engine.options();
     if options.context.is_none() && !ids.is_empty() {

@@ -116,6 +116,7 @@ fn refuse_places(args: &QuantizeArgs) -> Result<(), Failure> {
         let shown = args.out.display();
         return Err(Failure::new(format!("{shown} is a folder")).hint("give a file name, such as model.gguf"));
     }
+    sources::refuse_inputs(&args.out, args.imatrix.as_deref().as_slice())?;
     sources::refuse_existing(&args.out, args.force)
 }
 

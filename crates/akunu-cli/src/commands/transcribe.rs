@@ -16,10 +16,10 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::args::{self, DeviceArgs};
 use crate::failure::Failure;
-use crate::interrupt;
 use crate::out_file::OutFile;
 use crate::output::{self, Output};
 use crate::progress::Progress;
+use crate::{interrupt, sources};
 
 /// Transcribes audio files with a model of Whisper's kind
 ///
@@ -242,16 +242,12 @@ impl TranscribeArgs {
             return Err(Failure::usage(problem));
         }
         let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        let inputs: Vec<PathBuf> = self.files.iter().map(|file| real(file)).collect();
+        let inputs: Vec<&Path> = self.files.iter().map(|file| file.as_path()).collect();
         let mut targets: Vec<PathBuf> = Vec::new();
         for file in &self.files {
             let Some(target) = self.target(file) else { continue };
+            sources::refuse_inputs(&target, &inputs)?;
             let path = real(&target);
-            if path.is_file() && inputs.contains(&path) {
-                let problem =
-                    format!("{} is an input, and would be replaced by a transcript", target.display());
-                return Err(Failure::usage(problem));
-            }
             if targets.contains(&path) {
                 let problem = format!("the transcripts of two files would both be {}", target.display());
                 return Err(Failure::usage(problem).hint("transcribe them one by one, each with its own -o"));
@@ -299,7 +295,7 @@ fn transcribe(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let mut target = match args.target(file) {
-        Some(path) => Some(OutFile::open(&path, model.weights())?),
+        Some(path) => Some(OutFile::open(&path, model.weights(), &[])?),
         None => None,
     };
     let audio = args.open(file)?;

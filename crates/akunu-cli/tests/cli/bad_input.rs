@@ -1,6 +1,7 @@
 //! Invalid input: each kind has an error line and an exit code, 1 for failures and 2 for invalid command lines.
 
 use std::fs;
+use std::path::Path;
 
 use crate::common::{path, refuses, run, with_stdin, write_small_model};
 
@@ -120,6 +121,60 @@ fn a_prompt_file_that_is_not_utf8() {
     assert!(done.stderr.contains("stdin is not UTF-8"), "{}", done.stderr);
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../akunu/embedded/akunu-tales.gguf");
     refuses(&["perplexity", model], 1, &["akunu-tales.gguf is a GGUF file, not a text"]);
+}
+
+/// A file of 1 TiB that takes no space, and one that never ends.
+#[cfg(unix)]
+#[test]
+fn files_of_options_have_a_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let large = dir.path().join("large.json");
+    fs::File::create(&large).unwrap().set_len(1 << 40).unwrap();
+    for file in [path(&large), "/dev/zero"] {
+        for args in [
+            &["run", "Once", "--json-schema", file][..],
+            &["run", "Once", "--grammar", file],
+            &["serve", "--port", "0", "--api-keys", file],
+            &["serve", "--port", "0", "--tls-cert", file, "--tls-key", file],
+            &["chat", "--mcp", file, "-p", "x"],
+            &["chat", "--chat-template", file, "-p", "x"],
+        ] {
+            refuses(args, 1, &[file, "it has more than"]);
+        }
+    }
+    refuses(&["run", "-f", path(&large)], 1, &["too large for a text"]);
+    refuses(&["chat", "--load", path(&large), "-p", "x"], 1, &["too large for a saved conversation"]);
+}
+
+/// Opening a pipe waits for its other end.
+#[cfg(unix)]
+#[test]
+fn devices_and_pipes_in_a_models_folder_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models/llama-hd64-gqa2");
+    for entry in fs::read_dir(source).unwrap() {
+        let file = entry.unwrap().path();
+        fs::copy(&file, dir.path().join(file.file_name().unwrap())).unwrap();
+    }
+    for name in ["tokenizer.json", "config.json"] {
+        let file = dir.path().join(name);
+        let before = fs::read(&file).ok();
+        let _ = fs::remove_file(&file);
+        std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
+        let done = run(&["chat", path(dir.path()), "-p", "x"]);
+        assert!(done.code == 1 && done.stderr.contains(name), "{name}: {}", done.stderr);
+        fs::remove_file(&file).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&file).status();
+        if made.is_ok_and(|made| made.success()) {
+            let done = run(&["chat", path(dir.path()), "-p", "x"]);
+            assert!(done.code == 1 && done.stderr.contains(name), "{name}: {}", done.stderr);
+            run(&["inspect", path(dir.path())]);
+            fs::remove_file(&file).unwrap();
+        }
+        if let Some(bytes) = before {
+            fs::write(&file, bytes).unwrap();
+        }
+    }
 }
 
 #[test]

@@ -237,6 +237,38 @@ fn no_command_writes_to_a_file_of_its_model() {
     );
 }
 
+#[test]
+fn no_command_replaces_a_file_that_it_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (text, matrix) = (at("text"), at("matrix"));
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../akunu/embedded/akunu-tales.gguf");
+    fs::write(&text, "of the user, and of nobody else").unwrap();
+    symlink("text", at("link")).unwrap();
+    fs::hard_link(&text, at("hard")).unwrap();
+    let said = ["is an input, and would be replaced"];
+    for out in [text.clone(), at("link"), at("hard"), dir.path().join(".").join("text")] {
+        let out = path(&out);
+        refuses(&["perplexity", path(&model), path(&text), "--save-logits", out], 2, &said);
+        refuses(&["imatrix", path(&model), "-f", path(&text), "-o", out, "--force"], 2, &said);
+    }
+    ok(&["imatrix", path(&model), "-f", path(&text), "-o", path(&matrix)]);
+    let importance = ["--imatrix", path(&matrix), "--force"];
+    refuses(&[&["quantize", path(&model), path(&matrix), "-q", "Q8_0"], &importance[..]].concat(), 2, &said);
+    let texts = at("texts.safetensors");
+    fs::write(&texts, "a text").unwrap();
+    refuses(
+        &["embed", path(&model), "--pooling", "mean", "-f", path(&texts), "--out", path(&texts)],
+        2,
+        &said,
+    );
+    let (new, same) = (at("new"), dir.path().join(".").join("new"));
+    refuses(&["profile", path(&model), "--trace", path(&new), "--html", path(&same)], 2, &["would both be"]);
+    assert_eq!(fs::read(&text).unwrap(), b"of the user, and of nobody else");
+    // A device is both at once.
+    ok(&["perplexity", path(&model), path(&text), "--save-logits", "/dev/null"]);
+}
+
 fn endless(model: &Path, more: &[&str]) -> Child {
     let args = [
         "run",

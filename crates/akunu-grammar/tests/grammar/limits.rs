@@ -49,6 +49,13 @@ fn patterns_that_are_too_complex_are_refused_by_their_keywords() {
 }
 
 #[test]
+fn the_name_of_a_special_token_is_refused_where_the_vocabulary_has_none() {
+    let error = limited(|_| (), &lark("start: <|end|> \"a\""));
+    assert!(matches!(error, GrammarError::Invalid { .. }), "{error}");
+    assert!(error.to_string().contains("names a special token"), "{error}");
+}
+
+#[test]
 fn each_limit_has_its_error() {
     let object =
         ResponseFormat::Schema(json!({ "type": "object", "properties": { "a": { "type": "string" } } }));

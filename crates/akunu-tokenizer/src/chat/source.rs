@@ -1,5 +1,6 @@
 //! Finds the chat templates of a model.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use akunu_format::{Array, Metadata, Strings, Value};
@@ -53,6 +54,7 @@ impl ChatTemplates {
     /// `tokenizer_config.json`, in this order.
     pub fn from_folder(folder: &Path) -> Result<ChatTemplates, ChatError> {
         let mut found = ChatTemplates::default();
+        let read = |path: &Path| read(path, akunu_file::read_regular);
         if let Some(template) = read(&folder.join("chat_template.jinja"))? {
             found.add(DEFAULT, &template);
         }
@@ -91,7 +93,7 @@ impl ChatTemplates {
     /// From a file given by the user: a template, or JSON with a `chat_template` field.
     pub fn from_file(path: &Path) -> Result<ChatTemplates, ChatError> {
         let not_there = || failure(path, &std::io::Error::from(std::io::ErrorKind::NotFound));
-        let text = read(path)?.ok_or_else(not_there)?;
+        let text = read(path, akunu_file::read)?.ok_or_else(not_there)?;
         let mut found = ChatTemplates::default();
         if path.extension().is_some_and(|ending| ending == "json") {
             let json: Json = serde_json::from_str(&text).map_err(|error| failure(path, &error))?;
@@ -169,18 +171,13 @@ fn failure(path: &Path, error: &dyn std::fmt::Display) -> ChatError {
 }
 
 /// The text of a file, or `None` if it does not exist.
-fn read(path: &Path) -> Result<Option<String>, ChatError> {
-    use std::io::{ErrorKind, Read};
-    let file = match std::fs::File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failure(path, &error)),
-    };
+fn read(path: &Path, read: fn(&Path, u64) -> io::Result<Vec<u8>>) -> Result<Option<String>, ChatError> {
     // Configurations also list added tokens, and may be larger than a template.
-    let most = 16 * MAX_TEMPLATE as u64;
-    let mut text = String::new();
-    file.take(most).read_to_string(&mut text).map_err(|error| failure(path, &error))?;
-    Ok(Some(text))
+    match read(path, 16 * MAX_TEMPLATE as u64) {
+        Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(|_| failure(path, &"it is not UTF-8 text")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failure(path, &error)),
+    }
 }
 
 /// The `.jinja` files of a folder, sorted by name.

@@ -348,6 +348,14 @@ fn templates_come_from_the_files_of_a_folder() {
     assert!(ChatTemplates::from_file(&folder.join("none.jinja")).is_err());
     write("tokenizer_config.json", "{");
     assert!(matches!(ChatTemplates::from_folder(&folder), Err(ChatError::File { .. })));
+    #[cfg(unix)]
+    {
+        // Never read, since it has no end.
+        std::fs::remove_file(folder.join("chat_template.jinja")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", folder.join("chat_template.jinja")).unwrap();
+        let error = ChatTemplates::from_folder(&folder).unwrap_err().to_string();
+        assert!(error.contains("it is a device or a pipe"), "{error}");
+    }
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -1,8 +1,7 @@
 //! Compares results with earlier ones: `--compare OLD.json`.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -117,12 +116,11 @@ impl fmt::Display for EarlierError {
 /// Reads the output of `bench --json`, made with or without `--compare`.
 pub fn read(path: &Path) -> Result<Vec<Measured>, Failure> {
     let read = || {
-        let mut bytes = Vec::new();
-        let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
-        match read.map_err(EarlierError::Io)? as u64 > MAX_BYTES {
-            true => Err(EarlierError::TooLarge),
-            false => parse(&bytes),
-        }
+        let bytes = akunu_file::read(path, MAX_BYTES).map_err(|error| match error.kind() {
+            ErrorKind::FileTooLarge => EarlierError::TooLarge,
+            _ => EarlierError::Io(error),
+        })?;
+        parse(&bytes)
     };
     read().map_err(|error| {
         Failure::new(format!("cannot compare with {}: {error}", path.display()))

@@ -1,6 +1,6 @@
 //! Saved conversations.
 
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use akunu::chat::conversation;
@@ -13,13 +13,12 @@ use crate::failure::Failure;
 const MAX_BYTES: u64 = 256 << 20;
 
 pub fn load(path: &Path) -> Result<Vec<Json>, Failure> {
-    let failure = |error: &std::io::Error| Failure::io("read", path, error);
-    let file = std::fs::File::open(path).map_err(|error| failure(&error))?;
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| failure(&error))?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(Failure::new(format!("{} is too large for a saved conversation", path.display())));
-    }
+    let bytes = akunu_file::read(path, MAX_BYTES).map_err(|error| match error.kind() {
+        ErrorKind::FileTooLarge => {
+            Failure::new(format!("{} is too large for a saved conversation", path.display()))
+        }
+        _ => Failure::io("read", path, &error),
+    })?;
     let text = String::from_utf8(bytes).map_err(|_| {
         Failure::new(format!("{}: the conversation is invalid: it is not UTF-8 text", path.display()))
     })?;

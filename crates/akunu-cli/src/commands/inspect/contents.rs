@@ -255,8 +255,7 @@ fn safetensors_folder(folder: &Path) -> Option<Found> {
 }
 
 fn read_json(path: &Path) -> Option<Value> {
-    let small = std::fs::metadata(path).ok()?.len() <= MAX_JSON;
-    serde_json::from_slice(&small.then(|| std::fs::read(path).ok()).flatten()?).ok()
+    serde_json::from_slice(&akunu_file::read_regular(path, MAX_JSON).ok()?).ok()
 }
 
 fn json(path: &Path) -> Option<Found> {

@@ -108,7 +108,7 @@ pub fn run(args: &PerplexityArgs, out: &mut Output) -> Result<(), Failure> {
         )));
     }
     let save = args.save_logits.as_deref();
-    let save = save.map(|path| OutFile::open(path, model.weights())).transpose()?;
+    let save = save.map(|path| OutFile::open(path, model.weights(), &[file])).transpose()?;
     let base = match &args.kl {
         Some(path) => Some((path.as_path(), open_base(args, path, model.config().vocab_size, &ids)?)),
         None => None,

@@ -23,6 +23,7 @@ use crate::failure::Failure;
 use crate::grid::Grid;
 use crate::out_file::OutFile;
 use crate::output::{self, Output};
+use crate::sources;
 
 /// Measures the time of each command of a pass, relative to the machine's limits
 ///
@@ -110,7 +111,13 @@ impl Line {
 
 pub fn run(args: &ProfileArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(args.model.path(), args.engine.device.no_mmap)?;
-    let open = |path: &PathBuf| OutFile::open(path, model.weights());
+    if let (Some(trace), Some(html)) = (&args.trace, &args.html)
+        && sources::is_same_target(trace, html)
+    {
+        let problem = format!("the trace and the page would both be {}", html.display());
+        return Err(Failure::usage(problem));
+    }
+    let open = |path: &PathBuf| OutFile::open(path, model.weights(), &[]);
     let trace = args.trace.as_ref().map(open).transpose()?;
     let html = args.html.as_ref().map(open).transpose()?;
     let Measured { timings, ceilings, facts } = match args.task.task(&model) {
