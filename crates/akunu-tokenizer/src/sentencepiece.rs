@@ -202,6 +202,7 @@ impl SentencePiece {
                 while start < text.len() {
                     let part = &text[start..self.adjacent.cut(text.as_bytes(), start)];
                     start += part.len();
+                    scratch.watch.step()?;
                     let before = ids.len();
                     if scratch.cache.append(part.as_bytes(), ids) {
                         if let Some(sum) = unigram.sum_after(score, &ids[before..]) {
