@@ -1,7 +1,6 @@
 //! Invalid input: each kind has an error line and an exit code, 1 for failures and 2 for invalid command lines.
 
 use std::fs;
-use std::path::Path;
 
 use crate::common::{path, refuses, run, with_stdin, write_small_model};
 
@@ -151,7 +150,8 @@ fn files_of_options_have_a_limit() {
 #[test]
 fn devices_and_pipes_in_a_models_folder_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models/llama-hd64-gqa2");
+    let source =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models/llama-hd64-gqa2");
     for entry in fs::read_dir(source).unwrap() {
         let file = entry.unwrap().path();
         fs::copy(&file, dir.path().join(file.file_name().unwrap())).unwrap();
