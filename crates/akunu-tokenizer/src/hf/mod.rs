@@ -36,7 +36,7 @@ use pieces::Steps;
 pub use sidecar::Sidecar;
 
 /// `tokenizers` cannot be cancelled, and takes some fifty bytes for each byte of a text. No context is as long as this.
-const MAX_TEXT: usize = 1 << 22;
+const MAX_TEXT: usize = 1 << 21;
 
 /// A tokenizer made from a `tokenizer.json`.
 pub struct HfTokenizer {
