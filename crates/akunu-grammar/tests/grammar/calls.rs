@@ -18,6 +18,18 @@ const HERMES: CallForm = CallForm {
     text_name: "",
 };
 
+/// Calls in a list, as Python's: `[f(a=1)]`.
+const PYTHON: CallForm = CallForm {
+    call: &[
+        CallPart::Name,
+        CallPart::Text("("),
+        CallPart::Literals(CallLiterals { assign: "=", separator: ", ", quote: None, is_sorted: false }),
+        CallPart::Text(")"),
+    ],
+    is_list: true,
+    ..HERMES
+};
+
 const TAGGED: &[CallPart] = &[
     CallPart::Text("<function="),
     CallPart::Name,
@@ -178,18 +190,7 @@ fn literals_are_held() {
         "$defs": { "n": { "type": "number" } } });
     let any = Tool { name: "any".into(), parameters: None, is_strict: false };
     let tools = vec![Tool { name: "f".into(), parameters: Some(schema), is_strict: true }, any];
-    let python = CallForm {
-        open: "<call>",
-        call: &[
-            CallPart::Name,
-            CallPart::Text("("),
-            CallPart::Literals(CallLiterals { assign: "=", separator: ", ", quote: None, is_sorted: false }),
-            CallPart::Text(")"),
-        ],
-        is_list: true,
-        close: "</call>",
-        ..HERMES
-    };
+    let python = CallForm { open: "<call>", close: "</call>", ..PYTHON };
     let of = |form: CallForm| Calls { tools: tools.clone(), ..calls(form) };
     check(
         &of(python),
@@ -312,19 +313,7 @@ fn calls_may_start_an_answer_without_a_mark() {
 
 #[test]
 fn lists_may_start_an_answer_or_begin_in_their_mark() {
-    let bare = CallForm {
-        open: "<code>",
-        call: &[
-            CallPart::Name,
-            CallPart::Text("("),
-            CallPart::Literals(CallLiterals { assign: "=", separator: ", ", quote: None, is_sorted: false }),
-            CallPart::Text(")"),
-        ],
-        is_list: true,
-        close: "</code>",
-        is_bare: true,
-        ..HERMES
-    };
+    let bare = CallForm { open: "<code>", close: "</code>", is_bare: true, ..PYTHON };
     let cases = [
         ("[add(a=1), say(text='x')]", true),
         ("[add(a=1), say(text='x')] Done.", true),

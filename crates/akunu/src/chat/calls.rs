@@ -372,10 +372,9 @@ impl CallReader {
 
     /// Decides by the text after a mark.
     fn marked(&mut self, mark: usize, on_segment: OnSegment<'_>) -> bool {
-        let start = self.skip_space(mark);
+        let place = self.place(mark);
+        let Place { start, has_mark, .. } = place;
         let rest = &self.held[start..];
-        let has_mark = self.held[..mark].ends_with(self.marks.open());
-        let place = Place { mark, start, is_listed: false, has_mark };
         if !self.marks.form.text_name.is_empty() {
             return !rest.is_empty() && self.named(start, on_segment);
         }
@@ -405,17 +404,20 @@ impl CallReader {
             }
             return true;
         }
-        self.headed(mark, on_segment)
+        self.headed(place, on_segment)
+    }
+
+    /// The place of a call that is not in a list, behind this mark or where one could be.
+    fn place(&mut self, mark: usize) -> Place {
+        let has_mark = self.held[..mark].ends_with(self.marks.open());
+        Place { mark, start: self.skip_space(mark), is_listed: false, has_mark }
     }
 
     /// Looks for the arguments behind a name.
-    fn headed(&mut self, mark: usize, on_segment: OnSegment<'_>) -> bool {
-        let start = self.skip_space(mark);
+    fn headed(&mut self, place: Place, on_segment: OnSegment<'_>) -> bool {
+        let Place { mark, start, .. } = place;
         let rest = &self.held[start..];
-        let is_json = rest.starts_with('{');
-        let has_mark = self.held[..mark].ends_with(self.marks.open());
-        let place = Place { mark, start, is_listed: false, has_mark };
-        let has_header = !self.marks.between.is_empty() && !is_json;
+        let has_header = !self.marks.between.is_empty() && !rest.starts_with('{');
         let header = if has_header { rest.find('{').unwrap_or(rest.len()) } else { 0 };
         match rest.as_bytes().get(header) {
             _ if header > LONGEST_HEADER => self.give_up(mark, on_segment),
@@ -439,7 +441,8 @@ impl CallReader {
             self.drop_held(start + text_name.len());
             self.enter(State::Text);
         } else if names().any(|name| rest.strip_prefix(name).is_some_and(|behind| behind.starts_with(end))) {
-            return self.headed(start, on_segment);
+            let place = self.place(start);
+            return self.headed(place, on_segment);
         } else if text_name.starts_with(rest) || names().any(|name| format!("{name}{end}").starts_with(rest))
         {
             return false;

@@ -1,6 +1,7 @@
 //! Parses tool calls as written by real chat templates.
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use crate::common::shared;
@@ -146,12 +147,7 @@ fn templates_take_calls_of_earlier_turns() {
         result("call_0003", "result-three"),
     ];
     let (mut wrong, mut taken) = (Vec::new(), 0);
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().to_string();
-        let Some(source) = std::fs::read_to_string(&path).ok().filter(|_| name.ends_with(".jinja")) else {
-            continue;
-        };
+    for (name, source) in templates_in(&folder) {
         let template = ChatTemplate::new(&source, Some("<s>"), Some("</s>")).unwrap();
         match akunu::chat::render(&template, &messages, Some(&tools()), true, &Map::new()) {
             Err(error) => wrong.push(format!("{name}: {error}")),
@@ -403,17 +399,20 @@ fn calls_without_a_mark_are_held_or_text() {
     }
 }
 
+/// The names and texts of a folder's templates.
+fn templates_in(folder: &Path) -> Vec<(String, String)> {
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let templates = paths.filter(|path| path.extension().is_some_and(|extension| extension == "jinja"));
+    let name = |path: &Path| path.file_name().unwrap().to_string_lossy().to_string();
+    templates.map(|path| (name(&path), std::fs::read_to_string(&path).unwrap())).collect()
+}
+
 /// Which templates of the data folder take tools and have no known form of calls: their tools are text.
 #[test]
 fn few_templates_with_tools_have_no_known_calls() {
     let Some(folder) = shared("chat-templates") else { return };
     let mut unknown: Vec<String> = Vec::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().to_string();
-        let Some(source) = std::fs::read_to_string(&path).ok().filter(|_| name.ends_with(".jinja")) else {
-            continue;
-        };
+    for (name, source) in templates_in(&folder) {
         let template = ChatTemplate::new(&source, Some("<s>"), Some("</s>")).unwrap();
         if template.writes_tools() && CallMarks::of_template(&source).is_none() {
             unknown.push(name);
