@@ -64,7 +64,13 @@ static CHAR_OF_BYTE: [char; 256] = {
 
 /// The text that encodes these bytes.
 pub(crate) fn written(bytes: &[u8]) -> String {
-    bytes.iter().map(|&byte| CHAR_OF_BYTE[byte as usize]).collect()
+    let mut text = String::new();
+    push_written(bytes, &mut text);
+    text
+}
+
+pub(crate) fn push_written(bytes: &[u8], out: &mut String) {
+    out.extend(bytes.iter().map(|&byte| CHAR_OF_BYTE[byte as usize]));
 }
 
 /// Whether every character of `text` encodes a byte.

@@ -40,7 +40,30 @@ impl CharsMap {
 
     /// The longest prefix of `text` in the table: its length and its replacement.
     pub(crate) fn longest(&self, text: &[u8]) -> Option<(usize, &str)> {
-        let (mut node, mut found) = (offset(*self.units.first()?), None);
+        let mut found = None;
+        self.each(text, |len, start| {
+            found = Some((len, start));
+            true
+        });
+        let (len, start) = found?;
+        Some((len, self.replacement(start)?))
+    }
+
+    /// The replacement of the shortest prefix of `text` in the table.
+    pub(crate) fn shortest(&self, text: &[u8]) -> Option<&str> {
+        let mut found = None;
+        self.each(text, |_, start| {
+            found = Some(start);
+            false
+        });
+        self.replacement(found?)
+    }
+
+    /// Calls `found` with the length of each prefix of `text` in the table and the place of its replacement, shortest
+    /// first, until it returns `false`.
+    fn each(&self, text: &[u8], mut found: impl FnMut(usize, u32) -> bool) {
+        let Some(&root) = self.units.first() else { return };
+        let mut node = offset(root);
         for (at, &byte) in text.iter().enumerate() {
             crate::work::count(1);
             node ^= u32::from(byte);
@@ -50,12 +73,16 @@ impl CharsMap {
             }
             node ^= offset(unit);
             let leaf = self.units.get(node as usize).filter(|_| unit & 0x100 != 0);
-            found = leaf.map(|leaf| (at + 1, leaf & 0x7fff_ffff)).or(found);
+            if leaf.is_some_and(|leaf| !found(at + 1, leaf & 0x7fff_ffff)) {
+                break;
+            }
         }
-        let (len, start) = found?;
+    }
+
+    fn replacement(&self, start: u32) -> Option<&str> {
         let rest = self.replacements.get(start as usize..)?;
         let end = rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len());
-        Some((len, std::str::from_utf8(&rest[..end]).ok()?))
+        std::str::from_utf8(&rest[..end]).ok()
     }
 }
 

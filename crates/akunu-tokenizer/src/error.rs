@@ -33,6 +33,10 @@ pub enum TokenizerError {
     MergeOfUnknownToken { index: usize, merge: String, part: String },
     #[error("the vocabulary has neither a token for `{text}` nor one for unknown text")]
     Unencodable { text: String },
+    #[error("the vocabulary has no token for a part of the text, and its unknown token `{name}` is missing")]
+    MissingUnknown { name: String },
+    #[error("the vocabulary's regular expression needs more than {max} bytes of memory for the text")]
+    ExpressionMemory { max: usize },
     #[error("the normalization table (`precompiled_charsmap`) {what}")]
     Normalization { what: &'static str },
     #[error("`tokenizer.model` is not a SentencePiece file: {what}")]
@@ -55,8 +59,6 @@ pub enum TokenizerError {
     Unsupported { what: String },
     #[error("the vocabulary cannot be written as GGUF: {what}")]
     NoGguf { what: String },
-    #[error("`tokenizer.json` was refused by the `tokenizers` library: {message}")]
-    Library { message: String },
     #[error("token {id} has {len} bytes, but at most {max} are supported")]
     TokenTooLong { id: usize, len: usize, max: usize },
     #[error("the vocabulary's list of tokens cannot be used: {problem}")]

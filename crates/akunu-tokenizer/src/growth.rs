@@ -110,9 +110,7 @@ fn json(model: &str, pre: &str, added: &str) -> HfTokenizer {
         r#"{{"version":"1.0","added_tokens":[{added}],"normalizer":null,"pre_tokenizer":{pre},"decoder":{{"type":"Fuse"}},
         "model":{model}}}"#
     );
-    let tokenizer = HfTokenizer::from_bytes(json.as_bytes(), &Sidecar::default()).unwrap();
-    assert!(tokenizer.is_native(), "{}", tokenizer.describe());
-    tokenizer
+    HfTokenizer::from_bytes(json.as_bytes(), &Sidecar::default()).unwrap()
 }
 
 fn added(id: u32, text: &str, strips: bool) -> String {
@@ -183,8 +181,32 @@ fn tokenizer_json_is_linear() {
         let both = [added(6, "<|end|", strips), added(7, "\\n", strips), added(8, " ", strips)].join(",");
         linear("BPE of characters", &|| Box::new(json(bpe, metaspace, &both)));
         linear("Unigram", &|| Box::new(json(unigram, metaspace, &both)));
+        for pre in GENERAL {
+            for model in [bpe, unigram, WORD_PIECE, WORD_LEVEL] {
+                let new = || {
+                    let tokenizer = json(model, pre, &both);
+                    assert!(tokenizer.is_general(), "{}", tokenizer.describe());
+                    Box::new(tokenizer) as Box<dyn Tokenizer>
+                };
+                linear(&format!("{} after {pre}", new().describe()), &new);
+            }
+        }
     }
 }
+
+/// Pre-tokenizers that only the general form has.
+const GENERAL: [&str; 4] = [
+    r#"{"type":"Split","pattern":{"Regex":"[^a]|aa(?!a)|(a|b)+c"},"behavior":"MergedWithNext","invert":false}"#,
+    r#"{"type":"Sequence","pretokenizers":[{"type":"Whitespace"},{"type":"FixedLength","length":3}]}"#,
+    r#"{"type":"Sequence","pretokenizers":[{"type":"Punctuation"},{"type":"ByteLevel","add_prefix_space":false}]}"#,
+    r#"{"type":"Metaspace","replacement":"_","split":true}"#,
+];
+
+const WORD_PIECE: &str = r#"{"type":"WordPiece","vocab":{"<unk>":0,"a":1,"aa":2,"-a":3,"-aaa":4,"b":5},"unk_token":"<unk>",
+    "continuing_subword_prefix":"-","max_input_chars_per_word":100000000}"#;
+
+const WORD_LEVEL: &str =
+    r#"{"type":"WordLevel","vocab":{"<unk>":0,"a":1,"aa":2,"aaa":3,"b":4,"c":5},"unk_token":"<unk>"}"#;
 
 #[test]
 fn conversations_of_look_alikes_are_linear() {

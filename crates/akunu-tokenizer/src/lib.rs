@@ -31,6 +31,7 @@ mod native;
 mod pretokenizer;
 mod protobuf;
 mod ranks;
+mod regex;
 mod scratch;
 mod sentencepiece;
 mod special;

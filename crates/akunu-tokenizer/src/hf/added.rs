@@ -1,7 +1,9 @@
 //! Added tokens: matched before the model sees a text, first in the original text, then (for tokens with `normalized`)
-//! in the normalized text. Behaves like `tokenizers`, including its corner cases.
+//! in the normalized text. Behaves like the `tokenizers` library, including its corner
+//! cases.
 
 use super::file::AddedToken;
+use super::steps::is_word;
 use crate::TokenizerError;
 use crate::cancel::Watch;
 use crate::trie::Trie;
@@ -20,6 +22,8 @@ struct Found {
     /// Also consumes preceding (lstrip) or following (rstrip) whitespace.
     lstrip: bool,
     rstrip: bool,
+    /// Matches whole words only.
+    single_word: bool,
 }
 
 /// A part of a text: a token, or a range that is still text.
@@ -34,12 +38,11 @@ impl Added {
         Added { trie: Trie::new(), tokens: Vec::new() }
     }
 
-    /// Returns `false` if the text is empty, or already the text of another token.
-    pub(super) fn insert(&mut self, text: &str, token: &AddedToken) -> bool {
-        let fresh = self.trie.insert(text.as_bytes(), self.tokens.len() as u32);
-        let AddedToken { id, special, lstrip, rstrip, .. } = *token;
-        self.tokens.push(Found { id, special, lstrip, rstrip });
-        fresh
+    /// Adds a token with a text. If the text is empty or another token's, it is never found.
+    pub(super) fn insert(&mut self, text: &str, id: u32, token: &AddedToken) {
+        self.trie.insert(text.as_bytes(), self.tokens.len() as u32);
+        let AddedToken { special, lstrip, rstrip, single_word, .. } = *token;
+        self.tokens.push(Found { id, special, lstrip, rstrip, single_word });
     }
 
     /// Passes the parts of `text` to `emit` in order. With `plain`, special tokens are treated as text; they are still
@@ -65,6 +68,10 @@ impl Added {
             if plain && token.special {
                 continue;
             }
+            let joins = |c: Option<char>| token.single_word && c.is_some_and(is_word);
+            if joins(text[..start].chars().next_back()) || joins(text[stop..].chars().next()) {
+                continue;
+            }
             if token.lstrip {
                 // Whitespace that an earlier token consumed stays with that token.
                 start = if done < start { done + text[done..start].trim_end().len() } else { done };
@@ -79,7 +86,10 @@ impl Added {
             if done < start {
                 emit(Part::Text { start: done, end: start })?;
             }
-            emit(Part::Token(token.id))?;
+            // A token all of which an earlier one consumed is none.
+            if start < stop {
+                emit(Part::Token(token.id))?;
+            }
             done = stop;
         }
         if done < text.len() {

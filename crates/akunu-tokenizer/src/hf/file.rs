@@ -1,5 +1,5 @@
-//! A `tokenizer.json` as plain data, with strings borrowed from the file. Unknown fields are errors, since their effect
-//! is unknown.
+//! A `tokenizer.json` as plain data, with strings borrowed from the file. Unknown fields are ignored, as in the
+//! `tokenizers` library.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,14 +10,9 @@ use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use super::limited::Part;
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct File<'j> {
     #[serde(default)]
     pub(super) version: Option<String>,
-    #[serde(default, rename = "truncation")]
-    _truncation: IgnoredAny,
-    #[serde(default, rename = "padding")]
-    _padding: IgnoredAny,
     #[serde(default)]
     pub(super) added_tokens: Vec<AddedToken>,
     #[serde(default)]
@@ -28,14 +23,15 @@ pub(super) struct File<'j> {
     pub(super) post_processor: Part,
     #[serde(default)]
     pub(super) decoder: Part,
-    #[serde(borrow)]
-    pub(super) model: Model<'j>,
+    #[serde(borrow, default)]
+    pub(super) model: Option<Model<'j>>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct AddedToken {
-    pub(super) id: u32,
+    /// Where it is said to be: the order of the added tokens decides.
+    #[serde(rename = "id")]
+    _id: u32,
     pub(super) content: String,
     pub(super) single_word: bool,
     pub(super) lstrip: bool,
@@ -45,16 +41,14 @@ pub(super) struct AddedToken {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct Model<'j> {
-    #[serde(rename = "type")]
-    pub(super) kind: String,
-    #[serde(borrow)]
-    pub(super) vocab: Vocab<'j>,
+    /// Files of the first versions have none.
+    #[serde(default, rename = "type")]
+    pub(super) kind: Option<String>,
+    #[serde(borrow, default)]
+    pub(super) vocab: Option<Vocab<'j>>,
     #[serde(borrow, default)]
     pub(super) merges: Option<Merges<'j>>,
-    #[serde(default)]
-    pub(super) dropout: Option<f64>,
     #[serde(default)]
     pub(super) unk_token: Option<String>,
     #[serde(default)]
@@ -79,6 +73,23 @@ pub(super) enum Vocab<'j> {
     Ids(Vec<(Cow<'j, str>, u32)>),
     /// Texts and scores; the id is the position.
     Scores(Vec<(Cow<'j, str>, f64)>),
+}
+
+impl Vocab<'_> {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Vocab::Ids(tokens) => tokens.len(),
+            Vocab::Scores(tokens) => tokens.len(),
+        }
+    }
+
+    /// The ids of all tokens and their texts, in the order of the file.
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (u32, &str)> {
+        (0..self.len()).map(|at| match self {
+            Vocab::Ids(tokens) => (tokens[at].1, &*tokens[at].0),
+            Vocab::Scores(tokens) => (at as u32, &*tokens[at].0),
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -147,16 +158,18 @@ impl<'de: 'j, 'j> Deserialize<'de> for Vocab<'j> {
     }
 }
 
-/// One merge: `"a b"`, or `["a", "b"]`.
-struct Pair<'j>(Cow<'j, str>, Cow<'j, str>);
+/// One merge: `"a b"`, or `["a", "b"]`. A line with a version is none.
+struct Pair<'j>(Option<(Cow<'j, str>, Cow<'j, str>)>);
 
 impl<'de: 'j, 'j> Deserialize<'de> for Pair<'j> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct OfPair;
-        /// The two parts of a merge in one string. A version line, which `tokenizers` skips, is not a merge.
+        /// The two parts of a merge in one string.
         fn halves(text: &str) -> Option<(&str, &str)> {
-            let (left, right) = text.split_once(' ')?;
-            (!right.contains(' ') && !left.starts_with("#version")).then_some((left, right))
+            text.split_once(' ').filter(|(_, right)| !right.contains(' '))
+        }
+        fn is_version(text: &str) -> bool {
+            text.starts_with("#version")
         }
         impl<'de> Visitor<'de> for OfPair {
             type Value = Pair<'de>;
@@ -164,19 +177,25 @@ impl<'de: 'j, 'j> Deserialize<'de> for Pair<'j> {
                 f.write_str("two tokens that merge")
             }
             fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Pair<'de>, E> {
+                if is_version(text) {
+                    return Ok(Pair(None));
+                }
                 let (left, right) = halves(text).ok_or_else(|| E::custom("not two tokens"))?;
-                Ok(Pair(Cow::Borrowed(left), Cow::Borrowed(right)))
+                Ok(Pair(Some((Cow::Borrowed(left), Cow::Borrowed(right)))))
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Pair<'de>, E> {
+                if is_version(text) {
+                    return Ok(Pair(None));
+                }
                 let (left, right) = halves(text).ok_or_else(|| E::custom("not two tokens"))?;
-                Ok(Pair(Cow::Owned(left.to_string()), Cow::Owned(right.to_string())))
+                Ok(Pair(Some((Cow::Owned(left.to_string()), Cow::Owned(right.to_string())))))
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Pair<'de>, A::Error> {
                 let short = || A::Error::custom("not two tokens");
                 let Text(left) = list.next_element()?.ok_or_else(short)?;
                 let Text(right) = list.next_element()?.ok_or_else(short)?;
                 match list.next_element::<IgnoredAny>()? {
-                    None => Ok(Pair(left, right)),
+                    None => Ok(Pair(Some((left, right)))),
                     Some(_) => Err(short()),
                 }
             }
@@ -195,8 +214,10 @@ impl<'de: 'j, 'j> Deserialize<'de> for Merges<'j> {
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Merges<'de>, A::Error> {
                 let mut pairs = Vec::with_capacity(USUAL);
-                while let Some(Pair(left, right)) = list.next_element()? {
-                    push(&mut pairs, (left, right))?;
+                while let Some(Pair(pair)) = list.next_element()? {
+                    if let Some(pair) = pair {
+                        push(&mut pairs, pair)?;
+                    }
                 }
                 Ok(Merges(pairs))
             }

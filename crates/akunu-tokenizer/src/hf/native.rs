@@ -1,22 +1,25 @@
-//! A supported `tokenizer.json` on this crate's own tokenizers: the same ids as with the `tokenizers` crate, but
-//! faster.
+//! A `tokenizer.json` on this crate's tokenizers, with the same ids as in the `tokenizers` library. Forms that most
+//! files have are done in one pass over a text; any other is done step by step.
 
-use std::collections::HashSet;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use akunu_format::Strings;
-use tokenizers::NormalizerWrapper;
 use unicode_categories::UnicodeCategories;
 
 use super::added::{Added, Part};
-use super::file::{File, Vocab};
-use super::library;
+use super::file::{AddedToken, File, Model as FileModel, Vocab};
+use super::models::{self, Index, Speller};
 use super::normalize::{Normalizer, push_marked};
-use super::post;
-use super::recognise::{self, Cut, Method, Prepend, Unknown};
+use super::recognise::{self, Cut, Kind, Method, Prepend, Unknown};
+use super::steps::Steps;
 use super::unigram::UnigramWords;
+use super::{missing, post};
 use crate::bytelevel::ByteLevel;
 use crate::bytes::{append_bytes, byte_of_hex, is_written_in_bytes};
+use crate::cancel::Watch;
 use crate::charlevel::CharLevel;
+use crate::error::printable;
 use crate::hash::Pieces;
 use crate::pretokenizer::{self, PreTokenizer};
 use crate::scratch::{Pool, Scratch};
@@ -38,15 +41,30 @@ pub(super) struct Native {
 
 #[derive(Debug)]
 enum Words {
-    ByteLevel { model: Box<ByteLevel>, prefix_space: bool },
-    CharLevel { model: CharLevel, cut: Cut },
-    Unigram { model: UnigramWords, cut: Cut },
+    ByteLevel {
+        model: Box<ByteLevel>,
+        prefix_space: bool,
+    },
+    CharLevel {
+        model: CharLevel,
+        cut: Cut,
+    },
+    Unigram {
+        model: Speller,
+        cut: Cut,
+    },
     WordPiece(WordPiece),
+    /// Any file. `why`: what of it is of none of the other forms.
+    Steps {
+        model: Speller,
+        steps: Steps,
+        why: String,
+    },
 }
 
-/// A supported file.
+/// A file that was read.
 #[derive(Debug)]
-pub(super) struct Recognised {
+pub(super) struct Built {
     pub(super) native: Native,
     pub(super) vocabulary: Vocabulary,
     /// Text to use in decoding, if it differs from the token's own.
@@ -54,126 +72,230 @@ pub(super) struct Recognised {
     pub(super) template: Template,
 }
 
-/// The kinds in `vocabulary` are those of the whole vocabulary; to the model, all its tokens are normal.
-pub(super) fn build(file: &File<'_>) -> Result<Recognised, Unknown> {
+/// The kinds in `vocabulary` are those of the whole vocabulary; to the model, all its tokens are normal. `general`: step
+/// by step, whatever the file contains.
+pub(super) fn build(file: &File<'_>, general: bool) -> Result<Built, TokenizerError> {
+    if let Some(version) = file.version.as_deref().filter(|version| *version != "1.0") {
+        let what = format!("version {} of the format of `tokenizer.json`", printable(version));
+        return Err(TokenizerError::Unsupported { what });
+    }
+    let model = file.model.as_ref().ok_or(missing("model"))?;
+    let vocab = model.vocab.as_ref().ok_or(missing("model.vocab"))?;
+    let kind = kind(model, vocab)?;
     let normalizer = Normalizer::of(&file.normalizer)?;
-    let method = recognise::method(file, &normalizer)?;
     let template = post::template(&file.post_processor)?;
-    let model = match method {
+    let Tokens { mut vocabulary, consecutive, added } = tokens(file, vocab)?;
+    crate::native::limit_lengths(&vocabulary.tokens)?;
+    vocabulary.special.unknown = unknown(model, vocab);
+    let known = vocabulary.tokens.len();
+    if let Some(id) = template.tokens().find(|&id| id as usize >= known) {
+        return Err(TokenizerError::IdOutOfRange { key: "post_processor", id: id.into(), tokens: known });
+    }
+    let (mut raw, mut in_normalized, mut surfaces) = (Added::new(), Added::new(), Vec::new());
+    for (id, token) in &added {
+        if !token.normalized {
+            raw.insert(&token.content, *id, token);
+            continue;
+        }
+        let mut text = String::new();
+        let text = normalizer.apply(&token.content, &mut text, &mut Watch::new())?;
+        if text != token.content {
+            surfaces.push((*id, text.to_string()));
+        }
+        in_normalized.insert(text, *id, token);
+    }
+    let recognised = match (general, consecutive) {
+        (true, _) => Err("asked for".into()),
+        (false, false) => Err("ids that are not consecutive".into()),
+        (false, true) => recognise::method(file, model, kind, &normalizer)
+            .and_then(|method| words(file, model, vocab, &normalizer, method, &mut vocabulary)),
+    };
+    let (words, pieces) = match recognised {
+        Ok(found) => found,
+        Err(why) => general_words(file, model, vocab, kind, &vocabulary, why)?,
+    };
+    let scratch = Pool::default();
+    let native = Native { raw, normalized: in_normalized, normalizer, model: words, pieces, scratch };
+    Ok(Built { native, vocabulary, surfaces, template })
+}
+
+/// The type of the model, which files of the first versions do not name.
+fn kind(model: &FileModel<'_>, vocab: &Vocab<'_>) -> Result<Kind, TokenizerError> {
+    let known = "BPE, WordPiece, WordLevel, Unigram";
+    let kind = match model.kind.as_deref() {
+        Some("BPE") => Kind::Bpe,
+        Some("WordPiece") => Kind::WordPiece,
+        Some("WordLevel") => Kind::WordLevel,
+        Some("Unigram") => Kind::Unigram,
+        Some(name) => {
+            let (name, known) = (printable(name), known.into());
+            return Err(TokenizerError::UnknownPart { key: "model", name, known });
+        }
+        None if model.merges.is_some() => Kind::Bpe,
+        None if matches!(vocab, Vocab::Scores(_)) => Kind::Unigram,
+        None if model.continuing_subword_prefix.is_some() => Kind::WordPiece,
+        None => Kind::WordLevel,
+    };
+    if kind == Kind::Bpe && model.merges.is_none() {
+        return Err(missing("model.merges"));
+    }
+    if (kind == Kind::Unigram) != matches!(vocab, Vocab::Scores(_)) {
+        let message = "tokens with scores belong to Unigram models, and only to these".into();
+        return Err(TokenizerError::Json { file: super::FILE, message });
+    }
+    Ok(kind)
+}
+
+/// The tokens of a file.
+struct Tokens {
+    /// By id, with their kinds. Ids without a token are unused and empty.
+    vocabulary: Vocabulary,
+    /// The model's tokens have the ids from 0 on.
+    consecutive: bool,
+    added: BTreeMap<u32, AddedToken>,
+}
+
+fn tokens(file: &File<'_>, vocab: &Vocab<'_>) -> Result<Tokens, TokenizerError> {
+    let count = vocab.len();
+    let last = match vocab {
+        Vocab::Ids(tokens) => tokens.iter().map(|token| token.1).max(),
+        Vocab::Scores(tokens) => (tokens.len() as u32).checked_sub(1),
+    };
+    let last = last.map_or(0, |last| last as usize + 1);
+    // Allows some gaps, but not a file that contains only a token with a huge id.
+    if last > count.saturating_mul(2) + 4096 {
+        return Err(TokenizerError::IdOutOfRange { key: "model.vocab", id: last as u64 - 1, tokens: count });
+    }
+    let mut texts: Vec<Option<&str>> = vec![None; last.max(count)];
+    for (id, text) in vocab.iter() {
+        if texts[id as usize].replace(text).is_some() {
+            return Err(TokenizerError::TokenList { problem: format!("two tokens have the id {id}") });
+        }
+    }
+    let contents: HashSet<&str> = file.added_tokens.iter().map(|token| token.content.as_str()).collect();
+    let in_model: HashMap<&str, u32> =
+        vocab.iter().filter(|(_, text)| contents.contains(text)).map(|(id, text)| (text, id)).collect();
+    let consecutive = last == count;
+    // As in the `tokenizers` library: an added token that the model does not have gets the next id, whatever the file
+    // says; of several with one text the last counts, but it is special if any is.
+    let (mut ids, mut added) = (HashMap::new(), BTreeMap::<u32, AddedToken>::new());
+    let mut next = count;
+    for token in file.added_tokens.iter().filter(|token| !token.content.is_empty()) {
+        let text = token.content.as_str();
+        let id = *ids.entry(text).or_insert_with(|| {
+            in_model.get(text).copied().unwrap_or_else(|| {
+                next += 1;
+                next as u32 - 1
+            })
+        });
+        let mut token = token.clone();
+        token.special |= added.get(&id).is_some_and(|other| other.special);
+        added.insert(id, token);
+    }
+    texts.resize(texts.len().max(next), None);
+    added.iter().for_each(|(id, token)| texts[*id as usize] = Some(&token.content));
+    if texts.is_empty() {
+        return Err(TokenizerError::Empty);
+    }
+    // The models of GGUF do not matter here.
+    let mut vocabulary = Vocabulary::new(Model::ByteLevel, "");
+    vocabulary.kinds = texts
+        .iter()
+        .map(|text| match text {
+            None => TokenKind::Unused,
+            Some(text) if byte_of_hex(text).is_some() => TokenKind::Byte,
+            Some(_) => TokenKind::Normal,
+        })
+        .collect();
+    for (id, token) in &added {
+        let kind = if token.special { TokenKind::Control } else { TokenKind::UserDefined };
+        vocabulary.kinds[*id as usize] = kind;
+    }
+    vocabulary.tokens = texts.into_iter().map(Option::unwrap_or_default).collect();
+    Ok(Tokens { vocabulary, consecutive, added })
+}
+
+/// The token that the model uses for unknown text.
+fn unknown(model: &FileModel<'_>, vocab: &Vocab<'_>) -> Option<u32> {
+    let named = |name: &str| vocab.iter().rev().find(|(_, text)| *text == name).map(|(id, _)| id);
+    match &model.unk_token {
+        Some(name) => named(name),
+        None => model.unk_id.filter(|&id| id < vocab.len()).map(|id| id as u32),
+    }
+}
+
+/// The general form of any file.
+fn general_words(
+    file: &File<'_>,
+    model: &FileModel<'_>,
+    vocab: &Vocab<'_>,
+    kind: Kind,
+    vocabulary: &Vocabulary,
+    why: String,
+) -> Result<(Words, Pieces), TokenizerError> {
+    let steps = Steps::of(&file.pre_tokenizer)?;
+    let mut texts = vec![""; vocabulary.tokens.len()];
+    vocab.iter().for_each(|(id, text)| texts[id as usize] = text);
+    let mut pieces = Pieces::default();
+    texts.iter().for_each(|text| pieces.push_with(|out| out.extend_from_slice(text.as_bytes())));
+    // Of equal tokens the last one counts, and indices keep the first.
+    let ids: Vec<u32> = vocab.iter().rev().map(|(id, _)| id).collect();
+    let unknown = vocabulary.special.unknown;
+    let words = match (kind, vocab) {
+        (Kind::Bpe, _) => models::Words::Bpe(models::Bpe::new(model, Index::new(&pieces, &ids))?),
+        (Kind::WordPiece, _) => {
+            models::Words::WordPiece(models::WordPiece::new(model, &pieces, &ids, unknown)?)
+        }
+        (Kind::Unigram, Vocab::Scores(tokens)) => models::Words::Unigram(unigram(model, tokens)?.0),
+        _ => models::Words::WordLevel(models::WordLevel::new(model, Index::new(&pieces, &ids))?),
+    };
+    let model = Speller::new(words, special(vocabulary));
+    Ok((Words::Steps { model, steps, why }, pieces))
+}
+
+fn unigram(
+    model: &FileModel<'_>,
+    tokens: &[(Cow<'_, str>, f64)],
+) -> Result<(UnigramWords, Pieces), TokenizerError> {
+    UnigramWords::new(tokens, model.unk_id, model.byte_fallback.unwrap_or(false))
+}
+
+/// Special tokens, sorted, without the unknown one: it does not indicate a special token in the text.
+fn special(vocabulary: &Vocabulary) -> Vec<u32> {
+    let kinds = (0u32..).zip(&vocabulary.kinds).filter(|(_, kind)| **kind == TokenKind::Control);
+    kinds.map(|(id, _)| id).filter(|&id| Some(id) != vocabulary.special.unknown).collect()
+}
+
+/// A form that is done in one pass, or the reason why the file is not of that form.
+fn words(
+    file: &File<'_>,
+    model: &FileModel<'_>,
+    vocab: &Vocab<'_>,
+    normalizer: &Normalizer,
+    method: Method,
+    vocabulary: &mut Vocabulary,
+) -> Result<(Words, Pieces), Unknown> {
+    let said = |error: TokenizerError| match error {
+        TokenizerError::Unsupported { what } => what,
+        error => error.to_string(),
+    };
+    let count = vocab.len();
+    let unknown = vocabulary.special.unknown.map(|id| id as usize);
+    vocabulary.model = match method {
         Method::ByteLevel { .. } => Model::ByteLevel,
         Method::CharLevel { .. } => Model::SentencePiece,
         Method::Unigram { .. } => Model::Unigram,
         Method::WordPiece => Model::WordPiece,
     };
-    let mut vocabulary = vocabulary(file, model)?;
-    let known = vocabulary.tokens.len() as u32;
-    if template.tokens().any(|id| id >= known) {
-        return Err("a post-processor's token that is not in the vocabulary".into());
+    let merges = model.merges.iter().flat_map(|merges| &merges.0);
+    if merges.clone().any(|(left, right)| left.contains(' ') || right.contains(' ')) {
+        return Err("merges of tokens with spaces in them".into());
     }
-    let (mut raw, mut in_normalized, mut surfaces) = (Added::new(), Added::new(), Vec::new());
-    for token in &file.added_tokens {
-        if token.single_word {
-            return Err("added tokens that match whole words only".into());
-        }
-        let mut text = String::new();
-        let fresh = if token.normalized {
-            let text = normalizer.apply(&token.content, &mut text).map_err(|error| error.to_string())?;
-            if text != token.content {
-                surfaces.push((token.id, text.to_string()));
-            }
-            in_normalized.insert(text, token)
-        } else {
-            raw.insert(&token.content, token)
-        };
-        if !fresh {
-            return Err("duplicate or empty added tokens".into());
-        }
-    }
-    surfaces.sort();
-    let (words, pieces) = words(file, &normalizer, method, &mut vocabulary)?;
-    let scratch = Pool::default();
-    let native = Native { raw, normalized: in_normalized, normalizer, model: words, pieces, scratch };
-    Ok(Recognised { native, vocabulary, surfaces, template })
-}
-
-/// The tokens of the file by id, and their kinds. Ids without a token are unused and empty.
-fn vocabulary(file: &File<'_>, model: Model) -> Result<Vocabulary, Unknown> {
-    let (count, last) = match &file.model.vocab {
-        Vocab::Ids(tokens) => (tokens.len(), tokens.iter().map(|token| token.1).max()),
-        Vocab::Scores(tokens) => (tokens.len(), (tokens.len() as u32).checked_sub(1)),
-    };
-    // With gaps, added tokens could get ids that are in use.
-    if last.is_none_or(|last| last as usize + 1 != count) {
-        return Err("ids that are not consecutive".into());
-    }
-    let mut texts: Vec<Option<&str>> = vec![None; count + file.added_tokens.len()];
-    match &file.model.vocab {
-        Vocab::Ids(tokens) => tokens.iter().for_each(|(text, id)| texts[*id as usize] = Some(text)),
-        Vocab::Scores(tokens) => (0..count).for_each(|id| texts[id] = Some(&tokens[id].0)),
-    }
-    if texts[..count].contains(&None) {
-        return Err("duplicate ids".into());
-    }
-    let in_model: HashSet<&str> = file.added_tokens.iter().map(|token| token.content.as_str()).collect();
-    let in_model: HashSet<&str> =
-        texts[..count].iter().flatten().filter(|text| in_model.contains(*text)).copied().collect();
-    let (mut next, mut special) = (count, Vec::new());
-    for token in &file.added_tokens {
-        let id = token.id as usize;
-        if in_model.contains(token.content.as_str()) {
-            if texts.get(id) != Some(&Some(token.content.as_str())) {
-                return Err("an added token whose id differs from the vocabulary's".into());
-            }
-        } else {
-            if id != next {
-                return Err("added tokens whose ids do not follow those of the vocabulary".into());
-            }
-            texts[id] = Some(&token.content);
-            next += 1;
-        }
-        special.push((id, if token.special { TokenKind::Control } else { TokenKind::UserDefined }));
-    }
-    texts.truncate(next);
-    let mut vocabulary = Vocabulary::new(model, "");
-    vocabulary.tokens = texts.iter().map(|text| text.unwrap_or_default()).collect::<Strings>();
-    let byte = |text: &str| byte_of_hex(text).is_some();
-    vocabulary.kinds = vocabulary
-        .tokens
-        .iter()
-        .map(|text| if byte(text) { TokenKind::Byte } else { TokenKind::Normal })
-        .collect();
-    special.into_iter().for_each(|(id, kind)| vocabulary.kinds[id] = kind);
-    if let Some(merges) = &file.model.merges {
-        if merges.0.iter().any(|(left, right)| left.contains(' ') || right.contains(' ')) {
-            return Err("merges of tokens with spaces in them".into());
-        }
-        let list = &mut vocabulary.merges;
-        merges.0.iter().for_each(|(left, right)| list.push(&[left, " ", right]));
-    } else if file.model.kind == "BPE" {
-        return Err("no merges".into());
-    }
-    if let Vocab::Scores(tokens) = &file.model.vocab {
+    merges.for_each(|(left, right)| vocabulary.merges.push(&[left, " ", right]));
+    if let Vocab::Scores(tokens) = vocab {
         vocabulary.scores = tokens.iter().map(|token| token.1 as f32).collect();
-        vocabulary.scores.resize(next, 0.0);
+        vocabulary.scores.resize(vocabulary.tokens.len(), 0.0);
     }
-    Ok(vocabulary)
-}
-
-fn words(
-    file: &File<'_>,
-    normalizer: &Normalizer,
-    method: Method,
-    vocabulary: &mut Vocabulary,
-) -> Result<(Words, Pieces), Unknown> {
-    let said = |error: TokenizerError| error.to_string();
-    let count = match &file.model.vocab {
-        Vocab::Ids(tokens) => tokens.len(),
-        Vocab::Scores(tokens) => tokens.len(),
-    };
-    let unknown = file.model.unk_token.as_deref();
-    let unknown = unknown.and_then(|text| vocabulary.tokens.iter().position(|token| token == text));
-    let unknown = unknown.or(file.model.unk_id).filter(|&id| id < count);
-    vocabulary.special.unknown = unknown.map(|id| id as u32);
     // To the model its own tokens are text, and added tokens do not exist.
     let kind_of = |wanted: &dyn Fn(usize, &str) -> TokenKind| -> Vec<TokenKind> {
         let kind = |(id, text)| if id < count { wanted(id, text) } else { TokenKind::Control };
@@ -188,16 +310,16 @@ fn words(
                 if is_written_in_bytes(text) { TokenKind::Normal } else { TokenKind::Control }
             });
             vocabulary.ignore_merges = ignore_merges;
-            no_special_from_text(file, &pre, ignore_merges)?;
-            let model = ByteLevel::new(vocabulary, pre, &kinds, &pieces).map_err(said)?;
+            no_special_from_text(file, model, &pre, ignore_merges)?;
+            let words = ByteLevel::new(vocabulary, pre, &kinds, &pieces).map_err(said)?;
             // Bytes without a token are dropped, unless there is an unknown token.
-            if model.has_repeated_merges() || file.model.unk_token.is_some() && !model.has_every_byte() {
+            if words.has_repeated_merges() || model.unk_token.is_some() && !words.has_every_byte() {
                 return Err("duplicate merges, or bytes that become unknown tokens".into());
             }
-            let composed = *normalizer == Normalizer::Nfc;
+            let composed = matches!(normalizer, Normalizer::Nfc);
             vocabulary.pre =
-                model.pre_tokenizer().name(ignore_merges, composed).unwrap_or_default().to_string();
-            Ok((Words::ByteLevel { model: Box::new(model), prefix_space }, pieces))
+                words.pre_tokenizer().name(ignore_merges, composed).unwrap_or_default().to_string();
+            Ok((Words::ByteLevel { model: Box::new(words), prefix_space }, pieces))
         }
         Method::CharLevel { cut, fuse_unknown, byte_fallback } => {
             let mut pieces = Pieces::default();
@@ -210,22 +332,22 @@ fn words(
                 text if byte_fallback && byte_of_hex(text).is_some() => TokenKind::Byte,
                 _ => TokenKind::Normal,
             });
-            if file.model.unk_token.as_deref().is_some_and(|text| text.chars().nth(1).is_none()) {
+            if model.unk_token.as_deref().is_some_and(|text| text.chars().nth(1).is_none()) {
                 return Err("an unknown token that is a single character".into());
             }
-            no_special_from_text(file, &PreTokenizer::of_steps(Vec::new()), false)?;
-            let model = CharLevel::new(vocabulary, &kinds, &pieces, fuse_unknown).map_err(said)?;
-            if byte_fallback && !model.spells_bytes() {
+            no_special_from_text(file, model, &PreTokenizer::of_steps(Vec::new()), false)?;
+            let words = CharLevel::new(vocabulary, &kinds, &pieces, fuse_unknown).map_err(said)?;
+            if byte_fallback && !words.spells_bytes() {
                 return Err("bytes without a token".into());
             }
-            Ok((Words::CharLevel { model, cut }, pieces))
+            Ok((Words::CharLevel { model: words, cut }, pieces))
         }
-        Method::Unigram { cut, byte_fallback } => {
-            let Vocab::Scores(tokens) = &file.model.vocab else {
+        Method::Unigram { cut } => {
+            let Vocab::Scores(tokens) = vocab else {
                 return Err("a Unigram vocabulary without scores".into());
             };
-            let (model, pieces) =
-                UnigramWords::new(tokens, file.model.unk_id, byte_fallback, &vocabulary.kinds)?;
+            let (words, pieces) = unigram(model, tokens).map_err(said)?;
+            let model = Speller::new(models::Words::Unigram(words), special(vocabulary));
             Ok((Words::Unigram { model, cut }, pieces))
         }
         Method::WordPiece => {
@@ -257,12 +379,17 @@ fn word_pieces(tokens: &Strings) -> Pieces {
 
 /// If special tokens are to be treated as text, the model must not produce one: rejects models whose merges spell a
 /// special token.
-fn no_special_from_text(file: &File<'_>, pre: &PreTokenizer, ignore_merges: bool) -> Result<(), Unknown> {
+fn no_special_from_text(
+    file: &File<'_>,
+    model: &FileModel<'_>,
+    pre: &PreTokenizer,
+    ignore_merges: bool,
+) -> Result<(), Unknown> {
     let special: HashSet<&str> =
         file.added_tokens.iter().filter(|token| token.special).map(|token| token.content.as_str()).collect();
     let lengths: HashSet<usize> = special.iter().map(|text| text.len()).collect();
     let single = special.iter().any(|text| text.chars().nth(1).is_none());
-    let merged = file.model.merges.iter().flat_map(|merges| &merges.0).any(|(left, right)| {
+    let merged = model.merges.iter().flat_map(|merges| &merges.0).any(|(left, right)| {
         lengths.contains(&(left.len() + right.len())) && special.contains(format!("{left}{right}").as_str())
     });
     let whole = |text: &&str| -> bool {
@@ -307,15 +434,13 @@ impl Native {
             {
                 vocabulary.add_space_prefix = *prepend;
             }
-            (Words::WordPiece(_), Normalizer::Bert { inner, .. }) => {
-                if let NormalizerWrapper::BertNormalizer(bert) = &**inner {
-                    if !bert.handle_chinese_chars {
-                        return Err("Chinese characters are not split from words".into());
-                    }
-                    vocabulary.lowercase = bert.lowercase;
-                    vocabulary.strip_accents = bert.strip_accents.unwrap_or(bert.lowercase);
+            (Words::WordPiece(_), Normalizer::Bert(bert)) if bert.clean_text => {
+                if !bert.chinese {
+                    return Err("Chinese characters are not split from words".into());
                 }
+                (vocabulary.lowercase, vocabulary.strip_accents) = (bert.lowercase, bert.strip_accents);
             }
+            (Words::Steps { why, .. }, _) => return Err(format!("it has {why}")),
             _ => return Err(format!("{} of this kind is not supported by GGUF", self.describe())),
         }
         let composed = matches!(self.normalizer, Normalizer::Nfc);
@@ -323,13 +448,22 @@ impl Native {
         Ok(Export { unknown: vocabulary.special.unknown, composed, stripping: 0 })
     }
 
-    /// The name of the model.
-    pub(super) fn describe(&self) -> &'static str {
+    /// Why the general form is used, if it is.
+    pub(super) fn why_general(&self) -> Option<&str> {
         match &self.model {
-            Words::ByteLevel { .. } => "byte-level BPE",
-            Words::CharLevel { .. } => "BPE of characters",
-            Words::Unigram { .. } => "Unigram",
-            Words::WordPiece(_) => "WordPiece",
+            Words::Steps { why, .. } => Some(why),
+            _ => None,
+        }
+    }
+
+    /// The name of the model, and the reason if its general form is used.
+    pub(super) fn describe(&self) -> String {
+        match &self.model {
+            Words::ByteLevel { .. } => "byte-level BPE".into(),
+            Words::CharLevel { .. } => "BPE of characters".into(),
+            Words::Unigram { .. } => "Unigram".into(),
+            Words::WordPiece(_) => "WordPiece".into(),
+            Words::Steps { model, why, .. } => format!("{} in the general form ({why})", model.describe()),
         }
     }
 
@@ -358,15 +492,17 @@ impl Native {
     ) -> Result<(), TokenizerError> {
         let mut buffer = std::mem::take(&mut scratch.text);
         buffer.clear();
-        let text = self.normalizer.apply(text, &mut buffer).map_err(|error| library(&*error))?;
-        let result = self.normalized.split(text, plain, |part| match part {
-            Part::Token(id) => {
-                ids.push(id);
-                Ok(())
-            }
-            Part::Text { start, end } => {
-                self.encode_words(&text[start..end], first && start == 0, plain, scratch, ids)
-            }
+        let normalized = self.normalizer.apply(text, &mut buffer, &mut scratch.watch);
+        let result = normalized.and_then(|text| {
+            self.normalized.split(text, plain, |part| match part {
+                Part::Token(id) => {
+                    ids.push(id);
+                    Ok(())
+                }
+                Part::Text { start, end } => {
+                    self.encode_words(&text[start..end], first && start == 0, plain, scratch, ids)
+                }
+            })
         });
         scratch.text = buffer;
         result
@@ -393,6 +529,9 @@ impl Native {
                 cut.words(text, first, |word| model.encode(word, plain, pieces, scratch, ids))
             }
             Words::WordPiece(model) => bert_words(text, |word| model.encode_word(word, pieces, scratch, ids)),
+            Words::Steps { model, steps, .. } => steps.words(text, first, &mut Watch::new(), |word| {
+                model.encode(word, plain, pieces, scratch, ids)
+            }),
         }
     }
 }

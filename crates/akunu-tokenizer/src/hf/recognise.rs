@@ -1,14 +1,24 @@
-//! Decides whether this crate's own tokenizers support a `tokenizer.json`. Every component must be known, including the
-//! exact text of regular expressions; otherwise the result is the reason for using the library.
+//! Decides whether a `tokenizer.json` is of a form that is done in one pass. Every component must be known, including
+//! the exact text of regular expressions; otherwise the result is the reason for using the general form.
 
 use serde_json::Value;
 
-use super::file::File;
+use super::file::{File, Model};
 use super::normalize::Normalizer;
+use super::parts::{sequence, short};
 use crate::pretokenizer::{PreTokenizer, Step};
 
-/// The reason why a file needs the `tokenizers` crate.
+/// The reason why a file needs the general form.
 pub(super) type Unknown = String;
+
+/// The type of a file's model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Bpe,
+    Unigram,
+    WordPiece,
+    WordLevel,
+}
 
 /// Pre-tokenization, and the model applied to each word.
 #[derive(Debug)]
@@ -26,7 +36,6 @@ pub(super) enum Method {
     },
     Unigram {
         cut: Cut,
-        byte_fallback: bool,
     },
     WordPiece,
 }
@@ -54,24 +63,25 @@ pub(super) enum Prepend {
     Never,
 }
 
-pub(super) fn method(file: &File<'_>, normalizer: &Normalizer) -> Result<Method, Unknown> {
-    let model = &file.model;
+pub(super) fn method(
+    file: &File<'_>,
+    model: &Model<'_>,
+    kind: Kind,
+    normalizer: &Normalizer,
+) -> Result<Method, Unknown> {
     let set = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
-    if file.version.as_deref().is_some_and(|version| version != "1.0") {
-        return Err("a version of the format other than 1.0".into());
-    }
     let plain = matches!(normalizer, Normalizer::None | Normalizer::Nfc);
     let parts = sequence(&file.pre_tokenizer, "pretokenizers");
-    match model.kind.as_str() {
-        "BPE" => {
+    match kind {
+        Kind::Bpe => {
             let fixes = [&model.continuing_subword_prefix, &model.end_of_word_suffix];
-            if model.dropout.is_some_and(|dropout| dropout != 0.0) || fixes.into_iter().any(set) {
-                return Err("BPE with dropout, or with prefixes or suffixes of subwords".into());
+            if fixes.into_iter().any(set) {
+                return Err("BPE with prefixes or suffixes of subwords".into());
             }
             let ignore_merges = model.ignore_merges.unwrap_or(false);
             if parts.last().is_some_and(|last| last["type"] == "ByteLevel") {
                 if !plain {
-                    return Err(format!("byte-level BPE after {normalizer:?}"));
+                    return Err(format!("byte-level BPE after the normalizer {}", short(&file.normalizer)));
                 }
                 return byte_level(&parts, ignore_merges);
             }
@@ -82,11 +92,8 @@ pub(super) fn method(file: &File<'_>, normalizer: &Normalizer) -> Result<Method,
             let byte_fallback = model.byte_fallback.unwrap_or(false);
             Ok(Method::CharLevel { cut: cut(&parts, normalizer)?, fuse_unknown, byte_fallback })
         }
-        "Unigram" => {
-            let cut = cut(&parts, normalizer)?;
-            Ok(Method::Unigram { cut, byte_fallback: model.byte_fallback.unwrap_or(false) })
-        }
-        "WordPiece" => {
+        Kind::Unigram => Ok(Method::Unigram { cut: cut(&parts, normalizer)? }),
+        Kind::WordPiece => {
             let usual = model.continuing_subword_prefix.as_deref() == Some("##")
                 && model.max_input_chars_per_word == Some(crate::wordpiece::MAX_WORD);
             let bert = parts.len() == 1 && is(parts[0], "BertPreTokenizer", &[]);
@@ -96,7 +103,7 @@ pub(super) fn method(file: &File<'_>, normalizer: &Normalizer) -> Result<Method,
                 Err("WordPiece with settings other than BERT's".into())
             }
         }
-        other => Err(format!("a model of the type {}", crate::error::printable(other))),
+        Kind::WordLevel => Err("whole words as tokens".into()),
     }
 }
 
@@ -166,7 +173,9 @@ fn cut(parts: &[&Value], normalizer: &Normalizer) -> Result<Cut, Unknown> {
             let prepend = match part["prepend_scheme"].as_str() {
                 Some("always") => Prepend::Always,
                 None if part.get("prepend_scheme").is_none() => Prepend::Always,
-                Some("first") if *normalizer == Normalizer::None && !whitespace_first => Prepend::First,
+                Some("first") if matches!(normalizer, Normalizer::None) && !whitespace_first => {
+                    Prepend::First
+                }
                 Some("never") => Prepend::Never,
                 _ => return Err(format!("the pre-tokenizer part {}", short(part))),
             };
@@ -180,19 +189,8 @@ fn cut(parts: &[&Value], normalizer: &Normalizer) -> Result<Cut, Unknown> {
     }
 }
 
-/// The flattened parts of a sequence; a single part is a sequence of one.
-pub(super) fn sequence<'v>(value: &'v Value, key: &str) -> Vec<&'v Value> {
-    match value {
-        Value::Null => Vec::new(),
-        value if value["type"] == "Sequence" && fields(value, &[key]) => {
-            value[key].as_array().into_iter().flatten().flat_map(|part| sequence(part, key)).collect()
-        }
-        value => vec![value],
-    }
-}
-
 /// Whether the value is an object of this type, without unknown fields.
-pub(super) fn is(value: &Value, kind: &str, known: &[&str]) -> bool {
+fn is(value: &Value, kind: &str, known: &[&str]) -> bool {
     value["type"] == kind && fields(value, known)
 }
 
@@ -200,8 +198,4 @@ fn fields(value: &Value, known: &[&str]) -> bool {
     value
         .as_object()
         .is_some_and(|object| object.keys().all(|key| key == "type" || known.contains(&key.as_str())))
-}
-
-pub(super) fn short(value: &Value) -> String {
-    crate::error::printable(&value.to_string())
 }

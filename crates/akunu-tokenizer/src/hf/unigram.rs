@@ -2,22 +2,21 @@
 
 use std::borrow::Cow;
 
-use super::recognise::Unknown;
+use crate::TokenizerError;
+use crate::error::printable;
 use crate::hash::{PieceIndex, Pieces};
 use crate::merge::NONE;
 use crate::scratch::Scratch;
 use crate::unigram::{Precision, Unigram};
-use crate::{TokenKind, TokenizerError};
 
 #[derive(Debug)]
 pub(super) struct UnigramWords {
     unigram: Unigram,
     index: PieceIndex,
+    /// The unknown token, or [`NONE`].
     unknown: u32,
     /// The token of each byte, or [`NONE`].
     byte_ids: Option<Box<[u32; 256]>>,
-    /// Special tokens that the model itself treats as ordinary tokens, sorted.
-    special: Vec<u32>,
 }
 
 impl UnigramWords {
@@ -25,16 +24,26 @@ impl UnigramWords {
         tokens: &[(Cow<'_, str>, f64)],
         unknown: Option<usize>,
         byte_fallback: bool,
-        kinds: &[TokenKind],
-    ) -> Result<(UnigramWords, Pieces), Unknown> {
-        let unknown = unknown.filter(|&id| id < tokens.len()).ok_or("no unknown token")? as u32;
+    ) -> Result<(UnigramWords, Pieces), TokenizerError> {
+        if tokens.is_empty() {
+            return Err(TokenizerError::Empty);
+        }
+        let unknown = match unknown {
+            None => NONE,
+            Some(id) if id < tokens.len() => id as u32,
+            Some(id) => {
+                let (id, tokens) = (id as u64, tokens.len());
+                return Err(TokenizerError::IdOutOfRange { key: "model.unk_id", id, tokens });
+            }
+        };
         let (mut pieces, mut index) = (Pieces::default(), PieceIndex::with_capacity(tokens.len()));
+        tokens.iter().for_each(|(text, _)| pieces.push_with(|out| out.extend_from_slice(text.as_bytes())));
         let (mut unigram, mut byte_ids) = (Unigram::new(Precision::Double), Box::new([NONE; 256]));
-        let mut special = Vec::new();
-        for ((id, (text, score)), kind) in (0u32..).zip(tokens).zip(kinds) {
-            pieces.push_with(|out| out.extend_from_slice(text.as_bytes()));
-            if !index.insert(&pieces, id) || !score.is_finite() {
-                return Err("duplicate or empty tokens, or tokens without a score".into());
+        // Of equal tokens the last one counts, and the index keeps the first.
+        for (id, (text, score)) in tokens.iter().enumerate().rev() {
+            let id = id as u32;
+            if !index.insert(&pieces, id) {
+                continue;
             }
             unigram.insert(&pieces, id, *score);
             if let Some(byte) = crate::bytes::byte_of_hex(text)
@@ -42,51 +51,14 @@ impl UnigramWords {
             {
                 byte_ids[byte as usize] = id;
             }
-            if *kind == TokenKind::Control && id != unknown {
-                special.push(id);
-            }
         }
-        // Our implementation initialises the penalty differently, which matters only if every score is positive.
-        if tokens.iter().all(|token| token.1 > 0.0) {
-            return Err("scores that are all positive".into());
-        }
+        unigram.set_lowest(tokens.iter().fold(f64::INFINITY, |lowest, token| lowest.min(token.1)));
         let byte_ids = Some(byte_ids).filter(|_| byte_fallback);
-        Ok((UnigramWords { unigram, index, unknown, byte_ids, special }, pieces))
+        Ok((UnigramWords { unigram, index, unknown, byte_ids }, pieces))
     }
 
-    /// Appends the tokens of a word. With `plain`, special tokens are encoded as their characters.
+    /// Appends the tokens of a word.
     pub(super) fn encode(
-        &self,
-        word: &str,
-        plain: bool,
-        pieces: &Pieces,
-        scratch: &mut Scratch,
-        ids: &mut Vec<u32>,
-    ) -> Result<(), TokenizerError> {
-        if scratch.cache.append(word.as_bytes(), ids) {
-            return Ok(());
-        }
-        let before = ids.len();
-        self.encode_anew(word, pieces, scratch, ids)?;
-        // Words with special tokens are rare, and the cache does not distinguish the modes.
-        if !ids[before..].iter().any(|id| self.special.binary_search(id).is_ok()) {
-            scratch.cache.keep(word.as_bytes(), &ids[before..]);
-        } else if plain {
-            for id in ids.split_off(before) {
-                match pieces.get(id).and_then(|bytes| std::str::from_utf8(bytes).ok()) {
-                    Some(text) if self.special.binary_search(&id).is_ok() => {
-                        for c in text.chars() {
-                            self.encode_anew(c.encode_utf8(&mut [0; 4]), pieces, scratch, ids)?;
-                        }
-                    }
-                    _ => ids.push(id),
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn encode_anew(
         &self,
         word: &str,
         pieces: &Pieces,
@@ -111,6 +83,10 @@ impl UnigramWords {
             match (self.index.get(pieces, text), bytes) {
                 (Some(id), _) => ids.push(id),
                 (None, Some(bytes)) if bytes.clone().all(|id| id != NONE) => ids.extend(bytes),
+                _ if self.unknown == NONE => {
+                    let text = printable(&word[start..end]);
+                    return Err(TokenizerError::Unencodable { text });
+                }
                 _ => ids.push(self.unknown),
             }
         }

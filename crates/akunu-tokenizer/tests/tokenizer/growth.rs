@@ -88,8 +88,7 @@ fn tokenizer_json() {
         });
         println!("{what}: {} bytes, {cost:?}", file.len());
         let result = HfTokenizer::from_bytes(file.as_bytes(), &Sidecar::default());
-        let is_refused = ["the same token twice", "a field that nobody knows"].contains(&what);
-        assert_eq!(result.is_err(), is_refused, "{what}: {:?}", result.err());
+        assert!(result.is_ok(), "{what}: {:?}", result.err());
     }
 }
 
@@ -121,26 +120,15 @@ fn a_bad_tokenizer_json_takes_at_most_128_times_its_size() {
         ("a field of a model that nobody knows", json(&with("x", unigram(2, word)), "null", "")),
     ] {
         let sidecar = Sidecar::default();
-        let by_library = || HfTokenizer::from_bytes_by_library(file.as_bytes(), &sidecar).is_ok();
-        let costs =
-            [Cost::of(|| HfTokenizer::from_bytes(file.as_bytes(), &sidecar).is_ok()), Cost::of(by_library)];
-        println!("{what}: {} bytes, {costs:?}", file.len());
-        assert!(costs.iter().all(|cost| cost.peak <= MOST * file.len() as u64), "{what}: {costs:?}");
-        // Both are ignored.
-        let is_ignored = ["values of a padding", "a field of a model that nobody knows"].contains(&what);
+        let cost = Cost::of(|| HfTokenizer::from_bytes(file.as_bytes(), &sidecar).is_ok());
+        println!("{what}: {} bytes, {cost:?}", file.len());
+        assert!(cost.peak <= MOST * file.len() as u64, "{what}: {cost:?}");
+        let ignored =
+            ["values of a padding", "a field that nobody knows", "a field of a model that nobody knows"];
+        let is_ignored = ignored.contains(&what);
         let is_ok = HfTokenizer::from_bytes(file.as_bytes(), &sidecar).is_ok();
         assert_eq!(is_ok, is_ignored, "{what}");
     }
-}
-
-#[test]
-fn a_tokenizer_json_of_too_many_values_is_refused_before_it_is_parsed() {
-    let file = format!(r#"{{"x":[{}]}}"#, vec!["0"; 1 << 22].join(","));
-    let cost = Cost::of(|| {
-        let error = HfTokenizer::from_bytes(file.as_bytes(), &Sidecar::default()).unwrap_err().to_string();
-        assert!(error.contains("more than 4194304"), "{error}");
-    });
-    assert!(cost.peak < 4096, "{cost:?}");
 }
 
 /// A field of a protocol buffer: a message or a text.

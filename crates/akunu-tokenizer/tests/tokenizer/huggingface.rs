@@ -220,7 +220,10 @@ fn files_that_are_not_tokenizers_are_rejected_with_the_reason() {
         (r#"{"model":{"type":"BPE","vocab":{}}}"#, "no `model.merges`"),
         (r#"{"model":{"type":"BPE","vocab":{},"merges":[]}}"#, "no tokens"),
         (r#"{"model":{"type":"RWKV","vocab":{}}}"#, "unknown type `RWKV`"),
-        (r#"{"model":{"type":"BPE","vocab":{"a":0},"merges":[["a","b"]]}}"#, "refused"),
+        (
+            r#"{"model":{"type":"BPE","vocab":{"a":0},"merges":[["a","b"]]}}"#,
+            "contains `b`, which is not a token",
+        ),
         (r#"{"model":{"type":"BPE","vocab":{"a":4000000000},"merges":[]}}"#, "4000000000"),
         (
             &format!(r#"{{{model},"pre_tokenizer":{{"type":"Newest"}}}}"#),

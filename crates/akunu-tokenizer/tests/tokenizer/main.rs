@@ -1,6 +1,7 @@
 mod chat;
 mod chat_behaviour;
 mod damaged;
+mod general_form;
 mod gguf;
 mod growth;
 mod huggingface;

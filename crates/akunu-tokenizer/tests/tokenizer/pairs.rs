@@ -31,8 +31,8 @@ fn both_ways(file: &Value) -> [HfTokenizer; 2] {
     let bytes = serde_json::to_vec(file).unwrap();
     let sidecar = Sidecar::default();
     let native = HfTokenizer::from_bytes(&bytes, &sidecar).unwrap();
-    assert!(native.is_native(), "{}", native.describe());
-    [native, HfTokenizer::from_bytes_by_library(&bytes, &sidecar).unwrap()]
+    assert!(!native.is_general(), "{}", native.describe());
+    [native, HfTokenizer::from_bytes_in_general_form(&bytes, &sidecar).unwrap()]
 }
 
 fn encode(tokenizer: &dyn Tokenizer, case: &Value) -> Encoding {

@@ -1,0 +1,75 @@
+//! Regular expressions of `tokenizer.json` files that no scanner of ours is for.
+//!
+//! The matches are those of the `fancy-regex` crate, which the `tokenizers` library uses, and so is the syntax. The
+//! difference is that no text makes matching slow: the work is at most proportional to the size of the text, times that
+//! of the expression. Matching backtracks. A text that takes more steps than usual is matched with a memory of the
+//! states that failed, so that none is tried twice. What would make this impossible is refused: backreferences,
+//! conditionals and calls of groups.
+//!
+//! `parse` reads an expression, `program` compiles it, `matcher` runs it. The classes of characters are those of the
+//! `regex-syntax` crate.
+
+mod matcher;
+mod memo;
+mod parse;
+mod peek;
+mod program;
+mod sets;
+#[cfg(test)]
+mod tests;
+
+use crate::TokenizerError;
+use crate::cancel::Watch;
+use matcher::Matcher;
+use program::Program;
+
+/// Maximum size of an expression in bytes.
+const MAX_PATTERN: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(crate) struct Regex(Program);
+
+impl Regex {
+    /// The error is the reason in plain words. It contains nothing but printable characters.
+    pub(crate) fn new(pattern: &str) -> Result<Regex, String> {
+        if pattern.len() > MAX_PATTERN {
+            return Err(format!("it has {} bytes, and at most {MAX_PATTERN} are supported", pattern.len()));
+        }
+        let (node, sets) = parse::parse(pattern)?;
+        Ok(Regex(program::compile(&node, sets)?))
+    }
+
+    /// Calls `emit` with the bounds of each match, in order. Matches do not overlap, and an empty one does not directly
+    /// follow another match.
+    pub(crate) fn each_match(
+        &self,
+        text: &str,
+        watch: &mut Watch,
+        emit: impl FnMut(usize, usize) -> Result<(), TokenizerError>,
+    ) -> Result<(), TokenizerError> {
+        each_match(&mut Matcher::new(&self.0, text, watch)?, text, emit)
+    }
+}
+
+fn each_match(
+    matcher: &mut Matcher<'_>,
+    text: &str,
+    mut emit: impl FnMut(usize, usize) -> Result<(), TokenizerError>,
+) -> Result<(), TokenizerError> {
+    let (mut from, mut last) = (0, None);
+    while from <= text.len() {
+        let skipped = last.is_some_and(|last| from > last);
+        let Some((start, end)) = matcher.find(from, skipped)? else { break };
+        if start < end {
+            from = end;
+        } else {
+            from = end + text[end..].chars().next().map_or(1, char::len_utf8);
+            if last == Some(end) {
+                continue;
+            }
+        }
+        last = Some(end);
+        emit(start, end)?;
+    }
+    Ok(())
+}
