@@ -40,7 +40,6 @@ impl Watch {
 
     #[inline]
     pub(crate) fn step(&mut self) -> Result<(), TokenizerError> {
-        crate::work::count(1);
         self.steps += 1;
         if self.steps < STEPS {
             return Ok(());

@@ -49,6 +49,11 @@ enum Delimiter {
     Class(fn(char) -> bool),
 }
 
+fn step(watch: &mut Watch) -> Result<(), TokenizerError> {
+    crate::work::count(1);
+    watch.step()
+}
+
 /// What becomes of the delimiters between words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behavior {
@@ -77,6 +82,7 @@ impl Steps {
         watch: &mut Watch,
         mut emit: impl FnMut(&str) -> Result<(), TokenizerError>,
     ) -> Result<(), TokenizerError> {
+        crate::work::count(text.len());
         let mut words = Words { text: text.to_string(), ranges: Vec::new(), first };
         if !text.is_empty() {
             words.ranges.push(0..text.len());
@@ -186,7 +192,7 @@ impl Step {
             Step::Known(known) => words.cut(|text, ranges| {
                 let mut end = 0;
                 known.split(text, &mut |word| {
-                    watch.step()?;
+                    step(watch)?;
                     ranges.push(end..end + word.len());
                     end += word.len();
                     Ok(())
@@ -195,7 +201,7 @@ impl Step {
             Step::Length(length) => words.cut(|text, ranges| {
                 let mut start = 0;
                 while start < text.len() {
-                    watch.step()?;
+                    step(watch)?;
                     let rest = &text[start..];
                     let end = start + rest.char_indices().nth(*length).map_or(rest.len(), |(at, _)| at);
                     ranges.push(start..end);
@@ -206,7 +212,7 @@ impl Step {
             Step::Words => words.cut(|text, ranges| {
                 let mut before = None;
                 for (at, c) in text.char_indices() {
-                    watch.step()?;
+                    step(watch)?;
                     let class = Some(is_word(c)).filter(|_| !c.is_whitespace());
                     let end = at + c.len_utf8();
                     match ranges.last_mut() {
@@ -228,7 +234,7 @@ impl Step {
                 if *split {
                     let from = start;
                     for (at, _) in out[from..].match_indices(*mark) {
-                        watch.step()?;
+                        step(watch)?;
                         let at = from + at;
                         if at > start {
                             ranges.push(start..at);
@@ -242,7 +248,7 @@ impl Step {
             Step::ByteLevel { prefix_space, cut } => words.rewrite(|word, _, out, ranges| {
                 let spaced = (*prefix_space && !word.starts_with(' ')).then(|| format!(" {word}"));
                 cut.split(spaced.as_deref().unwrap_or(word), &mut |word| {
-                    watch.step()?;
+                    step(watch)?;
                     let start = out.len();
                     push_written(word.as_bytes(), out);
                     ranges.push(start..out.len());
@@ -309,7 +315,7 @@ impl Delimiter {
         };
         let mut by_class = |class: &dyn Fn(char) -> bool, watch: &mut Watch| {
             text.char_indices().try_for_each(|(at, c)| {
-                watch.step()?;
+                step(watch)?;
                 if class(c) { found(at, at + c.len_utf8()) } else { Ok(()) }
             })
         };

@@ -3,7 +3,7 @@
 //! silently produce tokens that the model was not trained on.
 
 mod numbers;
-mod patterns;
+pub(crate) mod patterns;
 mod sets;
 mod words;
 

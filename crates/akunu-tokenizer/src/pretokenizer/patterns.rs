@@ -17,7 +17,7 @@ const UNLIMITED: usize = usize::MAX;
 
 /// Only expressions with exactly this text are known.
 #[rustfmt::skip]
-pub(super) const PATTERNS: &[(&str, Step)] = &[
+pub(crate) const PATTERNS: &[(&str, Step)] = &[
     (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", Step::Gpt2),
     (r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", Step::Gpt2),
     // Llama 3
@@ -105,7 +105,7 @@ pub(super) const PATTERNS: &[(&str, Step)] = &[
 ];
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
     use tokenizers::PreTokenizer as _;
     use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
@@ -133,7 +133,7 @@ mod tests {
         parts
     }
 
-    fn text() -> impl Strategy<Value = String> {
+    pub(crate) fn text() -> impl Strategy<Value = String> {
         let bits = "a|Z|b|ſ|é|É|ß|'|'s|'S|'re|'LL|'ve|0|1|12|123|9|½|٣|Ⅷ| |  |\t|\n|\r|\r\n|\u{a0}|\u{3000}|\u{2003}|\u{85}|\
             \u{2028}|\u{b}|\u{c}|\u{1680}|.|,|!|?|/|-|_|$|+|`|~|^|(|)|[|]|\\|…|。|，|、|।|،|۔|「|：|！|“|‟|\u{301}|\u{93f}|\u{20dd}|\
             中|龥|鿿|ࠀ|ひ|カ|ゟ|한|퟿|ก|अ|ʰ|ª|ǅ|Ω|\u{2126}|\u{212a}|ж|Ж|€|🚀|\u{200d}|\u{fe0f}|\u{0}|\u{200b}|\u{e000}|𝐀|𞤀|𑢠|Ａ|ａ|ﬁ|ƻ|ǃ|ʔ|ᴬ|\

@@ -1,13 +1,13 @@
 //! Runs a program on a text: backtracking, with a stack of its own.
 
 use super::memo::{Known, Memo};
-use super::parse::Assert;
-use super::program::{Inst, Program, Scope, UNLIMITED};
+use super::node::Assert;
+use super::program::{Inst, Mark, NO_REGISTER, Program, Scope, UNLIMITED};
 use crate::TokenizerError;
 use crate::cancel::Watch;
 
 /// Maximum size of the stack in bytes.
-const MAX_STACK: usize = 1 << 29;
+const MAX_STACK: usize = 1 << 27;
 /// No barrier.
 const NONE: u32 = u32::MAX;
 /// Steps before the first that are remembered, and for each byte of the text and each instruction. Remembering costs
@@ -44,6 +44,9 @@ enum Frame {
         outer: u32,
     },
 }
+
+/// Small, as it is in the results of all steps.
+type Failure = Box<TokenizerError>;
 
 /// Where to continue: an instruction and a position. `None` after a failure.
 type Next = Option<(u32, u32)>;
@@ -94,22 +97,22 @@ impl<'a> Matcher<'a> {
         })
     }
 
-    /// Remembers all states from the first step on.
+    /// Remembers all states after this many steps.
     #[cfg(test)]
-    pub(super) fn remember_all(&mut self) {
-        (self.allowed, self.allowed_per_byte) = (0, 0);
+    pub(super) fn allow(&mut self, steps: u64) {
+        (self.allowed, self.allowed_per_byte) = (steps, 0);
     }
 
     /// The first match from a position on. `skipped` states that it is after an empty match.
+    ///
+    /// What is remembered remains true in later searches. Only `\G` depends on the search, and it is at the beginning of
+    /// an expression, which is not tried twice at a position.
     pub(super) fn find(
         &mut self,
         from: usize,
         skipped: bool,
     ) -> Result<Option<(usize, usize)>, TokenizerError> {
         (self.from, self.skipped) = (from as u32, skipped);
-        if self.program.has_search_start {
-            self.memo.clear();
-        }
         let Some(first) = self.program.peeks.first() else { return Ok(None) };
         let bytes = self.text.as_bytes();
         let mut at = from;
@@ -121,7 +124,7 @@ impl<'a> Matcher<'a> {
                 return Ok(None);
             }
             self.remembers = self.spent >= self.allowed.saturating_add(self.allowed_per_byte * at as u64);
-            if let Some(end) = self.run(at)? {
+            if let Some(end) = self.run(at).map_err(|failure| *failure)? {
                 return Ok(Some((at, end)));
             }
             match bytes.get(at) {
@@ -132,7 +135,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// The end of the match that begins at a position.
-    fn run(&mut self, start: usize) -> Result<Option<usize>, TokenizerError> {
+    fn run(&mut self, start: usize) -> Result<Option<usize>, Failure> {
         self.stack.clear();
         self.barrier = NONE;
         let allowed = self.allowed.saturating_add(self.allowed_per_byte * start as u64);
@@ -143,7 +146,12 @@ impl<'a> Matcher<'a> {
                 self.remembers = true;
             }
             let next = match self.program.insts.get(pc as usize) {
-                Some(Inst::Match) | None => return Ok(Some(at as usize)),
+                Some(Inst::Match) | None => {
+                    self.forget_failures(at);
+                    // An attempt that fails restores them.
+                    self.registers.iter_mut().for_each(|register| *register = NONE);
+                    return Ok(Some(at as usize));
+                }
                 Some(&inst) => self.step(inst, pc, at)?,
             };
             match next {
@@ -157,14 +165,14 @@ impl<'a> Matcher<'a> {
     }
 
     #[inline]
-    fn steps(&mut self, steps: usize) -> Result<(), TokenizerError> {
+    fn steps(&mut self, steps: usize) -> Result<(), Failure> {
         self.spent += steps as u64;
         crate::work::count(steps);
-        self.watch.step()
+        Ok(self.watch.step()?)
     }
 
     #[inline]
-    fn step(&mut self, inst: Inst, pc: u32, at: u32) -> Result<Next, TokenizerError> {
+    fn step(&mut self, inst: Inst, pc: u32, at: u32) -> Result<Next, Failure> {
         let (position, next) = (at as usize, pc + 1);
         let bytes = self.text.as_bytes();
         let moved = |to: Option<usize>| Ok(to.map(|to| (next, to as u32)));
@@ -184,7 +192,13 @@ impl<'a> Matcher<'a> {
             Inst::Run { set, min, max, possessive, mark } => {
                 self.run_of(pc, set, (min, max), possessive, mark, at)
             }
-            Inst::Split { first, second, mark } => {
+            Inst::Split { first, second, mark, register } => {
+                if register != NO_REGISTER {
+                    if self.registers[register as usize] == at {
+                        return Ok(None);
+                    }
+                    self.set(register, at)?;
+                }
                 match self.enter(mark, at)? {
                     Known::Nothing => (),
                     Known::Failed => return Ok(None),
@@ -221,8 +235,7 @@ impl<'a> Matcher<'a> {
                 Ok(chars.nth(count as usize - 1).map(|(to, _)| (next, to as u32)))
             }
             Inst::Begin(register) => {
-                let old = std::mem::replace(&mut self.registers[register as usize], at);
-                self.push(Frame::Register { register, old })?;
+                self.set(register, at)?;
                 Ok(Some((next, at)))
             }
             Inst::Check { register, exit } => {
@@ -232,13 +245,19 @@ impl<'a> Matcher<'a> {
         }
     }
 
+    /// Sets a register, until this is tracked back.
+    fn set(&mut self, register: u32, at: u32) -> Result<(), Failure> {
+        let old = std::mem::replace(&mut self.registers[register as usize], at);
+        self.push(Frame::Register { register, old })
+    }
+
     fn literal(&self, start: u32, len: u32) -> &'a [u8] {
         &self.program.literals[start as usize..(start + len) as usize]
     }
 
-    fn push(&mut self, frame: Frame) -> Result<(), TokenizerError> {
+    fn push(&mut self, frame: Frame) -> Result<(), Failure> {
         if self.stack.len() >= MAX_STACK / size_of::<Frame>() {
-            return Err(TokenizerError::ExpressionMemory { max: MAX_STACK });
+            return Err(Box::new(TokenizerError::ExpressionMemory { max: MAX_STACK }));
         }
         self.stack.push(frame);
         Ok(())
@@ -246,7 +265,7 @@ impl<'a> Matcher<'a> {
 
     /// What is known of a state. If nothing is, it will be noted when it fails.
     #[inline]
-    fn enter(&mut self, mark: u32, at: u32) -> Result<Known, TokenizerError> {
+    fn enter(&mut self, mark: u32, at: u32) -> Result<Known, Failure> {
         if !self.remembers {
             return Ok(Known::Nothing);
         }
@@ -265,7 +284,7 @@ impl<'a> Matcher<'a> {
         possessive: bool,
         mark: u32,
         at: u32,
-    ) -> Result<Next, TokenizerError> {
+    ) -> Result<Next, Failure> {
         let (set, text) = (&self.program.sets[set as usize], self.text);
         let (mut low, mut count) = (at as usize, 0);
         while count < min {
@@ -308,7 +327,7 @@ impl<'a> Matcher<'a> {
         possessive: bool,
         mark: u32,
         low: u32,
-    ) -> Result<Next, TokenizerError> {
+    ) -> Result<Next, Failure> {
         let mut at = low;
         if possessive {
             let mut passed = Vec::new();
@@ -343,13 +362,24 @@ impl<'a> Matcher<'a> {
     }
 
     /// The innermost lookaround or atomic group has been matched.
-    fn ends(&mut self, end: u32) -> Result<Next, TokenizerError> {
+    fn ends(&mut self, end: u32) -> Result<Next, Failure> {
         let barrier = self.barrier as usize;
         let Some(&Frame::Barrier { pc, at, outer }) = self.stack.get(barrier) else { return Ok(None) };
-        for frame in self.stack.drain(barrier..) {
-            if let Frame::Leave { mark, at } = frame {
-                let end = (self.program.marks[mark as usize] == Scope::Atomic).then_some(end);
-                self.memo.ended(mark, at, end)?;
+        let mut forgotten = NONE;
+        while self.stack.len() > barrier
+            && let Some(frame) = self.stack.pop()
+        {
+            match frame {
+                Frame::Leave { mark, at } => {
+                    let Mark { scope, in_loop } = self.program.marks[mark as usize];
+                    self.memo.ended(mark, at, (scope == Scope::Atomic).then_some(end))?;
+                    if in_loop && forgotten != at {
+                        self.forget_failures(at);
+                        forgotten = at;
+                    }
+                }
+                Frame::Register { register, old } => self.registers[register as usize] = old,
+                Frame::Branch { .. } | Frame::Run { .. } | Frame::Barrier { .. } => (),
             }
         }
         self.barrier = outer;
@@ -361,7 +391,15 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    fn backtrack(&mut self) -> Result<Next, TokenizerError> {
+    /// In a loop whose body may match nothing, a state may have failed only because another one at the same position was
+    /// being tried. If that one succeeds, the failure says nothing about the state.
+    fn forget_failures(&mut self, at: u32) {
+        if self.remembers {
+            self.program.loop_marks.iter().for_each(|mark| self.memo.forget_failure(*mark, at));
+        }
+    }
+
+    fn backtrack(&mut self) -> Result<Next, Failure> {
         let (text, program) = (self.text, self.program);
         loop {
             self.steps(1)?;

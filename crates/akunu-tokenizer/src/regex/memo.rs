@@ -7,7 +7,7 @@ use crate::TokenizerError;
 use crate::hash::Seed;
 
 /// Maximum size in bytes, about.
-const MAX_MEMORY: usize = 1 << 30;
+const MAX_MEMORY: usize = 1 << 28;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
@@ -64,11 +64,6 @@ impl Memo {
         Memo { pages: HashMap::with_hasher(Keyed(Seed::random())), ends: Vec::new() }
     }
 
-    pub(super) fn clear(&mut self) {
-        self.pages.clear();
-        self.ends.clear();
-    }
-
     pub(super) fn get(&self, mark: u32, at: u32) -> Known {
         let Some(page) = self.pages.get(&key(mark, at)) else { return Known::Nothing };
         let bit = at & 63;
@@ -94,6 +89,12 @@ impl Memo {
     pub(super) fn failed(&mut self, mark: u32, at: u32) -> Result<(), TokenizerError> {
         self.page(mark, at)?.failed |= 1 << (at & 63);
         Ok(())
+    }
+
+    pub(super) fn forget_failure(&mut self, mark: u32, at: u32) {
+        if let Some(page) = self.pages.get_mut(&key(mark, at)) {
+            page.failed &= !(1 << (at & 63));
+        }
     }
 
     /// `end` is not kept for lookarounds, which do not need it.

@@ -3,14 +3,19 @@
 //! The matches are those of the `fancy-regex` crate, which the `tokenizers` library uses, and so is the syntax. The
 //! difference is that no text makes matching slow: the work is at most proportional to the size of the text, times that
 //! of the expression. Matching backtracks. A text that takes more steps than usual is matched with a memory of the
-//! states that failed, so that none is tried twice. What would make this impossible is refused: backreferences,
-//! conditionals and calls of groups.
+//! states that failed, so that none is tried twice. The library ends without an error after a million failures; here,
+//! all matches are found.
 //!
-//! `parse` reads an expression, `program` compiles it, `matcher` runs it. The classes of characters are those of the
-//! `regex-syntax` crate.
+//! What would make this impossible is refused: backreferences, conditionals and calls of groups. So are `\K`, `\G`
+//! elsewhere than at the beginning, and few forms that no tokenizer has, where the library's matches are accidents.
+//!
+//! `parse` reads an expression, `compile` makes instructions of it, `matcher` runs them. The classes of characters are
+//! those of the `regex-syntax` crate.
 
+mod compile;
 mod matcher;
 mod memo;
+mod node;
 mod parse;
 mod peek;
 mod program;
@@ -36,7 +41,7 @@ impl Regex {
             return Err(format!("it has {} bytes, and at most {MAX_PATTERN} are supported", pattern.len()));
         }
         let (node, sets) = parse::parse(pattern)?;
-        Ok(Regex(program::compile(&node, sets)?))
+        Ok(Regex(compile::compile(&node, sets)?))
     }
 
     /// Calls `emit` with the bounds of each match, in order. Matches do not overlap, and an empty one does not directly

@@ -3,42 +3,12 @@
 //! It differs in details from that of other libraries. A flag that is set in a group holds after the group, too, unless
 //! the group itself has flags; a brace that begins no repetition is a literal; an escaped character keeps its case.
 
+use super::node::{Assert, Node};
 use super::sets::{Sets, folded};
 use crate::error::printable;
 
 /// Maximum depth of groups in groups.
 const MAX_DEPTH: usize = 100;
-
-/// An expression. The single-character sets are in a [`Sets`].
-#[derive(Debug)]
-pub(super) enum Node {
-    Empty,
-    Char(char),
-    Set(u32),
-    Assert(Assert),
-    Cat(Vec<Node>),
-    Alt(Vec<Node>),
-    Repeat { node: Box<Node>, min: usize, max: Option<usize>, greedy: bool },
-    Look { behind: bool, negative: bool, node: Box<Node> },
-    Atomic(Box<Node>),
-}
-
-/// What is asserted of a position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Assert {
-    TextStart,
-    TextEnd,
-    LineStart,
-    LineEnd,
-    Word,
-    NotWord,
-    WordStart,
-    WordEnd,
-    WordStartHalf,
-    WordEndHalf,
-    /// Where the search for this match began.
-    SearchStart,
-}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Flags {
@@ -136,7 +106,16 @@ impl Parser<'_> {
         while self.eat("|") {
             nodes.push(self.branch(depth)?.0);
         }
-        Ok(Piece(Node::Alt(nodes), true))
+        // Alternatives of one character each are a set.
+        let mut sets = Vec::new();
+        for node in &nodes {
+            match node {
+                Node::Char(c) => sets.push(self.sets.of_char(*c)?),
+                Node::Set(set) => sets.push(*set),
+                _ => return Ok(Piece(Node::Alt(nodes), true)),
+            }
+        }
+        Ok(Piece(Node::Set(self.sets.union(&sets)?), true))
     }
 
     fn branch(&mut self, depth: usize) -> Result<Piece, String> {
@@ -449,7 +428,7 @@ impl Parser<'_> {
         } else if self.eat("?") {
             return self.flags(depth);
         }
-        Ok(Piece(self.group_body(depth)?, true))
+        Ok(Piece(Node::Group(Box::new(self.group_body(depth)?)), true))
     }
 
     fn group_body(&mut self, depth: usize) -> Result<Node, String> {

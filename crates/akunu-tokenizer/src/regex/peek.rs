@@ -1,6 +1,6 @@
 //! What a match can begin with at each instruction of a program.
 
-use super::parse::Assert;
+use super::node::Assert;
 use super::program::Inst;
 use super::sets::Set;
 
@@ -15,6 +15,11 @@ impl Peek {
 
     pub(super) fn insert(&mut self, byte: u8) {
         self.0[byte as usize >> 6] |= 1 << (byte & 63);
+    }
+
+    #[inline]
+    pub(super) fn contains(&self, byte: u8) -> bool {
+        self.0[byte as usize >> 6] >> (byte & 63) & 1 == 1
     }
 
     pub(super) fn or(mut self, other: Peek) -> Peek {

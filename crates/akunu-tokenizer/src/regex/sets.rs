@@ -15,21 +15,17 @@ const MAX_CLASSES: usize = 2000;
 
 #[derive(Debug)]
 pub(super) struct Set {
-    ascii: u128,
     /// The ranges above ASCII, sorted.
     ranges: Vec<(char, char)>,
-    /// The bytes that characters of the set begin with.
+    /// The bytes that characters of the set begin with: those of ASCII, and others.
     pub(super) lead: Peek,
 }
 
 impl Set {
     fn new(class: &ClassUnicode) -> Set {
-        let mut set = Set { ascii: 0, ranges: Vec::new(), lead: Peek::NONE };
+        let mut set = Set { ranges: Vec::new(), lead: Peek::NONE };
         for range in class.iter() {
             let (start, end) = (range.start(), range.end());
-            for c in start as u32..=(end as u32).min(0x7f) {
-                set.ascii |= 1 << c;
-            }
             if end > '\u{7f}' {
                 set.ranges.push((start.max('\u{80}'), end));
             }
@@ -43,7 +39,7 @@ impl Set {
     #[inline]
     pub(super) fn contains(&self, c: char) -> bool {
         if c.is_ascii() {
-            return self.ascii >> c as u32 & 1 == 1;
+            return self.lead.contains(c as u8);
         }
         let at = self.ranges.partition_point(|range| range.1 < c);
         self.ranges.get(at).is_some_and(|range| range.0 <= c)
@@ -54,7 +50,7 @@ impl Set {
     pub(super) fn after(&self, text: &str, at: usize) -> Option<usize> {
         let byte = *text.as_bytes().get(at)?;
         if byte < 0x80 {
-            return (self.ascii >> byte & 1 == 1).then_some(at + 1);
+            return self.lead.contains(byte).then_some(at + 1);
         }
         let c = text[at..].chars().next()?;
         self.contains(c).then(|| at + c.len_utf8())
@@ -144,7 +140,11 @@ fn class(text: &str, fold: bool) -> Result<ClassUnicode, String> {
             }
         }
         HirKind::Class(Class::Bytes(class)) => class.to_unicode_class().ok_or_else(invalid),
-        _ => Err(invalid()),
+        // A range up to a bracket that is not escaped, which ends the class for `regex-syntax` but not for the parser.
+        _ => Err(format!(
+            "the class \"{}\" has a bracket that is not escaped, which is not supported",
+            printable(text)
+        )),
     }
 }
 
