@@ -54,6 +54,7 @@ pub fn few_or_many<T>(few: T, many: T) -> T {
 }
 
 /// Whether a test is left to CI, as those are that take several seconds and rarely fail alone. Says so if it is.
+#[allow(clippy::print_stdout, reason = "what was not tested has to be seen")]
 pub fn left_to_ci() -> bool {
     let left = cases() == Cases::Fewest;
     if left {
