@@ -33,16 +33,16 @@ fn named(value: &str) -> Cases {
     }
 }
 
-/// One case of each `step`, from the first on; with `fewest` one of twice as many, with `many` one of each third of
-/// that.
+/// One case of each `step`, from the first on; with `fewest` one of twice as many, unless all are meant, and with `many`
+/// one of each third of that.
 pub fn some_of<T>(all: impl IntoIterator<Item = T>, step: usize) -> impl Iterator<Item = T> {
     all.into_iter().step_by(step_of(cases(), step))
 }
 
 fn step_of(cases: Cases, step: usize) -> usize {
     match cases {
-        Cases::Fewest => 2 * step,
-        Cases::Few => step,
+        Cases::Fewest if step > 1 => 2 * step,
+        Cases::Fewest | Cases::Few => step,
         Cases::Many => step.div_ceil(3),
         Cases::All => 1,
     }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn more_cases_have_shorter_steps() {
-        for (step, expected) in [(1, [2, 1, 1, 1]), (3, [6, 3, 1, 1]), (7, [14, 7, 3, 1])] {
+        for (step, expected) in [(1, [1, 1, 1, 1]), (3, [6, 3, 1, 1]), (7, [14, 7, 3, 1])] {
             assert_eq!(
                 [Cases::Fewest, Cases::Few, Cases::Many, Cases::All].map(|cases| step_of(cases, step)),
                 expected
