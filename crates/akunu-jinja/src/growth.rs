@@ -98,7 +98,7 @@ fn check(template: &str, inputs: &[Vec<(&str, Json)>; 2]) -> Option<()> {
     for (one, two) in small.iter().zip(&large) {
         assert!(*two as f64 <= MOST * *one as f64 + 1000.0, "{template}: {small:?}, then {large:?}");
     }
-    if cases() == Cases::Few {
+    if cases() <= Cases::Few {
         return Some(());
     }
     // Other programs may disturb a measurement, so one of several must hold.

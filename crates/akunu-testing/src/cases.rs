@@ -7,7 +7,9 @@ const VARIABLE: &str = "AKUNU_TEST_CASES";
 /// The value of `AKUNU_TEST_CASES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cases {
-    /// `few`, or unset: what finds most mistakes in little time, and what CI runs.
+    /// `fewest`, or unset: what somebody who has just cloned the repository waits for.
+    Fewest,
+    /// `few`: what finds most mistakes in little time, and what CI runs.
     Few,
     /// `many`: about three times as many.
     Many,
@@ -23,21 +25,24 @@ pub fn cases() -> Cases {
 
 fn named(value: &str) -> Cases {
     match value {
-        "" | "few" => Cases::Few,
+        "" | "fewest" => Cases::Fewest,
+        "few" => Cases::Few,
         "many" => Cases::Many,
         "all" => Cases::All,
-        _ => panic!("{VARIABLE} is \"{value}\"; it may be few, many or all"),
+        _ => panic!("{VARIABLE} is \"{value}\"; it may be fewest, few, many or all"),
     }
 }
 
-/// One case of each `step`, from the first on; with `many` one of each third of that.
+/// One case of each `step`, from the first on; with `fewest` one of twice as many, unless all are meant, and with `many`
+/// one of each third of that.
 pub fn some_of<T>(all: impl IntoIterator<Item = T>, step: usize) -> impl Iterator<Item = T> {
     all.into_iter().step_by(step_of(cases(), step))
 }
 
 fn step_of(cases: Cases, step: usize) -> usize {
     match cases {
-        Cases::Few => step,
+        Cases::Fewest if step > 1 => 2 * step,
+        Cases::Fewest | Cases::Few => step,
         Cases::Many => step.div_ceil(3),
         Cases::All => 1,
     }
@@ -45,7 +50,17 @@ fn step_of(cases: Cases, step: usize) -> usize {
 
 /// A number for few cases, or the one for many.
 pub fn few_or_many<T>(few: T, many: T) -> T {
-    if cases() == Cases::Few { few } else { many }
+    if cases() <= Cases::Few { few } else { many }
+}
+
+/// Whether a test is left to CI, as those are that take several seconds and rarely fail alone. Says so if it is.
+#[allow(clippy::print_stdout, reason = "what was not tested has to be seen")]
+pub fn left_to_ci() -> bool {
+    let left = cases() == Cases::Fewest;
+    if left {
+        println!("skipped: CI runs it, and {VARIABLE}=few");
+    }
+    left
 }
 
 #[cfg(test)]
@@ -54,20 +69,23 @@ mod tests {
 
     #[test]
     fn a_value_names_how_many() {
-        let named: Vec<Cases> = ["", "few", "many", "all"].map(named).into();
-        assert_eq!(named, [Cases::Few, Cases::Few, Cases::Many, Cases::All]);
+        let named: Vec<Cases> = ["", "fewest", "few", "many", "all"].map(named).into();
+        assert_eq!(named, [Cases::Fewest, Cases::Fewest, Cases::Few, Cases::Many, Cases::All]);
         assert!(named.is_sorted());
     }
 
     #[test]
     fn more_cases_have_shorter_steps() {
-        for (step, expected) in [(1, [1, 1, 1]), (3, [3, 1, 1]), (7, [7, 3, 1])] {
-            assert_eq!([Cases::Few, Cases::Many, Cases::All].map(|cases| step_of(cases, step)), expected);
+        for (step, expected) in [(1, [1, 1, 1, 1]), (3, [6, 3, 1, 1]), (7, [14, 7, 3, 1])] {
+            assert_eq!(
+                [Cases::Fewest, Cases::Few, Cases::Many, Cases::All].map(|cases| step_of(cases, step)),
+                expected
+            );
         }
     }
 
     #[test]
-    #[should_panic(expected = "it may be few, many or all")]
+    #[should_panic(expected = "it may be fewest, few, many or all")]
     fn another_value_is_an_error() {
         named("1");
     }

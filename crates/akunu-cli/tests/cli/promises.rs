@@ -12,7 +12,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use akunu_fixtures::scripted;
-use akunu_testing::some_of;
+use akunu_testing::{left_to_ci, some_of};
 use serde_json::{Value as Json, json};
 
 use crate::common::akunu;
@@ -178,6 +178,9 @@ fn large_requests(memory: usize) -> Vec<(&'static str, String)> {
 
 #[test]
 fn a_request_takes_half_of_the_memory_of_requests_and_64_mib() {
+    if left_to_ci() {
+        return;
+    }
     const OF_ONE: u64 = 64 * MIB;
     let requests = large_requests(64 << 20).into_iter();
     let requests = requests.chain(costly_formats(20).into_iter().map(|body| (CHAT, body)));
@@ -196,6 +199,9 @@ fn a_request_takes_half_of_the_memory_of_requests_and_64_mib() {
 
 #[test]
 fn what_nobody_waits_for_ends_within_5_s() {
+    if left_to_ci() {
+        return;
+    }
     const MOST: Duration = Duration::from_secs(5);
     let server = Server::start("1", &["-c", "131072"]);
     let text = |len: usize| "a ".repeat(len / 2);
@@ -224,6 +230,9 @@ fn what_nobody_waits_for_ends_within_5_s() {
 /// A conversation is tried in several forms if its template fails, and all of them together have the time of one.
 #[test]
 fn a_template_that_takes_long_in_every_form_ends_within_5_s() {
+    if left_to_ci() {
+        return;
+    }
     const MOST: Duration = Duration::from_secs(5);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("slow.gguf");
@@ -288,6 +297,9 @@ fn longest_gap(server: &Server) -> Duration {
 
 #[test]
 fn a_client_stalls_the_stream_of_another_by_at_most_250_ms() {
+    if left_to_ci() {
+        return;
+    }
     const MOST: Duration = Duration::from_millis(250);
     let server = Server::start("2", &["-c", "4096"]);
     let text = "a ".repeat(2000);
@@ -404,6 +416,9 @@ fn bodies(parts: usize) -> Vec<(&'static str, String)> {
 
 #[test]
 fn twice_the_body_takes_at_most_two_and_a_half_times_as_long() {
+    if left_to_ci() {
+        return;
+    }
     const PARTS: usize = 500;
     /// For three doublings.
     const MOST: f64 = 2.5 * 2.5 * 2.5;

@@ -21,7 +21,7 @@ use akunu_plan::{
     Device, EncodeOptions, EncodeOutput, Entries, KvType, Loaded, ModelPlan, Outcome, PackedRows, PassKind,
     PlanOptions, ReplayId, Row, Submission, TextPass, load, plan, plan_encoder, unwatched,
 };
-use akunu_testing::{few_or_many, some_of};
+use akunu_testing::{few_or_many, left_to_ci, some_of};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -324,7 +324,7 @@ fn every_model_verifies_as_the_metal_device_and_chains_are_its_steps() {
 /// As blocks of the cache leave the device and come back elsewhere.
 #[test]
 fn blocks_that_were_on_the_host_give_the_same_logits() {
-    if skipped() {
+    if skipped() || left_to_ci() {
         return;
     }
     let model = open_model(&root().join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
@@ -357,7 +357,7 @@ fn blocks_that_were_on_the_host_give_the_same_logits() {
 /// beside products in halves.
 #[test]
 fn quantised_experts_verify() {
-    if skipped() {
+    if skipped() || left_to_ci() {
         return;
     }
     let folder = root().join("testdata/models/qwen3-moe-hd64");
@@ -437,7 +437,7 @@ fn device_of_cuda() -> EmulatedDevice {
 /// a table between them for packed weights.
 #[test]
 fn a_long_prompt_verifies_as_the_cuda_device() {
-    if skipped() {
+    if skipped() || left_to_ci() {
         return;
     }
     let model = open_model(&root().join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
@@ -462,7 +462,7 @@ fn a_long_prompt_verifies_as_the_cuda_device() {
 fn a_chain_of_the_cuda_device_ends_at_a_stop_or_when_it_is_cancelled() {
     /// Three batches.
     const STEPS: usize = 12;
-    if skipped() {
+    if skipped() || left_to_ci() {
         return;
     }
     let model = open_model(&root().join("crates/akunu/embedded/akunu-tales.gguf")).unwrap();
@@ -542,7 +542,7 @@ fn a_pass_that_follows_its_choice_finds_what_a_chain_finds() {
 /// Both towers, and the pass for the times of words.
 #[test]
 fn a_model_of_audio_verifies() {
-    if skipped() {
+    if skipped() || left_to_ci() {
         return;
     }
     let model = open_model(&root().join("testdata/whisper/whisper-80")).unwrap();

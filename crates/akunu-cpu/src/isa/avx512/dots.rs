@@ -80,7 +80,11 @@ pub(crate) unsafe fn terms<Q: QuantAvx512>(
             }
             None => less_offset::<Q>(sums_of_blocks::<Q>(w, x, blocks), sums),
         };
-        let (d, m) = scales.unwrap_or_else(|| block_scales::<Q>(w, &octets, blocks));
+        // Not by a closure: it would be a function without the instruction set, which calls each instruction.
+        let (d, m) = match scales {
+            Some(scales) => scales,
+            None => block_scales::<Q>(w, &octets, blocks),
+        };
         Terms {
             sum: Avx512(_mm512_cvtepi32_ps(sum)),
             d: Avx512(d),

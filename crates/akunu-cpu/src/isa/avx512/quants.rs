@@ -440,8 +440,10 @@ pub(crate) fn of_halves(octets: &[Scales; 2], mins: bool) -> [Avx512; 2] {
     simd!({
         let low = _mm_shuffle_epi8(bytes(&octets[0]), order);
         let high = _mm_shuffle_epi8(bytes(&octets[1]), order);
-        [_mm_unpacklo_epi64(low, high), _mm_unpackhi_epi64(low, high)]
-            .map(|v| Avx512(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v))))
+        [
+            Avx512(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_unpacklo_epi64(low, high)))),
+            Avx512(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_unpackhi_epi64(low, high)))),
+        ]
     })
 }
 
