@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! PREFIX text before SUFFIX text after MIDDLE ─▶ the middle
+//! SUFFIX text after PREFIX text before ─▶ the middle     (Codestral)
 //! ```
 
 use crate::{EncodeOptions, Tokenizer, TokenizerError};
 
-/// The tokens of families of models, in the order of such a prompt.
-const FAMILIES: [[&str; 3]; 7] = [
+/// The tokens of families of models, before the text before, before the text after, and before the middle.
+const FAMILIES: [[&str; 3]; 8] = [
     // Qwen 2.5 and later, CodeGemma, JetBrains.
     ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
     // StarCoder, StableCode.
@@ -20,14 +21,19 @@ const FAMILIES: [[&str; 3]; 7] = [
     // Code Llama, in GGUF files and in folders.
     ["▁<PRE>", "▁<SUF>", "▁<MID>"],
     ["<PRE>", "<SUF>", "<MID>"],
+    CODESTRAL,
 ];
+
+/// Its prompts have no token before the middle, which vocabularies of Mistral have nevertheless.
+const CODESTRAL: [&str; 3] = ["[PREFIX]", "[SUFFIX]", ""];
 
 /// The tokens of prompts to fill in a middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InfillTokens {
     pub prefix: u32,
     pub suffix: u32,
-    pub middle: u32,
+    /// Without one, the text after comes first.
+    pub middle: Option<u32>,
 }
 
 impl InfillTokens {
@@ -35,12 +41,13 @@ impl InfillTokens {
     /// the whole vocabulary.
     pub fn of(tokenizer: &dyn Tokenizer) -> Option<InfillTokens> {
         if let [Some(prefix), Some(suffix), Some(middle)] = tokenizer.special().infill {
-            return Some(InfillTokens { prefix, suffix, middle });
+            return Some(InfillTokens { prefix, suffix, middle: Some(middle) });
         }
         let mut found = [[None; 3]; FAMILIES.len()];
         for id in 0..u32::try_from(tokenizer.vocab_size()).ok()? {
             // All names begin with one of these; most tokens do not.
-            let Some(text) = tokenizer.token_text(id).filter(|text| text.starts_with(['<', '▁'])) else {
+            let Some(text) = tokenizer.token_text(id).filter(|text| text.starts_with(['<', '▁', '[']))
+            else {
                 continue;
             };
             for (names, ids) in FAMILIES.iter().zip(&mut found) {
@@ -49,8 +56,10 @@ impl InfillTokens {
                 }
             }
         }
-        found.into_iter().find_map(|ids| match ids {
-            [Some(prefix), Some(suffix), Some(middle)] => Some(InfillTokens { prefix, suffix, middle }),
+        FAMILIES.into_iter().zip(found).find_map(|(names, ids)| match ids {
+            [Some(prefix), Some(suffix), middle] if middle.is_some() || names == CODESTRAL => {
+                Some(InfillTokens { prefix, suffix, middle })
+            }
             _ => None,
         })
     }
@@ -63,15 +72,16 @@ impl InfillTokens {
         after: &str,
     ) -> Result<Vec<u32>, TokenizerError> {
         let special = tokenizer.special();
-        let mut ids: Vec<u32> = special.bos.filter(|_| special.add_bos).into_iter().collect();
-        ids.push(self.prefix);
-        if !before.is_empty() {
-            tokenizer.encode_into(before, PLAIN, &mut ids)?;
-        }
-        ids.push(self.suffix);
-        ids.extend(without_space(tokenizer, after)?);
-        ids.push(self.middle);
-        Ok(ids)
+        let start = special.bos.filter(|_| special.add_bos);
+        let before = match before {
+            "" => Vec::new(),
+            before => tokenizer.encode(before, PLAIN)?,
+        };
+        let after = without_space(tokenizer, after)?;
+        let before = [vec![self.prefix], before].concat();
+        let after = [vec![self.suffix], after].concat();
+        let texts = if self.middle.is_some() { [before, after] } else { [after, before] };
+        Ok(start.into_iter().chain(texts.concat()).chain(self.middle).collect())
     }
 }
 
@@ -123,13 +133,13 @@ mod tests {
     #[test]
     fn tokens_are_those_that_the_file_states_or_well_known_ones() {
         let known = ["<x>", "<fim_suffix>", "<fim_middle>", "<fim_prefix>"];
-        let expected = Some(InfillTokens { prefix: 29, suffix: 27, middle: 28 });
+        let expected = Some(InfillTokens { prefix: 29, suffix: 27, middle: Some(28) });
         assert_eq!(InfillTokens::of(&tokenizer(&known, &[])), expected);
         // Two of three are none.
         assert_eq!(InfillTokens::of(&tokenizer(&known[..3], &[])), None);
         for (prefix, suffix, middle) in [("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle")] {
             let stated = tokenizer(&known, &[(prefix, 26), (suffix, 27), (middle, 29)]);
-            let expected = Some(InfillTokens { prefix: 26, suffix: 27, middle: 29 });
+            let expected = Some(InfillTokens { prefix: 26, suffix: 27, middle: Some(29) });
             assert_eq!(InfillTokens::of(&stated), expected);
         }
     }
@@ -140,5 +150,14 @@ mod tests {
         let tokens = InfillTokens::of(&tokenizer).unwrap();
         assert_eq!(tokens.prompt(&tokenizer, "ab", "c").unwrap(), [26, 0, 1, 27, 2, 28]);
         assert_eq!(tokens.prompt(&tokenizer, "", "").unwrap(), [26, 27, 28]);
+    }
+
+    /// As in `mistral-common`: the text after, then the text before.
+    #[test]
+    fn a_prompt_of_codestral_ends_with_the_text_before() {
+        let tokenizer = tokenizer(&["[MIDDLE]", "[PREFIX]", "[SUFFIX]"], &[]);
+        let tokens = InfillTokens::of(&tokenizer).unwrap();
+        assert_eq!(tokens, InfillTokens { prefix: 27, suffix: 28, middle: None });
+        assert_eq!(tokens.prompt(&tokenizer, "ab", "c").unwrap(), [28, 2, 27, 0, 1]);
     }
 }

@@ -26,7 +26,12 @@ const GENERATE_FIELDS: Group = Group {
         done("prompt", r#""Hello""#, "none: only loads the model"),
         done("system", r#""Be brief.""#, "the system message"),
         done("raw", "true", "true: the prompt is continued without a template"),
-        refused("suffix", r#""The end.""#, "infilling is not available"),
+        done(
+            "suffix",
+            r#""The end.""#,
+            "the text after what is asked for; if the vocabulary has tokens for it",
+        )
+        .with(r#""model": "infiller""#),
         refused(
             "template",
             r#""{{ .Prompt }}""#,

@@ -7,6 +7,7 @@ use akunu::embed::default_longest;
 use akunu::{EngineOptions, Model};
 use akunu_arch::Source;
 use akunu_format::TensorInfo;
+use akunu_tokenizer::InfillTokens;
 
 use super::digest::Digest;
 use super::{Kind, Lease, Loaded, ModelSpec, ModelsOptions};
@@ -32,6 +33,8 @@ pub struct Facts {
     pub has_tools: bool,
     /// Whether its template has reasoning.
     pub has_reasoning: bool,
+    /// Whether its vocabulary has tokens to fill in a middle.
+    pub has_infill: bool,
 }
 
 impl Facts {
@@ -65,13 +68,19 @@ impl Facts {
                 .map_or("", |tensor| tensor.dtype.name()),
             has_tools: generates && CallMarks::of_template(&template).is_some(),
             has_reasoning: generates && template.contains(Tags::of_template(&template).close),
+            has_infill: generates
+                && model.tokenizer().is_ok_and(|tokenizer| InfillTokens::of(&**tokenizer).is_some()),
         }
     }
 
     /// What the model can do, under Ollama's names.
     pub(crate) fn capabilities(&self) -> Vec<&'static str> {
-        let all =
-            [(self.kind.capability(), true), ("tools", self.has_tools), ("thinking", self.has_reasoning)];
+        let all = [
+            (self.kind.capability(), true),
+            ("tools", self.has_tools),
+            ("thinking", self.has_reasoning),
+            ("insert", self.has_infill),
+        ];
         all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
     }
 }

@@ -96,11 +96,19 @@ async fn generate(
     let fields = Fields::new(&body)?;
     field_table::GENERATE.check(&fields)?;
     let text = fields.text("prompt")?.filter(|text| !text.is_empty());
+    let after = fields.text("suffix")?.filter(|after| !after.is_empty());
     let is_raw = fields.flag("raw")?.unwrap_or(false);
-    let prompt = match text {
-        None => None,
-        Some(text) if is_raw => Some(Prompt::Text(text.to_string())),
-        Some(text) => {
+    let prompt = match (text, after) {
+        (before, Some(after)) => {
+            if fields.text("system")?.is_some_and(|system| !system.is_empty()) {
+                let message = "'suffix' together with 'system' is not supported: a text is continued";
+                return Err(Refusal::invalid(message).param("suffix").code("unsupported_parameter"));
+            }
+            Some(Prompt::Infill { before: before.unwrap_or_default().into(), after: after.into() })
+        }
+        (None, None) => None,
+        (Some(text), None) if is_raw => Some(Prompt::Text(text.to_string())),
+        (Some(text), None) => {
             // A model without a template gets the text as it is, as in Ollama.
             let lease = app.models().get(Some(model(&fields)?)).await?;
             let system = fields.text("system")?.filter(|system| !system.is_empty());

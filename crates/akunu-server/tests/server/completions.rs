@@ -201,6 +201,19 @@ fn a_middle_is_filled_in() {
     let texts = [0, 1].map(|index| many["choices"][index]["text"].as_str().unwrap());
     assert_eq!(texts, ["so it is", "Or so it is"]);
     assert_eq!(many["usage"]["prompt_tokens"], 2 * (3 + ", he said.".len()) + "Or ".len());
+
+    let shown = server.ok("/api/show", &json!({ "model": INFILLER }));
+    assert_eq!(shown["capabilities"], json!(["completion", "insert"]));
+    let asked = json!({ "model": INFILLER, "prompt": "And ", "suffix": ", he said.", "stream": false });
+    let answer = server.ok("/api/generate", &asked);
+    assert_eq!(answer["response"], "so it is");
+    assert_eq!(answer["prompt_eval_count"], 3 + "And ".len() + ", he said.".len());
+    let refused = server.post(
+        "/api/generate",
+        &json!({ "model": INFILLER, "prompt": "And ", "suffix": ".", "system": "Be brief." }),
+    );
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert!(refused.text().contains("'system'"), "{}", refused.text());
 }
 
 #[test]

@@ -222,7 +222,8 @@ fn embeddings_have_tokens_and_errors_in_streams_are_errors() {
 fn lines_are_written_before_the_server_has_stopped() {
     let lines = Lines::default();
     let server = serve_with(|options| options.log = lines.log(LogFormat::Text, false));
-    let body = prompt(json!({ "stream": true })).to_string();
+    // Long enough to be seen while it runs.
+    let body = prompt(json!({ "stream": true, "max_tokens": 450, "ignore_eos": true })).to_string();
     let mut client = connect(server.address());
     client.write_all(&request("POST", "/v1/completions", &[], body.as_bytes())).unwrap();
     server.until_within(&["akunu_running_requests", "akunu_generated_tokens_total"], 1.0..=f64::MAX);
