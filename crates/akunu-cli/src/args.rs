@@ -374,6 +374,14 @@ pub fn count(text: &str) -> Result<usize, String> {
     within(text, 1, i32::MAX as usize)
 }
 
+/// A text at which generation stops.
+pub fn stop(text: &str) -> Result<String, String> {
+    match text.is_empty() {
+        true => Err("it must be a text that is not empty".into()),
+        false => Ok(text.to_string()),
+    }
+}
+
 pub fn threads(text: &str) -> Result<usize, String> {
     within(text, 1, 1024)
 }
