@@ -115,10 +115,10 @@ impl ModelArg {
 /// Which device runs a model, or which devices together.
 #[derive(Clone, Debug, Args)]
 pub struct OnDevices {
-    /// Device that runs the model; with numbers, as in cuda:0,1, these cards run it together
+    /// Device that runs the model; with numbers, as in cuda:0,1, these GPUs run it together
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = DeviceParser, help_heading = "Engine")]
     pub device: SelectedDevice,
-    /// Devices that share out the model's heads and columns between them: the first cards, or parts of the CPU's threads
+    /// Divides the model between N devices: the first N GPUs, or parts of the CPU's threads
     #[arg(long, value_name = "N", value_parser = count, help_heading = "Engine")]
     pub tensor_parallel: Option<usize>,
 }
@@ -374,6 +374,14 @@ pub fn count(text: &str) -> Result<usize, String> {
     within(text, 1, i32::MAX as usize)
 }
 
+/// A text at which generation stops.
+pub fn stop(text: &str) -> Result<String, String> {
+    match text.is_empty() {
+        true => Err("it must be a text that is not empty".into()),
+        false => Ok(text.to_string()),
+    }
+}
+
 pub fn threads(text: &str) -> Result<usize, String> {
     within(text, 1, 1024)
 }
@@ -433,10 +441,10 @@ impl TypedValueParser for DeviceParser {
 /// Different numbers, separated by commas.
 fn numbered_cards(choice: DeviceChoice, text: &str) -> Result<Vec<u32>, String> {
     if choice.name() != "cuda" {
-        return Err(format!("only cards of cuda have numbers, not {choice}"));
+        return Err(format!("only devices of cuda have numbers, not {choice}"));
     }
     let numbers: Result<Vec<u32>, _> = text.split(',').map(str::parse).collect();
-    let numbers = numbers.map_err(|_| "cards are numbers separated by commas, as in cuda:0,1".to_string())?;
+    let numbers = numbers.map_err(|_| "GPUs are numbers separated by commas, as in cuda:0,1".to_string())?;
     Ok(numbers)
 }
 

@@ -218,7 +218,7 @@ impl From<FormatError> for Failure {
             FormatError::NotAModel { found, advice } => {
                 let place = path.map(|path| format!("{path}: ")).unwrap_or_default();
                 Failure::new(format!("{place}this is {found}, not a model that can be run"))
-                    .hint(advice.clone())
+                    .hint(as_hint(advice))
             }
             FormatError::Io { error: io, .. } if io.kind() == std::io::ErrorKind::NotFound => {
                 let place = path.unwrap_or_else(|| "the model".to_string());
@@ -236,6 +236,19 @@ impl From<FormatError> for Failure {
             }
             _ => from_text(&error.to_string()),
         }
+    }
+}
+
+/// A sentence of advice in the form of other hints: with a small first letter, unless it is a name, and without a full
+/// stop.
+fn as_hint(advice: &str) -> String {
+    let text = advice.strip_suffix('.').unwrap_or(advice);
+    let mut letters = text.chars();
+    match (letters.next(), letters.next()) {
+        (Some(first), Some(second)) if !second.is_uppercase() => {
+            format!("{}{second}{}", first.to_lowercase(), letters.as_str())
+        }
+        _ => text.to_string(),
     }
 }
 
@@ -262,6 +275,13 @@ fn from_text(text: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sentences_of_advice_become_hints_like_others() {
+        assert_eq!(as_hint("Give its folder, or a file."), "give its folder, or a file");
+        assert_eq!(as_hint("A Hugging Face folder."), "a Hugging Face folder");
+        assert_eq!(as_hint("GGUF files are read."), "GGUF files are read");
+    }
 
     #[test]
     fn advice_becomes_a_hint_and_a_listing_stays_with_the_error() {

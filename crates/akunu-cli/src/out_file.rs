@@ -27,6 +27,12 @@ enum Out {
 }
 
 impl OutFile {
+    /// Refuses the name of a new file with another suffix before a model is looked for or downloaded. What exists may be
+    /// a file of the model, which `safetensors` says.
+    pub fn check_new(path: &Path) -> Result<(), Failure> {
+        if path.exists() { Ok(()) } else { check_suffix(path) }
+    }
+
     /// A SafeTensors file: another suffix would promise another format.
     pub fn safetensors(
         path: &Path,
@@ -34,15 +40,7 @@ impl OutFile {
         inputs: &[&Path],
     ) -> Result<OutFile, Failure> {
         sources::refuse(path, weights)?;
-        let is_device = path.exists() && !path.is_file();
-        if !is_device && followed(path).extension().is_none_or(|suffix| suffix != SUFFIX) {
-            return Err(Failure::usage(format!("{} does not end in .{SUFFIX}", path.display())).hint(
-                format!(
-                    "only SafeTensors files are written: --out {}",
-                    path.with_extension(SUFFIX).display()
-                ),
-            ));
-        }
+        check_suffix(path)?;
         OutFile::open(path, weights, inputs)
     }
 
@@ -101,4 +99,14 @@ fn followed(path: &Path) -> PathBuf {
         }
     }
     target
+}
+
+fn check_suffix(path: &Path) -> Result<(), Failure> {
+    let is_device = path.exists() && !path.is_file();
+    if is_device || followed(path).extension().is_some_and(|suffix| suffix == SUFFIX) {
+        return Ok(());
+    }
+    let named = path.with_extension(SUFFIX);
+    Err(Failure::usage(format!("{} does not end in .{SUFFIX}", path.display()))
+        .hint(format!("only SafeTensors files are written: --out {}", named.display())))
 }

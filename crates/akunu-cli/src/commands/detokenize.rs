@@ -33,13 +33,15 @@ pub fn run(args: &DetokenizeArgs, out: &mut Output) -> Result<(), Failure> {
         Some((first, rest)) if is_model(first) => (Some(PathBuf::from(first)), rest),
         _ => (None, &args.args[..]),
     };
-    let text = match words {
-        [] => prompt::piped_stdin()?.ok_or_else(|| {
+    let ids = match words {
+        [] => ids::from_text(&prompt::piped_stdin()?.ok_or_else(|| {
             Failure::usage("no token ids were given").hint("akunu detokenize [MODEL] 1,2,3, or pipe them in")
-        })?,
-        words => words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "),
+        })?)?,
+        words => {
+            let text = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+            ids::parse(&text).map_err(Failure::usage)?.0
+        }
     };
-    let ids = ids::from_text(&text)?;
     let tokenizer = super::open_tokenizer(path.as_deref())?;
     let vocab = tokenizer.vocab_size();
     if let Some(index) = ids.iter().position(|&id| id as usize >= vocab) {

@@ -79,6 +79,7 @@ impl EmbedArgs {
 }
 
 pub fn run(mut args: EmbedArgs, out: &mut Output) -> Result<(), Failure> {
+    args.out.as_deref().map(OutFile::check_new).transpose()?;
     let model = super::open(args.take_model()?.as_deref(), args.engine.device.no_mmap)?;
     let args = &args;
     let source = Source::of_texts(args.file.as_deref());

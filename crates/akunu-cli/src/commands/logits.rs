@@ -53,6 +53,7 @@ struct LogitsReport<'a> {
 }
 
 pub fn run(args: &LogitsArgs, out: &mut Output) -> Result<(), Failure> {
+    args.out.as_deref().map(OutFile::check_new).transpose()?;
     let model = super::open_generating(args.model.path(), args.engine.device.no_mmap)?;
     if args.audio.is_none() && model.config().encoder.is_some() {
         return Err(

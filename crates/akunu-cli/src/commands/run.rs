@@ -45,7 +45,7 @@ pub struct RunArgs {
     #[arg(short = 'n', long, value_name = "N", value_parser = args::count, allow_negative_numbers = true)]
     max_tokens: Option<usize>,
     /// End the text before this string; may be repeated
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = args::stop)]
     stop: Vec<String>,
     /// Also end the text at these token ids
     #[arg(long, value_name = "IDS", value_parser = ids::parse)]
@@ -181,10 +181,10 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
     let RunArgs { prompt, max_tokens, stop, stop_ids, ignore_eos, context_shift, sampling, .. } = args;
     let quiet = args.quiet;
     sampling.check()?;
+    let format = args.format.read()?;
     let (path, prompt) = prompt.resolve()?;
     let model = super::open_generating(path.as_deref(), args.engine.engine.device.no_mmap)?;
     let ids = prompt.ids(&model)?;
-    let format = args.format.read()?;
     let cancel = interrupt::flag();
     let constraint =
         format.map(|format| Constraints::new(model.clone()).get(&format, None, Some(&cancel))).transpose()?;

@@ -35,6 +35,7 @@ fn an_id_outside_the_vocabulary() {
     refuses(&["logits", "--ids", "4000000000"], 1, &["token id 4000000000", "outside the vocabulary"]);
     refuses(&["detokenize", "99999"], 1, &["token id 99999"]);
     refuses(&["run", "--prompt-ids", "1,x"], 2, &["\"x\" is not a token id"]);
+    refuses(&["detokenize", "1", "2x"], 2, &["\"2x\" is not a token id"]);
     refuses(&["run", "Once", "--logit-bias", "99999=1"], 1, &["token id 99999", "logit bias"]);
 }
 

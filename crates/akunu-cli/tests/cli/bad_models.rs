@@ -33,7 +33,7 @@ fn little_endian(fields: &[u32]) -> Vec<u8> {
 
 #[test]
 fn files_of_other_kinds_are_recognised_by_their_content() {
-    const AS_SAFETENSORS: &str = "hint: Save the model as SafeTensors";
+    const AS_SAFETENSORS: &str = "hint: save the model as SafeTensors";
     const GGML: u32 = 0x6767_6d6c;
     // whisper.cpp's tiny model, and LLaMA from before GGUF: vocabulary, width, multiple, heads, layers, RoPE, type.
     let whisper = little_endian(&[GGML, 51865, 1500, 384, 6, 4, 448, 384, 6, 4, 80, 1, 80, 201]);
@@ -43,15 +43,15 @@ fn files_of_other_kinds_are_recognised_by_their_content() {
         ("model.pt", b"PK\x03\x04 model/data.pkl", ["as PyTorch writes weights", AS_SAFETENSORS]),
         ("model.pth", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", ["a Python pickle", AS_SAFETENSORS]),
         ("ggml-tiny.bin", &whisper, ["cut short or damaged", "download it again"]),
-        ("ggml-model.bin", &llama, ["a GGML file, from before GGUF", "hint: Take a GGUF file"]),
-        ("model.gguf", b"", ["an empty file", "hint: Download it again"]),
+        ("ggml-model.bin", &llama, ["a GGML file, from before GGUF", "hint: take a GGUF file"]),
+        ("model.gguf", b"", ["an empty file", "hint: download it again"]),
         ("cut.gguf", b"GGUF", ["cut short or damaged", "download it again"]),
         (
             "story.txt",
             "Es wär schön".as_bytes(),
-            ["a text file", "hint: Give a GGUF file, or a Hugging Face"],
+            ["a text file", "hint: give a GGUF file, or a Hugging Face"],
         ),
-        ("noise.gguf", b"\x01\x02\x03\xff\xfe", ["a file of an unknown kind", "hint: Give a GGUF file"]),
+        ("noise.gguf", b"\x01\x02\x03\xff\xfe", ["a file of an unknown kind", "hint: give a GGUF file"]),
     ];
     let dir = tempfile::tempdir().unwrap();
     for (name, bytes, [what, next]) in cases {
@@ -61,14 +61,14 @@ fn files_of_other_kinds_are_recognised_by_their_content() {
     }
     let config = dir.path().join("config.json");
     fs::write(&config, "{}").unwrap();
-    one_line(&["run", path(&config), "Once"], &["config.json", "a JSON file", "hint: Give its folder"]);
+    one_line(&["run", path(&config), "Once"], &["config.json", "a JSON file", "hint: give its folder"]);
 }
 
 #[test]
 fn a_whisper_file_without_tensors_is_no_model() {
     let test = "a_whisper_file_without_tensors_is_no_model";
     let Some(file) = akunu_testing::data(test, "whisper/for-tests-ggml-tiny.bin") else { return };
-    no_model(&file, &["a GGML file without tensors", "hint: It holds a vocabulary only"]);
+    no_model(&file, &["a GGML file without tensors", "hint: it holds a vocabulary only"]);
 }
 
 /// A Hugging Face folder with one layer and 16 embeddings, all zeros, to be damaged by tests.
@@ -196,22 +196,22 @@ fn commands(model: &Path) -> String {
 #[test]
 fn folders_without_weights_or_configuration() {
     let dir = tempfile::tempdir().unwrap();
-    no_model(dir.path(), &["an empty folder", "hint: A Hugging Face folder has config.json"]);
+    no_model(dir.path(), &["an empty folder", "hint: a Hugging Face folder has config.json"]);
 
     let folder = Folder::new();
     let weights = folder.file("model.safetensors");
     // A weights file beside its configuration is equivalent to the folder.
     assert_eq!(commands(&weights), commands(folder.dir.path()));
     fs::rename(&weights, folder.file("aside")).unwrap();
-    no_model(folder.dir.path(), &["without SafeTensors weights", "hint: It needs model.safetensors"]);
+    no_model(folder.dir.path(), &["without SafeTensors weights", "hint: it needs model.safetensors"]);
     folder.write("pytorch_model.bin", b"PK\x03\x04");
-    let pytorch = "hint: Its weights are in PyTorch's format: convert them to SafeTensors";
+    let pytorch = "hint: its weights are in PyTorch's format: convert them to SafeTensors";
     no_model(folder.dir.path(), &["without SafeTensors weights", pytorch]);
     fs::remove_file(folder.file("config.json")).unwrap();
     no_model(folder.dir.path(), &["without config.json", pytorch]);
 
     fs::rename(folder.file("aside"), &weights).unwrap();
-    let both = ["without config.json", "hint: Put the config.json and the tokenizer.json"];
+    let both = ["without config.json", "hint: put the config.json and the tokenizer.json"];
     one_line(&["run", path(folder.dir.path()), "Once"], &both);
     one_line(&["run", path(&weights), "Once"], &both);
 }

@@ -106,6 +106,7 @@ fn an_importance_matrix_is_named() {
         (&found["facts"]["imatrix.chunk_count"], &found["weights"]["parameters"]),
         (&7.into(), &8.into())
     );
+    assert_eq!(found["reason"], "it is for akunu quantize --imatrix");
 }
 
 #[test]

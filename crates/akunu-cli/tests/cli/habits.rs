@@ -90,6 +90,19 @@ fn settings_out_of_range_are_refused_before_a_model_is_opened() {
             assert!(!done.stderr.contains("no file"), "{}", done.stderr);
         }
     }
+    for command in [
+        &["run", "no-such.gguf", "Once", "--stop", ""][..],
+        &["chat", "no-such.gguf", "-pOnce", "--stop", ""],
+        &["logits", "no-such.gguf", "--ids", "1", "--out", "logits.csv"],
+        &["embed", "no-such.gguf", "a text", "--out", "vectors.npy"],
+    ] {
+        let done = run(command);
+        assert_eq!(done.code, 2, "{command:?}: {}", done.stderr);
+        assert!(!done.stderr.contains("no file"), "{}", done.stderr);
+    }
+    // A file that cannot be read is a failure, but is found before a model is downloaded, too.
+    let done = run(&["run", "no-such.gguf", "Once", "--json-schema", "no-such.json"]);
+    assert!(done.code == 1 && done.stderr.contains("no-such.json"), "{}", done.stderr);
 }
 
 #[test]

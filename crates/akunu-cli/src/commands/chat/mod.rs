@@ -87,7 +87,7 @@ pub struct ChatArgs {
     #[arg(short = 'n', long, value_name = "N", value_parser = args::count, allow_negative_numbers = true)]
     max_tokens: Option<usize>,
     /// End an answer before this text; may be repeated
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = args::stop)]
     stop: Vec<String>,
     /// When the context is full, drop the oldest messages, with a note
     #[arg(long)]

@@ -22,6 +22,8 @@ const MAX_JSON: u64 = 256 << 20;
 const MAX_HEADER: u64 = 100_000_000;
 /// Elements of an array that are shown.
 const SHOWN: usize = 8;
+/// The content of a file that `akunu imatrix` or llama-imatrix wrote.
+const IMPORTANCE: &str = "importance matrix";
 
 /// The output of `inspect --json` for what cannot be run.
 #[derive(Debug, Default, Serialize)]
@@ -76,7 +78,11 @@ pub fn run(args: &InspectArgs, path: &Path, failure: Failure, out: &mut Output) 
     let Some((contents, tensors, metadata)) = read(path) else { return Err(failure) };
     let mut contents = Contents {
         file: path.display().to_string(),
-        reason: message.error.lines().next().unwrap_or_default().to_string(),
+        reason: match contents.content.as_str() {
+            // As a model it lacks an architecture, and the advice for that would mislead.
+            IMPORTANCE => "it is for akunu quantize --imatrix".to_string(),
+            _ => message.error.lines().next().unwrap_or_default().to_string(),
+        },
         weights: (!tensors.is_empty()).then(|| weights(&tensors)),
         ..contents
     };
@@ -115,7 +121,7 @@ fn gguf(path: &Path) -> Option<Found> {
         (_, Some(count)) if count > 1 => {
             format!("part {} of {count} of a split model", part("split.no").map_or(0, |no| u64::from(no) + 1))
         }
-        (Some("imatrix"), _) => "importance matrix".to_string(),
+        (Some("imatrix"), _) => IMPORTANCE.to_string(),
         (Some("adapter"), _) => "adapter".to_string(),
         (Some("mmproj"), _) => "projector of images or audio".to_string(),
         _ if tensors.is_empty() && metadata.get("tokenizer.ggml.model").is_some() => "vocabulary".to_string(),
@@ -160,7 +166,7 @@ fn dat(path: &Path) -> Option<Found> {
     found.extend(importance(&Ok(imatrix)));
     let contents = Contents {
         format: "imatrix.dat",
-        content: "importance matrix".to_string(),
+        content: IMPORTANCE.to_string(),
         facts: found,
         ..Contents::default()
     };
