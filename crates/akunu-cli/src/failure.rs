@@ -8,7 +8,7 @@ use akunu::devices::ceilings::CeilingsError;
 use akunu_format::FormatError;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::{environment, hub, output};
+use crate::{environment, hub, other_names, output};
 
 #[derive(Debug)]
 pub enum Failure {
@@ -96,10 +96,14 @@ impl From<clap::Error> for Failure {
         if error.kind() == ErrorKind::InvalidSubcommand {
             return unknown_command(&error);
         }
-        let variable = match error.get(ContextKind::InvalidArg) {
-            Some(ContextValue::String(option)) => environment::source_of(option),
-            _ => None,
+        let string = |kind| match error.get(kind) {
+            Some(ContextValue::String(text)) => text.as_str(),
+            _ => "",
         };
+        let option = string(ContextKind::InvalidArg);
+        let variable = environment::source_of(option);
+        // `-ngl 99` is read as `-n gl`.
+        let option = if string(ContextKind::InvalidValue) == "gl" { "-ngl" } else { option };
         let text = error.render().to_string();
         let text = ["invalid float literal", "cannot parse float from empty string"]
             .iter()
@@ -118,6 +122,10 @@ impl From<clap::Error> for Failure {
                 (None, None) => message.error += &format!("\n{line}"),
             }
         }
+        if let Some(hint) = other_names::option(option) {
+            message.error = format!("unexpected argument '{option}' found");
+            message.hints = vec![hint.to_string()];
+        }
         message.hints.extend(variable.map(|name| format!("the value is that of the variable {name}")));
         Failure::Usage(message)
     }
@@ -125,7 +133,13 @@ impl From<clap::Error> for Failure {
 
 fn unknown_command(error: &clap::Error) -> Failure {
     let failure = match error.get(ContextKind::InvalidSubcommand) {
-        Some(ContextValue::String(name)) => Failure::usage(format!("there is no command '{name}'")),
+        Some(ContextValue::String(name)) => {
+            let failure = Failure::usage(format!("there is no command '{name}'"));
+            if let Some(hint) = other_names::command(name) {
+                return failure.hint(hint);
+            }
+            failure
+        }
         _ => Failure::usage("there is no such command"),
     };
     let similar: Vec<String> = match error.get(ContextKind::SuggestedSubcommand) {

@@ -11,6 +11,7 @@ mod hub;
 mod ids;
 mod interrupt;
 mod mcp;
+mod other_names;
 mod out_file;
 mod output;
 mod progress;

@@ -113,3 +113,20 @@ fn a_plan_can_be_checked() {
     assert!(done.stdout.contains("\"fits\": false"), "{}", done.stdout);
     assert_eq!(run(&["plan", "-c", "2000000000"]).code, 0);
 }
+
+#[test]
+fn names_of_other_programs_get_a_hint() {
+    for (arguments, hint) in [
+        (&["run", "Once", "--ctx-size", "100"][..], "-c N"),
+        (&["run", "Once", "--n-predict=5"], "-n N"),
+        (&["run", "Once", "-ngl", "99"], "--device cuda"),
+        (&["serve", "--n-gpu-layers", "99"], "--device cuda"),
+        (&["chat", "--jinja"], "leave it out"),
+        (&["ps"], "/api/ps"),
+        (&["server"], "akunu serve"),
+    ] {
+        let done = run(arguments);
+        assert_eq!(done.code, 2, "{arguments:?}: {}", done.stderr);
+        assert!(done.stderr.contains(hint), "{arguments:?}: {}", done.stderr);
+    }
+}
