@@ -192,6 +192,8 @@ pub struct Finished {
     pub reasoning_tokens: usize,
     /// Those of the prompt's tokens after the first, if requested, with the first choice of each prompt.
     pub prompt_logprobs: Vec<TokenLogprob>,
+    /// That of the token that ended the answer, if log probabilities are requested.
+    pub ending: Option<TokenLogprob>,
 }
 
 pub(crate) type OutputResult = Result<Output, Refusal>;

@@ -477,8 +477,9 @@ fn event_handler(
             }
             pieces.into_iter().try_for_each(|piece| send(Ok(OutputEvent::Piece(piece))))?;
             let reasoning_tokens = reader.reasoning_tokens();
-            let akunu::schedule::Finished { finish, timings, prompt_logprobs, .. } = finished;
-            send(Ok(OutputEvent::Finished(Finished { finish, timings, reasoning_tokens, prompt_logprobs })))
+            let akunu::schedule::Finished { finish, timings, prompt_logprobs, ending, .. } = finished;
+            let finished = Finished { finish, timings, reasoning_tokens, prompt_logprobs, ending };
+            send(Ok(OutputEvent::Finished(finished)))
         }
         Event::Failed(error) => send(Err(error.into())),
     })
