@@ -85,9 +85,32 @@ fn errors_name_the_invalid_parameter() {
         assert_eq!((answer.status, &error["param"]), (400, &json!(param)), "{fields}: {error}");
         assert!(error["code"].is_string() || param == "n", "{error}");
     }
-    let answer = server.post(TEXT, &with(TEXT, &json!({ "logit_bias": { "99999": 1 } })));
-    let message = answer.json()["error"]["message"].as_str().unwrap().to_string();
-    assert!(answer.status == 400 && message.contains("outside the vocabulary"), "{message}");
+    for (param, value) in [("logit_bias", json!({ "99999": 1 })), ("prompt", json!([99999]))] {
+        let answer = server.post(TEXT, &with(TEXT, &json!({ param: value })));
+        let error = &answer.json()["error"];
+        assert_eq!((&error["param"], &error["code"]), (&json!(param), &json!("invalid_value")), "{error}");
+        assert!(error["message"].as_str().unwrap().contains("outside the vocabulary"), "{error}");
+    }
+}
+
+#[test]
+fn contents_that_are_not_text_are_refused_by_their_type() {
+    let server = serve();
+    let image = json!([{ "type": "image", "source": { "type": "url", "url": "https://example.org/a.png" } }]);
+    let result = json!([
+        { "role": "user", "content": "What is there?" },
+        { "role": "assistant", "content": [{ "type": "tool_use", "id": "a", "name": "look", "input": {} }] },
+        { "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "a", "content": image }] },
+    ]);
+    for (path, messages) in [
+        (CHAT, json!([{ "role": "user", "content": image }])),
+        ("/v1/messages", json!([{ "role": "user", "content": image }])),
+        ("/v1/messages", result),
+    ] {
+        let answer = server.post(path, &json!({ "model": TALES, "messages": messages, "max_tokens": 1 }));
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text());
+        assert!(answer.json()["error"]["message"].as_str().unwrap().contains("image"), "{}", answer.text());
+    }
 }
 
 #[test]
