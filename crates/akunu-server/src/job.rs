@@ -211,6 +211,8 @@ pub struct Running {
     pub(crate) first_tokens: Vec<u32>,
     /// There are tools, and the format of the model's calls is unknown.
     pub(crate) tools_are_text: bool,
+    /// The template has no variable for the reasoning that the request asks for.
+    pub(crate) ignores_reasoning: bool,
     /// Memory for log probabilities, until they are written.
     pub(crate) held: Charge,
     pub(crate) lease: Lease,
@@ -266,10 +268,6 @@ impl Running {
     /// The model that answers.
     pub fn model(&self) -> &crate::models::Loaded {
         &self.lease
-    }
-
-    pub(crate) fn tools_are_text(&self) -> bool {
-        self.tools_are_text
     }
 
     /// The first token of each choice's prompt.
