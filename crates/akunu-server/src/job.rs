@@ -192,6 +192,8 @@ pub struct Finished {
     pub reasoning_tokens: usize,
     /// Those of the prompt's tokens after the first, if requested, with the first choice of each prompt.
     pub prompt_logprobs: Vec<TokenLogprob>,
+    /// That of the token that ended the answer, if log probabilities are requested.
+    pub ending: Option<TokenLogprob>,
 }
 
 pub(crate) type OutputResult = Result<Output, Refusal>;
@@ -209,6 +211,8 @@ pub struct Running {
     pub(crate) first_tokens: Vec<u32>,
     /// There are tools, and the format of the model's calls is unknown.
     pub(crate) tools_are_text: bool,
+    /// The template has no variable for the reasoning that the request asks for.
+    pub(crate) ignores_reasoning: bool,
     /// Memory for log probabilities, until they are written.
     pub(crate) held: Charge,
     pub(crate) lease: Lease,
@@ -264,10 +268,6 @@ impl Running {
     /// The model that answers.
     pub fn model(&self) -> &crate::models::Loaded {
         &self.lease
-    }
-
-    pub(crate) fn tools_are_text(&self) -> bool {
-        self.tools_are_text
     }
 
     /// The first token of each choice's prompt.

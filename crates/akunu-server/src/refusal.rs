@@ -163,9 +163,15 @@ impl From<Error> for Refusal {
             }
             Error::Grammar(GrammarError::Vocabulary { .. }) => Refusal::internal(text),
             Error::Grammar(_) => Refusal::invalid(text),
-            Error::EmptyPrompt | Error::Setting { .. } | Error::TokenOutsideVocabulary { .. } => {
-                Refusal::invalid(text)
+            Error::TokenOutsideVocabulary { place, .. } => {
+                let param = match place {
+                    "text" => "input",
+                    "logit bias" => "logit_bias",
+                    other => other,
+                };
+                Refusal::invalid(text).param(param).code("invalid_value")
             }
+            Error::EmptyPrompt | Error::Setting { .. } => Refusal::invalid(text),
             Error::Conversation { .. } | Error::NothingToAnswer | Error::NothingToPick => {
                 Refusal::invalid(text)
             }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use akunu::chat::{AnswerOptions, AnswerReader};
+use akunu::chat::{AnswerOptions, AnswerReader, Tags};
 use akunu::schedule::{Event, OnEvent, Refused, Request};
 use akunu::{Constraints, Error, GenerateOptions, GrammarError, ResponseFormat, Sampling};
 use akunu_tokenizer::InfillTokens;
+use serde_json::{Map, Value as Json};
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::time::{Instant, sleep_until};
 
@@ -169,9 +170,18 @@ impl App {
         let first_tokens = prepared.iter().map(first).collect();
         record::note(|record| note(record, &prepared, job.choices));
         let (left, deadline) = (prepared.len(), deadline.map(|deadline| Box::pin(sleep_until(deadline))));
-        let has_tools =
-            job.prompts.iter().any(|prompt| matches!(prompt, Prompt::Chat(of) if of.tools.is_some()));
-        let tools_are_text = has_tools && lease.chat_format().is_ok_and(|format| !format.knows_calls());
+        let conversations = || {
+            job.prompts.iter().filter_map(|prompt| match prompt {
+                Prompt::Chat(of) => Some(of),
+                _ => None,
+            })
+        };
+        let format = lease.chat_format().ok();
+        let tools_are_text = conversations().any(|of| of.tools.is_some())
+            && format.is_some_and(|format| !format.knows_calls());
+        let ignores_reasoning = format.is_some_and(|format| {
+            conversations().any(|of| ignores_reasoning(format.template().source(), &of.variables))
+        });
         let running = Running {
             outputs,
             left,
@@ -179,6 +189,7 @@ impl App {
             prompt_tokens,
             first_tokens,
             tools_are_text,
+            ignores_reasoning,
             held,
             lease,
             deadline,
@@ -194,6 +205,15 @@ impl App {
         handle.submit_all(requests.collect())?;
         Ok(running)
     }
+}
+
+/// Whether a request asks for reasoning of which its model's template knows nothing.
+fn ignores_reasoning(template: &str, variables: &Map<String, Json>) -> bool {
+    let asks = variables.get("enable_thinking") == Some(&Json::Bool(true));
+    let reasons =
+        || template.contains("enable_thinking") || template.contains(Tags::of_template(template).close);
+    let effort = variables.get("reasoning_effort").is_some_and(|effort| effort != "none");
+    asks && !reasons() || effort && !template.contains("reasoning_effort")
 }
 
 fn note(record: &Record, prepared: &[Prepared], choices: usize) {
@@ -477,8 +497,9 @@ fn event_handler(
             }
             pieces.into_iter().try_for_each(|piece| send(Ok(OutputEvent::Piece(piece))))?;
             let reasoning_tokens = reader.reasoning_tokens();
-            let akunu::schedule::Finished { finish, timings, prompt_logprobs, .. } = finished;
-            send(Ok(OutputEvent::Finished(Finished { finish, timings, reasoning_tokens, prompt_logprobs })))
+            let akunu::schedule::Finished { finish, timings, prompt_logprobs, ending, .. } = finished;
+            let finished = Finished { finish, timings, reasoning_tokens, prompt_logprobs, ending };
+            send(Ok(OutputEvent::Finished(finished)))
         }
         Event::Failed(error) => send(Err(error.into())),
     })

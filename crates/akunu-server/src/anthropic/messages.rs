@@ -1,5 +1,6 @@
 //! Converts messages, system prompts and tools of Anthropic's API to OpenAI's format.
 
+use akunu::chat::conversation::not_text;
 use serde_json::{Value as Json, json};
 
 use super::stable;
@@ -56,9 +57,7 @@ fn text(content: &Json, place: &str) -> Result<String, Refusal> {
         Json::Array(blocks) => {
             let texts = blocks.iter().enumerate().map(|(at, block)| {
                 let text = block["text"].as_str().filter(|_| block["type"] == "text");
-                text.ok_or_else(|| {
-                    refuse(format!("{place}[{at}]"), "is not text; only text content is supported")
-                })
+                text.ok_or_else(|| refuse(format!("{place}[{at}]"), &not_text(block)))
             });
             Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
         }

@@ -157,7 +157,7 @@ pub(crate) struct Warnings {
     /// Fields without effect.
     ignored: Vec<&'static str>,
     /// Of what is done in another way.
-    note: Option<&'static str>,
+    notes: Vec<&'static str>,
 }
 
 impl Warnings {
@@ -169,7 +169,8 @@ impl Warnings {
     /// Adds the header to a response.
     pub(crate) fn on(&self, mut response: Response) -> Response {
         let ignored = (!self.ignored.is_empty()).then(|| format!("ignored: {}", self.ignored.join(", ")));
-        let all: Vec<String> = ignored.into_iter().chain(self.note.map(String::from)).collect();
+        let all: Vec<String> =
+            ignored.into_iter().chain(self.notes.iter().map(ToString::to_string)).collect();
         if let (false, Ok(value)) = (all.is_empty(), HeaderValue::from_str(&all.join("; "))) {
             response.headers_mut().insert(WARNINGS, value);
         }
@@ -178,9 +179,19 @@ impl Warnings {
 
     /// Adds what the answer to a request does in another way.
     pub(crate) fn of(mut self, running: &Running) -> Warnings {
-        self.note = running.tools_are_text().then_some(
-            "tools are described in the system message, because the model's template has no known format of calls",
-        );
+        for (note, applies) in [
+            (
+                "tools are described in the system message, because the model's template has no known format \
+                 of calls",
+                running.tools_are_text,
+            ),
+            (
+                "reasoning is as without the request's setting, for which the model's template has no variable",
+                running.ignores_reasoning,
+            ),
+        ] {
+            self.notes.extend(applies.then_some(note));
+        }
         self
     }
 }

@@ -13,8 +13,8 @@ pub(crate) mod variants;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
 
 use akunu::schedule::SchedulerOptions;
 use akunu::{Device, EngineOptions, Error, Model, Pooling, open_device};
@@ -57,6 +57,17 @@ impl ModelSpec {
             Some(path) if no_mmap => Model::read(path),
             Some(path) => Model::open(path),
             None => Model::embedded(),
+        }
+    }
+
+    /// When its file or folder was last changed; for the embedded model, the program.
+    pub(crate) fn changed(&self) -> Option<SystemTime> {
+        static OF_PROGRAM: OnceLock<Option<SystemTime>> = OnceLock::new();
+        let modified = |path: &Path| path.metadata().ok()?.modified().ok();
+        match &self.path {
+            Some(path) => modified(path),
+            // Kept, because the program may be replaced while it runs.
+            None => *OF_PROGRAM.get_or_init(|| modified(&std::env::current_exe().ok()?)),
         }
     }
 

@@ -107,7 +107,13 @@ async fn generate(
             Some(Prompt::Infill { before: before.unwrap_or_default().into(), after: after.into() })
         }
         (None, None) => None,
-        (Some(text), None) if is_raw => Some(Prompt::Text(text.to_string())),
+        (Some(text), None) if is_raw => {
+            if fields.text("system")?.is_some_and(|system| !system.is_empty()) {
+                let message = "'system' together with 'raw' is not supported: a text is continued";
+                return Err(Refusal::invalid(message).param("system").code("unsupported_parameter"));
+            }
+            Some(Prompt::Text(text.to_string()))
+        }
         (Some(text), None) => {
             // A model without a template gets the text as it is, as in Ollama.
             let lease = app.models().get(Some(model(&fields)?)).await?;

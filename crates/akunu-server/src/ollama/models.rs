@@ -62,10 +62,10 @@ pub(super) async fn ps(State(app): State<App>) -> Response {
 /// A model without its name. Clients rely on all fields, also where the files cannot be read.
 async fn listed(app: &App, spec: &ModelSpec) -> Json {
     let facts = app.models().facts(spec).await;
-    let path = spec.path.clone();
-    let about = blocking(move || path.as_deref().and_then(size_and_time)).await.ok().flatten();
-    let bytes = || facts.as_ref().map_or(0, |facts| facts.bytes);
-    let (size, changed) = about.unwrap_or_else(|| (bytes(), UNIX_EPOCH));
+    let of = spec.clone();
+    let about = blocking(move || (of.path.as_deref().and_then(size), of.changed())).await.unwrap_or_default();
+    let size = about.0.unwrap_or_else(|| facts.as_ref().map_or(0, |facts| facts.bytes));
+    let changed = about.1.unwrap_or(UNIX_EPOCH);
     let mut model = json!({
         "name": "", "model": "", "modified_at": timestamp(changed), "size": size,
         "digest": app.models().digest(spec).await,
@@ -116,18 +116,17 @@ fn digest(of_model: &str, variant: &Variant) -> String {
     hex(Sha256::digest(own.to_string()))
 }
 
-/// The size and modification time of a file, or of the weights in a folder.
-pub(super) fn size_and_time(path: &Path) -> Option<(u64, SystemTime)> {
+/// The size of a file, or of the weights in a folder.
+fn size(path: &Path) -> Option<u64> {
     let about = path.metadata().ok()?;
-    let bytes = match about.is_dir() {
+    Some(match about.is_dir() {
         false => about.len(),
         true => {
             let files = path.read_dir().ok()?.flatten().map(|entry| entry.path());
             let weights = files.filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
             weights.filter_map(|path| Some(path.metadata().ok()?.len())).sum()
         }
-    };
-    Some((bytes, about.modified().ok()?))
+    })
 }
 
 /// `1.2B`

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value as Json, json};
 
-use super::models::{details, size_and_time, tagged};
+use super::models::{details, tagged};
 use crate::app::{App, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
@@ -61,7 +61,7 @@ fn describe(spec: &ModelSpec, model: &Model, facts: &Facts, variant: Option<Arc<
         if !variant.settings.messages.is_empty() {
             shown["messages"] = variant.settings.messages.as_slice().into();
         }
-    } else if let Some((_, changed)) = spec.path.as_deref().and_then(size_and_time) {
+    } else if let Some(changed) = spec.changed() {
         shown["modified_at"] = timestamp(changed).into();
     }
     for (name, text) in [("system", system.map(str::to_string)), ("license", license)] {

@@ -181,6 +181,7 @@ struct ChoiceText {
 struct Candidate {
     written: ChoiceText,
     tokens: Vec<TokenLogprob>,
+    ending: Option<TokenLogprob>,
     finish: &'static str,
 }
 
@@ -215,6 +216,7 @@ async fn collect(
             OutputEvent::Finished(finished) => {
                 usage.add(choice % candidates == 0, &finished);
                 candidate.finish = finish_reason(&finished.finish);
+                candidate.ending = finished.ending;
                 if choice % candidates == 0 {
                     prompts[choice / candidates] = finished.prompt_logprobs;
                 }
@@ -239,7 +241,11 @@ async fn collect(
             ..token.clone()
         };
         let echoed: Vec<TokenLogprob> = prompt.iter().map(cut).collect();
-        for Candidate { written, tokens, finish } in &mut of_prompt[..asked.best] {
+        for Candidate { written, tokens, ending, finish } in &mut of_prompt[..asked.best] {
+            if asked.echo {
+                // Programs that evaluate leave out as many tokens at the end as they asked for.
+                tokens.extend(ending.take());
+            }
             let logprobs = match &head.tokenizer {
                 Some(tokenizer) if asked.echo => logprobs::of_echo(*first, (&echoed, tokens), &**tokenizer),
                 Some(tokenizer) => logprobs::of_completion(tokens, &**tokenizer, &mut written.offset),

@@ -24,7 +24,7 @@ use serde_json::{Value as Json, json};
 use crate::app::{App, PathParameter, json};
 use crate::fields::Fields;
 use crate::job::{Finished, Running};
-use crate::models::ModelSpec;
+use crate::models::{ModelSpec, Variant};
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
 use crate::stream;
@@ -71,33 +71,36 @@ async fn models(State(app): State<App>) -> Response {
     let mut list = Vec::new();
     for (spec, _) in app.models().list() {
         let described = describe(&app, &spec).await;
-        let named = |name: &String| {
-            let mut model = described.clone();
-            model["id"] = name.as_str().into();
-            model
-        };
-        let of_clients =
-            variants.iter().filter(|variant| variant.of == spec.name).map(|variant| &variant.name);
-        list.extend([&spec.name].into_iter().chain(&spec.aliases).chain(of_clients).map(named));
+        let names = [&spec.name].into_iter().chain(&spec.aliases);
+        list.extend(names.map(|name| named(described.clone(), name, None)));
+        let of_clients = variants.iter().filter(|variant| variant.of == spec.name);
+        list.extend(of_clients.map(|variant| named(described.clone(), &variant.name, Some(variant))));
     }
     json(&json!({ "object": "list", "data": list }))
 }
 
 async fn model(State(app): State<App>, PathParameter(name): PathParameter) -> Result<Response, Refusal> {
     let spec = app.models().spec(Some(&name)).await?;
-    let mut model = describe(&app, &spec).await;
+    let variant = app.models().variant(Some(&name));
+    Ok(json(&named(describe(&app, &spec).await, &name, variant.as_deref())))
+}
+
+/// A described model under its name, or that of a model that a client has made of it.
+fn named(mut model: Json, name: &str, variant: Option<&Variant>) -> Json {
     model["id"] = name.into();
-    Ok(json(&model))
+    if let Some(variant) = variant {
+        model["created"] = seconds(variant.created).into();
+    }
+    model
 }
 
 /// A model without its id. `capabilities`, `context_length` and `kv_cache_tokens` are extensions. They are missing if the
 /// model's files cannot be read.
 async fn describe(app: &App, spec: &ModelSpec) -> Json {
-    let changed = spec.path.as_ref().and_then(|path| path.metadata().ok()?.modified().ok());
-    let created = changed.map_or(0, seconds);
+    let created = spec.changed().map_or(0, seconds);
     let mut model = json!({ "id": "", "object": "model", "created": created, "owned_by": "akunu" });
     if let Some(facts) = app.models().facts(spec).await {
-        model["capabilities"] = json!([facts.kind.capability()]);
+        model["capabilities"] = facts.capabilities().into();
         if let Some(context) = facts.context {
             model["context_length"] = app.models().loaded_context(spec).unwrap_or(context).into();
         }

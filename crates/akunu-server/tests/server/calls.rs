@@ -179,6 +179,8 @@ fn ollama_messages_have_tool_calls() {
     assert_eq!(without_ids(&calls), expected);
     let shown = server.ok("/api/show", &json!({ "model": CALLER }));
     assert_eq!(shown["capabilities"], json!(["completion", "tools", "thinking"]));
+    let model = server.get(&format!("/v1/models/{CALLER}")).json();
+    assert_eq!(model["capabilities"], shown["capabilities"]);
 }
 
 #[test]

@@ -216,6 +216,27 @@ fn a_middle_is_filled_in() {
     assert!(refused.text().contains("'system'"), "{}", refused.text());
 }
 
+/// Programs that evaluate ask for one token more than the prompt, and leave out the last log probability.
+#[test]
+fn the_token_that_ends_a_text_has_a_log_probability_after_an_echo() {
+    let (_folder, model) = infiller();
+    let server = serve_with(|options| options.models.models.push(model));
+    let ask = |more: usize, echo: bool| {
+        let fields = json!({
+            "model": INFILLER, "prompt": "so it is", "max_tokens": more, "echo": echo, "logprobs": 1,
+        });
+        ask(&server, &fields)["choices"][0].clone()
+    };
+    let (prompt, ended) = (ask(0, true), ask(1, true));
+    assert_eq!((&ended["text"], &ended["finish_reason"]), (&json!("so it is"), &json!("stop")));
+    for name in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        let (prompt, all) = (list(&prompt, name), list(&ended, name));
+        assert_eq!((all.len(), &all[..prompt.len()]), (prompt.len() + 1, prompt), "{name}");
+    }
+    assert!(list(&ended, "token_logprobs").last().unwrap().as_f64().unwrap() > -0.1, "{ended}");
+    assert!(list(&ask(1, false), "tokens").is_empty());
+}
+
 #[test]
 fn what_contradicts_is_refused() {
     let (_folder, model) = infiller();

@@ -69,6 +69,9 @@ fn generate_uses_the_chat_template_unless_raw() {
         generate(json!({ "system": "Be brief." })),
         server.ok("/api/chat", &body)["message"]["content"]
     );
+    let both = json!({ "model": TALES, "prompt": "Once", "raw": true, "system": "Be brief." });
+    let refused = server.post("/api/generate", &both);
+    assert!(refused.status == 400 && refused.text().contains("'system'"), "{}", refused.text());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The models of Ollama's API: which there are, which are loaded and how long, and others made of them.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use akunu_server::Keys;
 use serde_json::{Value as Json, json};
@@ -59,6 +59,12 @@ fn every_model_of_the_list_has_all_fields() {
         (&thinker["details"]["family"], &thinker["capabilities"]),
         (&json!("llama"), &json!(["completion", "thinking"]))
     );
+    // The embedded model is as old as the program.
+    for name in ["tales:latest", "thinker:latest"] {
+        assert!(of(name)["modified_at"].as_str().unwrap() > "2020", "{}", of(name));
+    }
+    let shown = server.ok("/api/show", &json!({ "model": TALES }));
+    assert_eq!(shown["modified_at"], of("tales:latest")["modified_at"]);
     // A file that has changed has another digest.
     let mut bytes = std::fs::read(&path).unwrap();
     bytes.push(0);
@@ -123,6 +129,7 @@ fn clients_unload_nothing_unless_the_server_does() {
 #[test]
 fn a_created_model_has_its_settings_in_all_protocols() {
     let server = serve();
+    let started = UNIX_EPOCH.elapsed().unwrap().as_secs();
     let system = "You tell stories about dragons.";
     let lines = server.post(
         "/api/create",
@@ -164,7 +171,12 @@ fn a_created_model_has_its_settings_in_all_protocols() {
     let listed =
         tags["models"].as_array().unwrap().iter().find(|model| model["name"] == "mario:latest").unwrap();
     assert_ne!(listed["digest"], tags["models"][0]["digest"]);
-    assert!(server.get("/v1/models").text().contains("\"id\":\"mario\""));
+    let models = server.get("/v1/models").json();
+    let made = models["data"].as_array().unwrap().iter().find(|model| model["id"] == "mario").unwrap();
+    assert_eq!(&server.get("/v1/models/mario").json(), made);
+    // That of the model and not of its weights.
+    let (made, of) = (made["created"].as_u64().unwrap(), models["data"][0]["created"].as_u64().unwrap());
+    assert!(made >= started && of > 1_577_836_800 && of <= made, "{models}");
     // Its weights are those of the other.
     assert_eq!(server.metric("akunu_model_loaded"), 1.0);
 }

@@ -3,7 +3,8 @@
 use serde_json::{Value as Json, json};
 
 use crate::schema::Description;
-use crate::serve::{Served, TALES, serve};
+use crate::serve::{Served, TALES, serve, serve_with};
+use crate::thinker::{THINKER, thinker};
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
@@ -85,9 +86,32 @@ fn errors_name_the_invalid_parameter() {
         assert_eq!((answer.status, &error["param"]), (400, &json!(param)), "{fields}: {error}");
         assert!(error["code"].is_string() || param == "n", "{error}");
     }
-    let answer = server.post(TEXT, &with(TEXT, &json!({ "logit_bias": { "99999": 1 } })));
-    let message = answer.json()["error"]["message"].as_str().unwrap().to_string();
-    assert!(answer.status == 400 && message.contains("outside the vocabulary"), "{message}");
+    for (param, value) in [("logit_bias", json!({ "99999": 1 })), ("prompt", json!([99999]))] {
+        let answer = server.post(TEXT, &with(TEXT, &json!({ param: value })));
+        let error = &answer.json()["error"];
+        assert_eq!((&error["param"], &error["code"]), (&json!(param), &json!("invalid_value")), "{error}");
+        assert!(error["message"].as_str().unwrap().contains("outside the vocabulary"), "{error}");
+    }
+}
+
+#[test]
+fn contents_that_are_not_text_are_refused_by_their_type() {
+    let server = serve();
+    let image = json!([{ "type": "image", "source": { "type": "url", "url": "https://example.org/a.png" } }]);
+    let result = json!([
+        { "role": "user", "content": "What is there?" },
+        { "role": "assistant", "content": [{ "type": "tool_use", "id": "a", "name": "look", "input": {} }] },
+        { "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "a", "content": image }] },
+    ]);
+    for (path, messages) in [
+        (CHAT, json!([{ "role": "user", "content": image }])),
+        ("/v1/messages", json!([{ "role": "user", "content": image }])),
+        ("/v1/messages", result),
+    ] {
+        let answer = server.post(path, &json!({ "model": TALES, "messages": messages, "max_tokens": 1 }));
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text());
+        assert!(answer.json()["error"]["message"].as_str().unwrap().contains("image"), "{}", answer.text());
+    }
 }
 
 #[test]
@@ -272,6 +296,38 @@ fn a_conversation_with_tools_reaches_the_template() {
     assert_eq!(answer.json()["usage"]["completion_tokens"], 3);
     let warning = answer.header("x-akunu-warnings").unwrap_or_default();
     assert!(warning.starts_with("tools are described in the system message"), "{warning}");
+}
+
+#[test]
+fn reasoning_that_a_template_knows_nothing_of_is_told() {
+    let (_folder, model) = thinker();
+    let server = serve_with(|options| options.models.models.push(model));
+    let messages = json!([{ "role": "user", "content": "Hello" }]);
+    let warning = |path: &str, model: &str, more: Json| {
+        let mut body = json!({ "model": model, "messages": messages, "max_tokens": 2, "temperature": 0 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let answer = server.post(path, &body);
+        assert_eq!(answer.status, 200, "{path} {more}: {}", answer.text());
+        answer.header("x-akunu-warnings").map(str::to_string)
+    };
+    let thinking = json!({ "thinking": { "type": "enabled", "budget_tokens": 1024 } });
+    for (path, more) in [
+        (CHAT, json!({ "reasoning_effort": "high" })),
+        (CHAT, json!({ "chat_template_kwargs": { "enable_thinking": true } })),
+        ("/v1/messages", thinking.clone()),
+        ("/api/chat", json!({ "think": true, "options": { "num_predict": 2 } })),
+    ] {
+        let told = warning(path, TALES, more);
+        assert!(told.as_ref().is_some_and(|told| told.starts_with("reasoning is as without")), "{told:?}");
+    }
+    for (path, model, more) in [
+        (CHAT, TALES, json!({ "reasoning_effort": "none" })),
+        ("/v1/messages", TALES, json!({ "thinking": { "type": "disabled" } })),
+        // It reasons anyway.
+        ("/v1/messages", THINKER, thinking),
+    ] {
+        assert_eq!(warning(path, model, more), None, "{path}");
+    }
 }
 
 #[test]

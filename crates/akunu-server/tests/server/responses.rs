@@ -285,6 +285,7 @@ fn a_response_continues_a_stored_one_as_if_all_were_sent() {
     assert_eq!((kinds(&items["data"]).len(), &items["data"][1]["output"]), (2, &json!("noon")));
     let one = page("?limit=1");
     assert_eq!((&one["has_more"], &one["first_id"]), (&json!(true), &items["data"][1]["id"]));
+    assert_eq!(page("?include%5B%5D=message.output_text.logprobs&order=asc"), items);
     let rest = page(&format!("?after={}", one["last_id"].as_str().unwrap()));
     assert_eq!((&rest["has_more"], &rest["data"]), (&json!(false), &json!([items["data"][0]])));
     if let Some(description) = Description::open() {

@@ -61,15 +61,23 @@ fn normal(index: usize, message: &Json) -> Result<Json, InvalidMessage> {
     }
     let content = match fields.get("content") {
         Some(Json::String(text)) => Json::String(text.clone()),
-        Some(Json::Array(parts)) => Json::String(text_of(parts).map_err(|at| {
-            refuse(&format!(".content[{at}]"), "is not text; only text content is supported")
-        })?),
+        Some(Json::Array(parts)) => Json::String(
+            text_of(parts).map_err(|at| refuse(&format!(".content[{at}]"), &not_text(&parts[at])))?,
+        ),
         None | Some(Json::Null) if may_be_empty => Json::String(String::new()),
         _ => return Err(refuse(".content", "must be a string or a list of text parts")),
     };
     fields.insert("content".into(), content);
     fields.retain(|_, value| !value.is_null());
     Ok(Json::Object(fields))
+}
+
+/// What is wrong with a part or block that is not text.
+pub fn not_text(part: &Json) -> String {
+    match part["type"].as_str() {
+        Some(kind) if kind != "text" => format!("is of type {kind:?}; only text content is supported"),
+        _ => "is not text; only text content is supported".into(),
+    }
 }
 
 /// The text of parts, or the index of a part that is not text.
@@ -201,7 +209,7 @@ mod tests {
             (r#"[{"role": "user", "content": 1}]"#, "'messages[0].content' must be a string"),
             (
                 r#"[{"role": "user", "content": [{"type": "image_url"}]}]"#,
-                "'messages[0].content[0]' is not text; only text content is supported",
+                "'messages[0].content[0]' is of type \"image_url\"; only text content is supported",
             ),
         ] {
             let error = parse(text).unwrap_err().to_string();

@@ -21,6 +21,8 @@ pub(super) struct Active<'a> {
     logprobs: Option<usize>,
     /// Log probabilities of the tokens since the previous piece.
     unsent: Vec<TokenLogprob>,
+    /// That of the token that ended the text.
+    ending: Option<TokenLogprob>,
     /// Its number in the order of admission.
     pub(super) number: u64,
     submitted: Instant,
@@ -91,6 +93,7 @@ impl<'a> Active<'a> {
             on_event,
             logprobs,
             unsent: Vec::new(),
+            ending: None,
             number: 1,
             submitted: Instant::now(),
             priority: 0,
@@ -183,8 +186,8 @@ impl<'a> Active<'a> {
                 return Ok(Some(finish));
             }
             let id = self.generation.pick(engine, row, picked)?;
-            if let Some(best) = self.logprobs.filter(|_| !self.generation.output.endings().contains(&id)) {
-                self.unsent.push(logprob(engine.logits_of(row)?, id, best));
+            if let Some(best) = self.logprobs {
+                self.keep(logprob(engine.logits_of(row)?, id, best));
             }
             Ok(self.take(id))
         })
@@ -209,8 +212,8 @@ impl<'a> Active<'a> {
                 return Ok(Some(finish));
             }
             let id = self.generation.pick_from(&self.kept)?;
-            if let Some(best) = self.logprobs.filter(|_| !self.generation.output.endings().contains(&id)) {
-                self.unsent.push(logprob(&self.kept, id, best));
+            if let Some(best) = self.logprobs {
+                self.keep(logprob(&self.kept, id, best));
             }
             Ok(self.take(id))
         })
@@ -237,6 +240,14 @@ impl<'a> Active<'a> {
         })
     }
 
+    /// Keeps a log probability for the next piece, or for the last event.
+    fn keep(&mut self, of_token: TokenLogprob) {
+        match self.generation.output.endings().contains(&of_token.id) {
+            true => self.ending = Some(of_token),
+            false => self.unsent.push(of_token),
+        }
+    }
+
     fn complete(&mut self) -> Option<FinishReason> {
         let Active { generation, on_event, unsent, .. } = self;
         generation.complete(&mut |piece| send_piece(on_event, piece, unsent))
@@ -261,7 +272,7 @@ impl<'a> Active<'a> {
         result: Result<FinishReason, Error>,
         forgets_shifted: bool,
     ) -> bool {
-        let Active { mut generation, mut on_event, mut unsent, scoring, .. } = self;
+        let Active { mut generation, mut on_event, mut unsent, ending, scoring, .. } = self;
         // A listener that panicked gets only `Failed`.
         let flushed = match &result {
             Err(Error::Panicked { .. }) => Ok(()),
@@ -281,7 +292,7 @@ impl<'a> Active<'a> {
         let prompt_logprobs = scoring.map_or_else(Vec::new, |scoring| scoring.scores);
         send_last_event(
             on_event,
-            result.map(|finish| Finished { finish, dropped, timings, prompt_logprobs }),
+            result.map(|finish| Finished { finish, dropped, timings, prompt_logprobs, ending }),
         );
         is_ok
     }

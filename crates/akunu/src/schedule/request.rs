@@ -61,6 +61,8 @@ pub struct Finished {
     /// Those of the prompt's tokens after the first, if requested; fewer if the request ended before it had
     /// read its prompt.
     pub prompt_logprobs: Vec<TokenLogprob>,
+    /// That of the token that ended the text, which is in no piece, if log probabilities are requested.
+    pub ending: Option<TokenLogprob>,
 }
 
 /// The callback for the events of a request, called on the engine's thread. `Break` ends the request; `Finished` is still sent. A panic
@@ -114,6 +116,7 @@ impl Job {
                 dropped: 0,
                 timings: Timings::default(),
                 prompt_logprobs: Vec::new(),
+                ending: None,
             }),
         );
     }

@@ -263,7 +263,8 @@ async fn input_items(
             ("order", "asc" | "desc") => is_ascending = value == "asc",
             ("order", _) => return Err(refuse("order", "\"asc\" or \"desc\"")),
             ("after", _) => after = Some(value).filter(|after| !after.is_empty()),
-            ("include", _) => {}
+            // Items have all that there is. OpenAI's clients write it as a list.
+            ("include" | "include[]" | "include%5B%5D", _) => {}
             (name, _) => return Err(refuse(name, "\"limit\", \"order\" or \"after\"")),
         }
     }
@@ -285,7 +286,7 @@ async fn input_items(
     })))
 }
 
-/// Names and values of a query. Ids and numbers have no characters that are escaped.
+/// Names and values of a query. Of those that are read, only the name of a list has characters that are escaped.
 fn pairs(query: Option<&str>) -> impl Iterator<Item = (&str, &str)> {
     query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='))
 }
