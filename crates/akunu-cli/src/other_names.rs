@@ -28,7 +28,6 @@ const COMMANDS: &[(&str, &str)] = &[
     ("ps", "models that a server has loaded are at its /api/ps"),
     ("stop", "a server unloads a model by \"keep_alive\": 0, or akunu serve --idle-unload"),
     ("create", "a server makes models at /api/create; akunu quantize converts files"),
-    ("completion", "a text is continued by akunu run"),
     ("cli", "a conversation is akunu chat, and a text is continued by akunu run"),
     ("server", "the server is akunu serve"),
 ];

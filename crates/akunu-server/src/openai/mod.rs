@@ -28,6 +28,7 @@ use crate::models::{ModelSpec, Variant};
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
 use crate::stream;
+use crate::timestamp::timestamp;
 pub(crate) use messages::{check_name, conversation, conversation_of, tools};
 use options::StreamOptions;
 
@@ -76,7 +77,11 @@ async fn models(State(app): State<App>) -> Response {
         let of_clients = variants.iter().filter(|variant| variant.of == spec.name);
         list.extend(of_clients.map(|variant| named(described.clone(), &variant.name, Some(variant))));
     }
-    json(&json!({ "object": "list", "data": list }))
+    let id = |model: Option<&Json>| model.map(|model| model["id"].clone());
+    // The last three are those of Anthropic's list.
+    json(&json!({
+        "object": "list", "first_id": id(list.first()), "last_id": id(list.last()), "has_more": false, "data": list,
+    }))
 }
 
 async fn model(State(app): State<App>, PathParameter(name): PathParameter) -> Result<Response, Refusal> {
@@ -87,18 +92,22 @@ async fn model(State(app): State<App>, PathParameter(name): PathParameter) -> Re
 
 /// A described model under its name, or that of a model that a client has made of it.
 fn named(mut model: Json, name: &str, variant: Option<&Variant>) -> Json {
-    model["id"] = name.into();
+    (model["id"], model["display_name"]) = (name.into(), name.into());
     if let Some(variant) = variant {
         model["created"] = seconds(variant.created).into();
+        model["created_at"] = timestamp(variant.created).into();
     }
     model
 }
 
-/// A model without its id. `capabilities`, `context_length` and `kv_cache_tokens` are extensions. They are missing if the
+/// A model without its id. `type`, `display_name` and `created_at` are those of Anthropic's list. `capabilities`, `context_length` and `kv_cache_tokens` are extensions. They are missing if the
 /// model's files cannot be read.
 async fn describe(app: &App, spec: &ModelSpec) -> Json {
-    let created = spec.changed().map_or(0, seconds);
-    let mut model = json!({ "id": "", "object": "model", "created": created, "owned_by": "akunu" });
+    let created = spec.changed().unwrap_or(UNIX_EPOCH);
+    let mut model = json!({
+        "id": "", "object": "model", "created": seconds(created), "owned_by": "akunu",
+        "type": "model", "display_name": "", "created_at": timestamp(created),
+    });
     if let Some(facts) = app.models().facts(spec).await {
         model["capabilities"] = facts.capabilities().into();
         if let Some(context) = facts.context {

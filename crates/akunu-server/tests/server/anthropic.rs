@@ -202,3 +202,14 @@ fn beta_headers_and_queries_are_ignored() {
         send(server.address(), &request("POST", "/v1/messages?beta=true", &headers, asked.as_bytes()));
     assert_eq!((answer.status, &answer.json()["content"]), (200, &plain["content"]));
 }
+
+/// What Anthropic's SDK reads of a list of models.
+#[test]
+fn models_are_listed_as_anthropic_does() {
+    let list = serve().get("/v1/models").json();
+    let model = &list["data"][0];
+    let expected = json!([TALES, "model", TALES]);
+    assert_eq!(json!([model["id"], model["type"], model["display_name"]]), expected);
+    assert!(model["created_at"].as_str().unwrap().starts_with("20"), "{list}");
+    assert_eq!(json!([list["first_id"], list["last_id"], list["has_more"]]), json!([TALES, TALES, false]));
+}

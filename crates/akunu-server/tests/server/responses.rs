@@ -502,3 +502,21 @@ fn a_folder_keeps_responses_for_the_next_start() {
     let missing = server.post(PATH, &tale(json!({ "previous_response_id": deleted })));
     assert_eq!(missing.json()["error"]["code"], "previous_response_not_found");
 }
+
+#[test]
+fn input_tokens_are_those_that_a_request_uses() {
+    let server = serve();
+    let count = |body: &Json| {
+        let counted = server.ok("/v1/responses/input_tokens", body);
+        assert_eq!(counted["object"], "response.input_tokens");
+        counted["input_tokens"].clone()
+    };
+    let first = json!({ "model": TALES, "input": "tell me a story about a fox", "max_output_tokens": 5 });
+    let answer = server.ok(PATH, &first);
+    assert_eq!(count(&first), answer["usage"]["input_tokens"]);
+    let mut next = json!({ "model": TALES, "input": "and then?", "previous_response_id": answer["id"] });
+    next["max_output_tokens"] = 5.into();
+    assert_eq!(count(&next), server.ok(PATH, &next)["usage"]["input_tokens"]);
+    next["previous_response_id"] = "resp_nobody".into();
+    assert_eq!(server.post("/v1/responses/input_tokens", &next).status, 400);
+}

@@ -31,6 +31,7 @@ use store::StoredResponse;
 pub(super) fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     vec![
         ("/v1/responses", post(create)),
+        ("/v1/responses/input_tokens", post(input_tokens)),
         ("/v1/responses/{id}", get(retrieve).delete(delete)),
         ("/v1/responses/{id}/cancel", post(cancel)),
         ("/v1/responses/{id}/input_items", get(input_items)),
@@ -50,18 +51,7 @@ async fn create(
         warnings.ignores("web_search in tools");
     }
     let owner = app.keys().digest(caller);
-    let turns = match request.previous {
-        None => Vec::new(),
-        Some(id) => match find(&app, caller, id).await? {
-            Some(stored) => stored.turns,
-            None => {
-                let message = format!("the previous response \"{id}\" is not stored");
-                return Err(Refusal::invalid(message)
-                    .param("previous_response_id")
-                    .code("previous_response_not_found"));
-            }
-        },
-    };
+    let turns = earlier_turns(&app, caller, &request).await?;
     request.set_prompt(items(turns.clone(), charge).await?)?;
     let Request { job, mut response, input, is_streamed, is_stored, may_truncate, .. } = request;
     let text = response.to_string();
@@ -88,6 +78,33 @@ async fn create(
         answer.output(output?, &mut String::new());
     }
     Ok(warnings.on(json(&answer.into_response())))
+}
+
+/// The number of tokens of a request's prompt, without an answer.
+async fn input_tokens(
+    State(app): State<App>,
+    caller: Caller,
+    Extension(charge): Extension<Charge>,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Refusal> {
+    let fields = Fields::new(&body)?;
+    let warnings = field_table::RESPONSES.check(&fields)?;
+    let mut request = Request::read(&fields)?;
+    let turns = earlier_turns(&app, caller, &request).await?;
+    request.set_prompt(items(turns, charge).await?)?;
+    let rendered = app.render(request.job, caller).await?;
+    let count: usize = rendered.iter().map(|rendered| rendered.ids.len()).sum();
+    Ok(warnings.on(json(&json!({ "object": "response.input_tokens", "input_tokens": count }))))
+}
+
+/// The turns before a request, which the server stores.
+async fn earlier_turns(app: &App, caller: Caller, request: &Request<'_>) -> Result<Vec<Arc<str>>, Refusal> {
+    let Some(id) = request.previous else { return Ok(Vec::new()) };
+    let stored = find(app, caller, id).await?.ok_or_else(|| {
+        let message = format!("the previous response \"{id}\" is not stored");
+        Refusal::invalid(message).param("previous_response_id").code("previous_response_not_found")
+    })?;
+    Ok(stored.turns)
 }
 
 /// What is stored with a response, which has `response_bytes` before its answer. `held` is charged for it.
