@@ -17,7 +17,7 @@ use serde_json::Value as Json;
 
 /// Selected by [`LETTERS`]. What is in braces is the first line of the input, which may have a query; so is the query of those
 /// that end in `?`.
-const ROUTES: [(&str, &str); 62] = [
+const ROUTES: [(&str, &str); 63] = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/embeddings"),
@@ -80,9 +80,10 @@ const ROUTES: [(&str, &str); 62] = [
     ("POST", "/mcp/call"),
     ("PUT", "/v1/chat/completions"),
     ("GET", "/{unknown}"),
+    ("POST", "/v1/responses/input_tokens"),
 ];
 
-const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-";
 
 /// The next token that the device finds.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
