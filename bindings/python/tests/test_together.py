@@ -113,5 +113,8 @@ def test_ctrl_c_ends_a_generation():
     assert child.stdout.readline() == "ready\n"
     time.sleep(0.5)
     child.send_signal(signal.SIGINT)
-    rest, _ = child.communicate(timeout=60)
+    try:
+        rest, _ = child.communicate(timeout=60)
+    finally:
+        child.kill()
     assert rest == "interrupted\nTrue\n" and child.returncode == 0

@@ -98,26 +98,21 @@ async fn generate(
     let text = fields.text("prompt")?.filter(|text| !text.is_empty());
     let after = fields.text("suffix")?.filter(|after| !after.is_empty());
     let is_raw = fields.flag("raw")?.unwrap_or(false);
+    let system = fields.text("system")?.filter(|system| !system.is_empty());
+    let continued = after.map(|_| "suffix").or(is_raw.then_some("raw"));
+    if let (Some(name), Some(_)) = (continued, system) {
+        let message = format!("'system' together with '{name}' is not supported: a text is continued");
+        return Err(Refusal::invalid(message).param("system").code("unsupported_parameter"));
+    }
     let prompt = match (text, after) {
         (before, Some(after)) => {
-            if fields.text("system")?.is_some_and(|system| !system.is_empty()) {
-                let message = "'suffix' together with 'system' is not supported: a text is continued";
-                return Err(Refusal::invalid(message).param("suffix").code("unsupported_parameter"));
-            }
             Some(Prompt::Infill { before: before.unwrap_or_default().into(), after: after.into() })
         }
         (None, None) => None,
-        (Some(text), None) if is_raw => {
-            if fields.text("system")?.is_some_and(|system| !system.is_empty()) {
-                let message = "'system' together with 'raw' is not supported: a text is continued";
-                return Err(Refusal::invalid(message).param("system").code("unsupported_parameter"));
-            }
-            Some(Prompt::Text(text.to_string()))
-        }
+        (Some(text), None) if is_raw => Some(Prompt::Text(text.to_string())),
         (Some(text), None) => {
             // A model without a template gets the text as it is, as in Ollama.
             let lease = app.models().get(Some(model(&fields)?)).await?;
-            let system = fields.text("system")?.filter(|system| !system.is_empty());
             match (lease.chat_format(), system) {
                 (Err(_), None) => Some(Prompt::Text(text.to_string())),
                 (_, system) => {

@@ -100,8 +100,8 @@ fn named(mut model: Json, name: &str, variant: Option<&Variant>) -> Json {
     model
 }
 
-/// A model without its id. `type`, `display_name` and `created_at` are those of Anthropic's list. `capabilities`, `context_length` and `kv_cache_tokens` are extensions. They are missing if the
-/// model's files cannot be read.
+/// A model without its id. `type`, `display_name` and `created_at` are those of Anthropic's list. `capabilities`,
+/// `context_length` and `kv_cache_tokens` are extensions. They are missing if the model's files cannot be read.
 async fn describe(app: &App, spec: &ModelSpec) -> Json {
     let created = spec.changed().unwrap_or(UNIX_EPOCH);
     let mut model = json!({

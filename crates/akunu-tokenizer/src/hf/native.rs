@@ -5,14 +5,13 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use akunu_format::Strings;
-use unicode_categories::UnicodeCategories;
 
 use super::added::{Added, Part};
 use super::file::{AddedToken, File, Model as FileModel, Vocab};
 use super::models::{self, Index, Speller};
 use super::normalize::{Normalizer, push_marked};
 use super::recognise::{self, Cut, Kind, Method, Prepend, Unknown};
-use super::steps::Steps;
+use super::steps::{Steps, is_punctuation};
 use super::unigram::UnigramWords;
 use super::{missing, post};
 use crate::bytelevel::ByteLevel;
@@ -572,7 +571,7 @@ fn bert_words<E>(text: &str, mut emit: impl FnMut(&str) -> Result<(), E>) -> Res
     for word in text.split(char::is_whitespace) {
         let mut start = 0;
         for (at, c) in word.char_indices() {
-            if !(c.is_ascii_punctuation() || !c.is_ascii() && c.is_punctuation()) {
+            if !is_punctuation(c) {
                 continue;
             }
             if start < at {

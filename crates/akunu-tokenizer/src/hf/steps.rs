@@ -370,8 +370,8 @@ impl Behavior {
     }
 }
 
-fn is_punctuation(c: char) -> bool {
-    c.is_ascii_punctuation() || c.is_punctuation()
+pub(super) fn is_punctuation(c: char) -> bool {
+    c.is_ascii_punctuation() || !c.is_ascii() && c.is_punctuation()
 }
 
 /// Whether regular expressions count the character as one of a word (`\w`).
