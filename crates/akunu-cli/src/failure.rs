@@ -132,24 +132,20 @@ impl From<clap::Error> for Failure {
 }
 
 fn unknown_command(error: &clap::Error) -> Failure {
-    let failure = match error.get(ContextKind::InvalidSubcommand) {
-        Some(ContextValue::String(name)) => {
-            let failure = Failure::usage(format!("there is no command '{name}'"));
-            if let Some(hint) = other_names::command(name) {
-                return failure.hint(hint);
-            }
-            failure
-        }
-        _ => Failure::usage("there is no such command"),
+    let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
+        return Failure::usage("there is no such command");
     };
-    let similar: Vec<String> = match error.get(ContextKind::SuggestedSubcommand) {
-        Some(ContextValue::String(name)) => vec![name.clone()],
-        Some(ContextValue::Strings(names)) => names.clone(),
-        _ => Vec::new(),
+    let similar: &[String] = match error.get(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::String(name)) => std::slice::from_ref(name),
+        Some(ContextValue::Strings(names)) => names,
+        _ => &[],
     };
     // Commands for scripts are not suggested.
-    match similar.iter().rfind(|name| !name.starts_with("__")) {
-        Some(name) => failure.hint(format!("a similar command is '{name}'")),
+    let similar = similar.iter().rfind(|name| !name.starts_with("__"));
+    let similar = similar.map(|name| format!("a similar command is '{name}'"));
+    let failure = Failure::usage(format!("there is no command '{name}'"));
+    match other_names::command(name).map(String::from).or(similar) {
+        Some(hint) => failure.hint(hint),
         None => failure,
     }
 }

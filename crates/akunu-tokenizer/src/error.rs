@@ -33,8 +33,6 @@ pub enum TokenizerError {
     MergeOfUnknownToken { index: usize, merge: String, part: String },
     #[error("the vocabulary has neither a token for `{text}` nor one for unknown text")]
     Unencodable { text: String },
-    #[error("the vocabulary has no token for a part of the text, and its unknown token `{name}` is missing")]
-    MissingUnknown { name: String },
     #[error("the vocabulary's regular expression needs more than {max} bytes of memory for the text")]
     ExpressionMemory { max: usize },
     #[error("the normalization table (`precompiled_charsmap`) {what}")]

@@ -169,6 +169,14 @@ impl Pieces {
     }
 }
 
+impl<'t> FromIterator<&'t str> for Pieces {
+    fn from_iter<I: IntoIterator<Item = &'t str>>(texts: I) -> Pieces {
+        let mut pieces = Pieces::default();
+        texts.into_iter().for_each(|text| pieces.push_with(|out| out.extend_from_slice(text.as_bytes())));
+        pieces
+    }
+}
+
 impl PieceIndex {
     /// With space for `count` pieces.
     pub(crate) fn with_capacity(count: usize) -> PieceIndex {

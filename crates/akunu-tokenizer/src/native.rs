@@ -18,11 +18,11 @@ use crate::{
 };
 
 /// Maximum size of a token's text in bytes.
-pub(crate) const MAX_TOKEN: usize = 1 << 14;
+const MAX_TOKEN: usize = 1 << 14;
 
 /// Tokens of more than `LONG` bytes, of which there may be `MAX_LONG`. Published vocabularies have hardly any.
-pub(crate) const LONG: usize = 256;
-pub(crate) const MAX_LONG: usize = 64;
+const LONG: usize = 256;
+const MAX_LONG: usize = 64;
 
 /// A tokenizer made from a [`Vocabulary`].
 #[derive(Debug)]
@@ -265,13 +265,10 @@ pub(crate) fn limit_lengths(tokens: &Strings) -> Result<(), TokenizerError> {
     }
     let count = tokens.iter().filter(|text| text.len() > LONG).count();
     if count > MAX_LONG {
-        return Err(TokenizerError::TokenList { problem: too_many_long(count) });
+        let problem = format!("{count} tokens have more than {LONG} bytes (more than {MAX_LONG})");
+        return Err(TokenizerError::TokenList { problem });
     }
     Ok(())
-}
-
-pub(crate) fn too_many_long(count: usize) -> String {
-    format!("{count} tokens have more than {LONG} bytes (more than {MAX_LONG})")
 }
 
 fn is_special(kind: TokenKind) -> bool {

@@ -1,6 +1,5 @@
 //! Added tokens: matched before the model sees a text, first in the original text, then (for tokens with `normalized`)
-//! in the normalized text. Behaves like the `tokenizers` library, including its corner
-//! cases.
+//! in the normalized text. Behaves like the `tokenizers` library, including its corner cases.
 
 use super::file::AddedToken;
 use super::steps::is_word;

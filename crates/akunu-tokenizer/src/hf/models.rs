@@ -1,6 +1,8 @@
 //! The models of a `tokenizer.json` in their general forms: the tokens of a word, with all settings of the format.
 
-use super::file::{Merges, Model};
+use std::borrow::Cow;
+
+use super::file::Model;
 use super::missing;
 use super::unigram::UnigramWords;
 use crate::TokenizerError;
@@ -120,8 +122,9 @@ pub(super) struct Bpe {
     prefix: String,
     /// Added to the last character of a word.
     suffix: String,
-    /// The text of the unknown token, and its id if it is in the vocabulary. Without one, unknown characters are dropped.
-    unknown: Option<(String, Option<u32>)>,
+    unknown: Option<u32>,
+    /// The file names no unknown token: unknown characters are dropped.
+    drops_unknown: bool,
     fuse_unknown: bool,
     byte_ids: Option<Box<[Option<u32>; 256]>>,
     /// Words that are tokens are not split.
@@ -129,11 +132,15 @@ pub(super) struct Bpe {
 }
 
 impl Bpe {
-    pub(super) fn new(model: &Model<'_>, index: Index<'_>) -> Result<Bpe, TokenizerError> {
+    pub(super) fn new(
+        model: &Model<'_>,
+        index: Index<'_>,
+        unknown: Option<u32>,
+    ) -> Result<Bpe, TokenizerError> {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let prefix = text(&model.continuing_subword_prefix);
-        let empty = Merges(Vec::new());
-        let merges = merges(model.merges.as_ref().unwrap_or(&empty), &prefix, &index)?;
+        let list = model.merges.as_ref().map_or(&[][..], |merges| &merges.0);
+        let merges = merges(list, &prefix, &index)?;
         let byte_ids = model
             .byte_fallback
             .unwrap_or(false)
@@ -142,10 +149,8 @@ impl Bpe {
             merges,
             prefix,
             suffix: text(&model.end_of_word_suffix),
-            unknown: model.unk_token.clone().map(|text| {
-                let id = index.get(&text);
-                (text, id)
-            }),
+            unknown,
+            drops_unknown: model.unk_token.is_none(),
             fuse_unknown: model.fuse_unk.unwrap_or(false),
             byte_ids,
             ignore_merges: model.ignore_merges.unwrap_or(false),
@@ -196,12 +201,13 @@ impl Bpe {
                 bytes.flatten().for_each(&mut push);
                 continue;
             }
-            if let Some((name, id)) = &self.unknown {
-                let id = id.ok_or_else(|| no_unknown(name))?;
-                match pending {
-                    Some(_) if self.fuse_unknown => {}
-                    _ => pending.replace(id).into_iter().for_each(&mut push),
-                }
+            if self.drops_unknown {
+                continue;
+            }
+            let id = self.unknown.ok_or_else(|| unencodable(text))?;
+            match pending {
+                Some(_) if self.fuse_unknown => {}
+                _ => pending.replace(id).into_iter().for_each(&mut push),
             }
         }
         pending.into_iter().for_each(&mut push);
@@ -211,10 +217,14 @@ impl Bpe {
     }
 }
 
-fn merges(list: &Merges<'_>, prefix: &str, index: &Index<'_>) -> Result<PairMap, TokenizerError> {
-    let mut map = PairMap::with_capacity(list.0.len());
+fn merges(
+    list: &[(Cow<'_, str>, Cow<'_, str>)],
+    prefix: &str,
+    index: &Index<'_>,
+) -> Result<PairMap, TokenizerError> {
+    let mut map = PairMap::with_capacity(list.len());
     // Of equal pairs the last one counts, and the map keeps the first.
-    for (rank, (left, right)) in list.0.iter().enumerate().rev() {
+    for (rank, (left, right)) in list.iter().enumerate().rev() {
         let unknown = |part: &str| TokenizerError::MergeOfUnknownToken {
             index: rank,
             merge: printable(&format!("{left} {right}")),
@@ -234,7 +244,7 @@ pub(super) struct WordPiece {
     /// Tokens by their texts, and those that continue a word by their texts without the prefix.
     begins: Trie,
     continues: Trie,
-    unknown: (String, Option<u32>),
+    unknown: Option<u32>,
     /// Longer words, in characters, are unknown.
     most: usize,
 }
@@ -249,7 +259,7 @@ impl WordPiece {
         let prefix = model.continuing_subword_prefix.as_deref();
         let prefix = prefix.ok_or(missing("model.continuing_subword_prefix"))?;
         let most = model.max_input_chars_per_word.ok_or(missing("model.max_input_chars_per_word"))?;
-        let name = model.unk_token.clone().ok_or(missing("model.unk_token"))?;
+        check_unknown(model)?;
         let (mut begins, mut continues) = (Trie::new(), Trie::new());
         for &id in ids {
             let text = pieces.get(id).unwrap_or_default();
@@ -258,7 +268,7 @@ impl WordPiece {
                 continues.insert(rest, id);
             }
         }
-        Ok(WordPiece { begins, continues, unknown: (name, unknown), most })
+        Ok(WordPiece { begins, continues, unknown, most })
     }
 
     fn encode(&self, word: &str, scratch: &mut Scratch, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
@@ -278,7 +288,7 @@ impl WordPiece {
         }
         if !known {
             ids.truncate(before);
-            ids.push(self.unknown.1.ok_or_else(|| no_unknown(&self.unknown.0))?);
+            ids.push(self.unknown.ok_or_else(|| unencodable(word))?);
         }
         Ok(())
     }
@@ -288,23 +298,31 @@ impl WordPiece {
 #[derive(Debug)]
 pub(super) struct WordLevel {
     index: PieceIndex,
-    unknown: (String, Option<u32>),
+    unknown: Option<u32>,
 }
 
 impl WordLevel {
-    pub(super) fn new(model: &Model<'_>, index: Index<'_>) -> Result<WordLevel, TokenizerError> {
-        let name = model.unk_token.clone().ok_or(missing("model.unk_token"))?;
-        let unknown = index.get(&name);
-        Ok(WordLevel { index: index.index, unknown: (name, unknown) })
+    pub(super) fn new(
+        model: &Model<'_>,
+        index: Index<'_>,
+        unknown: Option<u32>,
+    ) -> Result<WordLevel, TokenizerError> {
+        check_unknown(model)?;
+        Ok(WordLevel { index: index.index, unknown })
     }
 
     fn encode(&self, word: &str, pieces: &Pieces, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
-        let id = self.index.get(pieces, word.as_bytes()).or(self.unknown.1);
-        ids.push(id.ok_or_else(|| no_unknown(&self.unknown.0))?);
+        let id = self.index.get(pieces, word.as_bytes()).or(self.unknown);
+        ids.push(id.ok_or_else(|| unencodable(word))?);
         Ok(())
     }
 }
 
-fn no_unknown(name: &str) -> TokenizerError {
-    TokenizerError::MissingUnknown { name: printable(name) }
+/// These models name an unknown token, which may be missing in the vocabulary.
+fn check_unknown(model: &Model<'_>) -> Result<(), TokenizerError> {
+    model.unk_token.as_ref().map(drop).ok_or(missing("model.unk_token"))
+}
+
+fn unencodable(text: &str) -> TokenizerError {
+    TokenizerError::Unencodable { text: printable(text) }
 }

@@ -235,18 +235,17 @@ fn general_words(
     let steps = Steps::of(&file.pre_tokenizer)?;
     let mut texts = vec![""; vocabulary.tokens.len()];
     vocab.iter().for_each(|(id, text)| texts[id as usize] = text);
-    let mut pieces = Pieces::default();
-    texts.iter().for_each(|text| pieces.push_with(|out| out.extend_from_slice(text.as_bytes())));
+    let pieces: Pieces = texts.into_iter().collect();
     // Of equal tokens the last one counts, and indices keep the first.
     let ids: Vec<u32> = vocab.iter().rev().map(|(id, _)| id).collect();
     let unknown = vocabulary.special.unknown;
     let words = match (kind, vocab) {
-        (Kind::Bpe, _) => models::Words::Bpe(models::Bpe::new(model, Index::new(&pieces, &ids))?),
+        (Kind::Bpe, _) => models::Words::Bpe(models::Bpe::new(model, Index::new(&pieces, &ids), unknown)?),
         (Kind::WordPiece, _) => {
             models::Words::WordPiece(models::WordPiece::new(model, &pieces, &ids, unknown)?)
         }
         (Kind::Unigram, Vocab::Scores(tokens)) => models::Words::Unigram(unigram(model, tokens)?.0),
-        _ => models::Words::WordLevel(models::WordLevel::new(model, Index::new(&pieces, &ids))?),
+        _ => models::Words::WordLevel(models::WordLevel::new(model, Index::new(&pieces, &ids), unknown)?),
     };
     let model = Speller::new(words, special(vocabulary));
     Ok((Words::Steps { model, steps, why }, pieces))
@@ -321,11 +320,7 @@ fn words(
             Ok((Words::ByteLevel { model: Box::new(words), prefix_space }, pieces))
         }
         Method::CharLevel { cut, fuse_unknown, byte_fallback } => {
-            let mut pieces = Pieces::default();
-            vocabulary
-                .tokens
-                .iter()
-                .for_each(|text| pieces.push_with(|out| out.extend_from_slice(text.as_bytes())));
+            let pieces: Pieces = vocabulary.tokens.iter().collect();
             let kinds = kind_of(&|id, text| match text {
                 _ if Some(id) == unknown => TokenKind::Unknown,
                 text if byte_fallback && byte_of_hex(text).is_some() => TokenKind::Byte,

@@ -36,8 +36,8 @@ impl UnigramWords {
                 return Err(TokenizerError::IdOutOfRange { key: "model.unk_id", id, tokens });
             }
         };
-        let (mut pieces, mut index) = (Pieces::default(), PieceIndex::with_capacity(tokens.len()));
-        tokens.iter().for_each(|(text, _)| pieces.push_with(|out| out.extend_from_slice(text.as_bytes())));
+        let pieces: Pieces = tokens.iter().map(|(text, _)| &**text).collect();
+        let mut index = PieceIndex::with_capacity(tokens.len());
         let (mut unigram, mut byte_ids) = (Unigram::new(Precision::Double), Box::new([NONE; 256]));
         // Of equal tokens the last one counts, and the index keeps the first.
         for (id, (text, score)) in tokens.iter().enumerate().rev() {

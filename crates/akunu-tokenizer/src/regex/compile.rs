@@ -7,6 +7,7 @@ use super::sets::Sets;
 
 /// Maximum number of instructions, where a repeated class counts as often as it is repeated.
 const MAX_INSTS: usize = 100_000;
+
 /// How the library matches a part, which decides what loops do whose body matches nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {

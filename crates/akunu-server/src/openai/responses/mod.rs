@@ -51,8 +51,7 @@ async fn create(
         warnings.ignores("web_search in tools");
     }
     let owner = app.keys().digest(caller);
-    let turns = earlier_turns(&app, caller, &request).await?;
-    request.set_prompt(items(turns.clone(), charge).await?)?;
+    let turns = set_prompt(&app, caller, &mut request, charge).await?;
     let Request { job, mut response, input, is_streamed, is_stored, may_truncate, .. } = request;
     let text = response.to_string();
     // Held as long as the answer is written, which may be after this handler has returned.
@@ -90,21 +89,31 @@ async fn input_tokens(
     let fields = Fields::new(&body)?;
     let warnings = field_table::RESPONSES.check(&fields)?;
     let mut request = Request::read(&fields)?;
-    let turns = earlier_turns(&app, caller, &request).await?;
-    request.set_prompt(items(turns, charge).await?)?;
+    set_prompt(&app, caller, &mut request, charge).await?;
     let rendered = app.render(request.job, caller).await?;
     let count: usize = rendered.iter().map(|rendered| rendered.ids.len()).sum();
     Ok(warnings.on(json(&json!({ "object": "response.input_tokens", "input_tokens": count }))))
 }
 
-/// The turns before a request, which the server stores.
-async fn earlier_turns(app: &App, caller: Caller, request: &Request<'_>) -> Result<Vec<Arc<str>>, Refusal> {
-    let Some(id) = request.previous else { return Ok(Vec::new()) };
-    let stored = find(app, caller, id).await?.ok_or_else(|| {
-        let message = format!("the previous response \"{id}\" is not stored");
-        Refusal::invalid(message).param("previous_response_id").code("previous_response_not_found")
-    })?;
-    Ok(stored.turns)
+/// Sets a request's prompt: the turns before it, which the server stores, and its own. Returns the former.
+async fn set_prompt(
+    app: &App,
+    caller: Caller,
+    request: &mut Request<'_>,
+    charge: Charge,
+) -> Result<Vec<Arc<str>>, Refusal> {
+    let turns = match request.previous {
+        None => Vec::new(),
+        Some(id) => {
+            let stored = find(app, caller, id).await?.ok_or_else(|| {
+                let message = format!("the previous response \"{id}\" is not stored");
+                Refusal::invalid(message).param("previous_response_id").code("previous_response_not_found")
+            })?;
+            stored.turns
+        }
+    };
+    request.set_prompt(items(turns.clone(), charge).await?)?;
+    Ok(turns)
 }
 
 /// What is stored with a response, which has `response_bytes` before its answer. `held` is charged for it.
