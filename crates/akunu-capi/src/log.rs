@@ -108,6 +108,7 @@ pub(crate) fn log_notes(notes: &[Note]) {
             | Note::BeyondTraining { .. }
             | Note::AssumedPooling
             | Note::WeightsExceedMemory { .. }
+            | Note::Split { .. }
             | Note::Tokenizer(_) => LogLevel::Warning,
             Note::AutoDevice { .. } | Note::DefaultContext { .. } | Note::GenerativeEmbedding { .. } => {
                 LogLevel::Info

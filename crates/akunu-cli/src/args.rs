@@ -14,6 +14,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands;
 use crate::environment;
+use crate::failure::Failure;
 
 const AFTER_HELP: &str = "\
 MODEL is a GGUF file (any part of a split one), a SafeTensors file, a folder with config.json, \
@@ -130,6 +131,31 @@ impl OnDevices {
     }
 }
 
+/// What the CPU computes of a model that runs on a GPU.
+#[derive(Clone, Debug, Args)]
+pub struct SplitArgs {
+    /// Layers on the GPU: the last N, and the output; the CPU computes those before, from its memory [default: all]
+    #[arg(long, alias = "n-gpu-layers", value_name = "N", value_parser = count_or_zero, help_heading = "Engine")]
+    gpu_layers: Option<usize>,
+    /// The CPU computes the experts of all layers, and the GPU everything else
+    #[arg(long, conflicts_with = "n_cpu_moe", help_heading = "Engine")]
+    cpu_moe: bool,
+    /// The CPU computes the experts of the first N layers
+    #[arg(long, value_name = "N", value_parser = count_or_zero, help_heading = "Engine")]
+    n_cpu_moe: Option<usize>,
+}
+
+impl SplitArgs {
+    fn is_empty(&self) -> bool {
+        self.gpu_layers.is_none() && !self.cpu_moe && self.n_cpu_moe.is_none()
+    }
+
+    pub fn over(&self, options: EngineOptions) -> EngineOptions {
+        let cpu_experts = if self.cpu_moe { Some(usize::MAX) } else { self.n_cpu_moe };
+        EngineOptions { gpu_layers: self.gpu_layers, cpu_experts, ..options }
+    }
+}
+
 /// The value of `--device`.
 #[derive(Clone, Debug)]
 pub struct SelectedDevice {
@@ -163,6 +189,8 @@ pub struct EngineArgs {
     pub chunk: Option<usize>,
     #[command(flatten)]
     pub device: DeviceArgs,
+    #[command(flatten)]
+    split: SplitArgs,
 }
 
 /// Engine options of a command that generates text.
@@ -245,7 +273,7 @@ impl PlannedArgs {
     }
 
     /// The same for embedding models and rerankers.
-    pub fn text_options(&self, task: EmbedTask) -> EmbedOptions {
+    pub fn text_options(&self, task: EmbedTask) -> Result<EmbedOptions, Failure> {
         self.engine.text_options(task, self.context)
     }
 
@@ -266,7 +294,7 @@ impl PlannedArgs {
 
 impl EngineArgs {
     pub fn options(&self) -> EngineOptions {
-        engine_options(&self.device, self.context, self.kv_type, self.chunk)
+        self.split.over(engine_options(&self.device, self.context, self.kv_type, self.chunk))
     }
 }
 
@@ -316,16 +344,24 @@ pub struct EitherArgs {
     pub chunk: Option<usize>,
     #[command(flatten)]
     pub device: DeviceArgs,
+    #[command(flatten)]
+    split: SplitArgs,
 }
 
 impl EitherArgs {
     pub fn options(&self, context: Option<usize>) -> EngineOptions {
-        engine_options(&self.device, context, self.kv_type, self.chunk)
+        self.split.over(engine_options(&self.device, context, self.kv_type, self.chunk))
     }
 
     /// The same for embedding models and rerankers.
-    pub fn text_options(&self, task: EmbedTask, longest: Option<usize>) -> EmbedOptions {
-        EmbedOptions { task, ..text_options(&self.device, longest, self.kv_type, self.chunk) }
+    pub fn text_options(&self, task: EmbedTask, longest: Option<usize>) -> Result<EmbedOptions, Failure> {
+        match self.split.is_empty() {
+            true => {
+                Ok(EmbedOptions { task, ..text_options(&self.device, longest, self.kv_type, self.chunk) })
+            }
+            false => Err(Failure::usage("models for texts run on one device as a whole")
+                .hint("leave out --gpu-layers, --cpu-moe and --n-cpu-moe")),
+        }
     }
 }
 

@@ -4,10 +4,7 @@
 const OPTIONS: &[(&[&str], &str)] = &[
     (&["--ctx-size"], "the context is set by -c N"),
     (&["--predict", "--n-predict"], "the number of tokens is set by -n N"),
-    (
-        &["-ngl", "--gpu-layers", "--n-gpu-layers"],
-        "a model runs on one device as a whole: --device cuda or --device cpu",
-    ),
+    (&["-ngl"], "the layers on the GPU are set by --gpu-layers N"),
     (&["--split-mode", "--tensor-split", "--main-gpu"], "GPUs are chosen by --device cuda:N or cuda:0,1"),
     (&["--batch-size", "--ubatch-size"], "the tokens of a prompt in one pass are set by --chunk N"),
     (&["--cache-type-k", "--cache-type-v"], "keys and values have the type of --kv-type"),
@@ -21,7 +18,8 @@ const OPTIONS: &[(&[&str], &str)] = &[
     (&["--json-schema-file"], "a schema's file is set by --json-schema FILE"),
     (&["--api-key"], "the key is set by the variable AKUNU_API_KEY, or --api-keys FILE"),
     (&["--ssl-cert-file", "--ssl-key-file"], "a certificate is set by --tls-cert and --tls-key"),
-    (&["--n-cpu-moe", "--cpu-moe", "--override-tensor"], "a model's tensors are all on one device"),
+    (&["-ncmoe", "-cmoe"], "experts are left to the CPU by --n-cpu-moe N, or --cpu-moe"),
+    (&["--override-tensor"], "what the CPU computes is set by --gpu-layers N and --n-cpu-moe N"),
 ];
 
 const COMMANDS: &[(&str, &str)] = &[

@@ -115,6 +115,7 @@ pub fn capabilities(isa: Isa, threads: usize) -> Capabilities {
         workspace_row_bytes: row_bytes(isa),
         available_bytes: None,
         ranks: 1,
+        host: None,
     }
 }
 

@@ -83,6 +83,7 @@ pub fn capabilities(detail: String, products: Option<Products>) -> Capabilities 
         workspace_bytes: WORKSPACE_BYTES + if library { blas::WORKSPACE_BYTES } else { 0 },
         workspace_row_bytes: 0,
         ranks: 1,
+        host: None,
         available_bytes: None,
     }
 }

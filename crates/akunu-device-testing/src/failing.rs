@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use akunu_format::Region;
 use akunu_plan::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Outcome, ReplayId, Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, Outcome, ReplayId, Submission,
 };
 
 /// Wraps a device. The next submission fails if `failing` is set, and panics if `panicking` is set.
@@ -28,6 +28,13 @@ impl FailingDevice {
     /// The host samples.
     pub fn without_sampling(mut self) -> FailingDevice {
         self.capabilities.samples = false;
+        self
+    }
+
+    /// As a device with memory of its own, of which so much is free.
+    pub fn with_memory(mut self, bytes: u64) -> FailingDevice {
+        self.capabilities.in_place = InPlace::Nothing;
+        self.capabilities.available_bytes = Some(bytes);
         self
     }
 

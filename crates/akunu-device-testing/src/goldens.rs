@@ -4,18 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use akunu_arch::WeightProvider;
-use akunu_plan::{Device, Entries, KvType, PlanOptions, Row, Submission, load, plan, unwatched};
+use akunu_plan::{Device, Entries, KvType, OnHost, PlanOptions, Row, Submission, load, plan, unwatched};
 
-/// The logits of every position of one sequence, processed in chunks. An error says why a model cannot be planned.
-pub fn logits(
-    model: &dyn WeightProvider,
-    device: &mut dyn Device,
-    ids: &[u32],
-    chunk: usize,
-    kv: KvType,
-) -> Result<Vec<Vec<f32>>, String> {
-    let options = PlanOptions {
-        context: ids.len(),
+/// Options of a plan for one sequence, whose rows may all have logits.
+pub fn options(context: usize, chunk: usize, kv: KvType, host: OnHost) -> PlanOptions {
+    PlanOptions {
+        context,
         slots: 1,
         kv,
         kv_bytes: None,
@@ -27,7 +21,18 @@ pub fn logits(
         word_times: false,
         fuse: true,
         keep_inputs: false,
-    };
+        host,
+    }
+}
+
+/// The logits of every position of one sequence, processed in chunks, with some parts on the host. An error says why a model cannot be planned.
+pub fn logits(
+    model: &dyn WeightProvider,
+    device: &mut dyn Device,
+    ids: &[u32],
+    (chunk, kv, host): (usize, KvType, OnHost),
+) -> Result<Vec<Vec<f32>>, String> {
+    let options = options(ids.len(), chunk, kv, host);
     let plan = plan(model, device.capabilities(), &options).map_err(|error| error.to_string())?;
     let loaded = load(&plan, model, device, &mut unwatched).unwrap();
     let vocab = plan.config.vocab_size;
@@ -74,12 +79,11 @@ pub fn worst(
     model: &dyn WeightProvider,
     open: &mut dyn FnMut() -> Box<dyn Device>,
     file: &Path,
-    chunk: usize,
-    kv: KvType,
+    pass: (usize, KvType, OnHost),
 ) -> Result<f64, String> {
     let mut worst = 0.0f64;
     for (ids, expected) in goldens(file) {
-        let found = logits(model, &mut *open(), &ids, chunk, kv)?;
+        let found = logits(model, &mut *open(), &ids, pass)?;
         assert_eq!(found.len(), expected.len());
         let largest = expected.iter().flatten().fold(0.0f64, |m, v| m.max(v.abs()));
         for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {

@@ -81,6 +81,7 @@ impl Default for Emulator {
                 workspace_bytes: WORKSPACE_BYTES,
                 workspace_row_bytes: 0,
                 ranks: 1,
+                host: None,
                 available_bytes: None,
             },
             tuning: Tuning {
@@ -197,6 +198,12 @@ impl Emulator {
     }
 
     /// Products of f16 rows with packed weights, where a library multiplies f16.
+    /// As a card with so many free bytes.
+    pub fn with_memory(mut self, bytes: u64) -> Emulator {
+        self.capabilities.available_bytes = Some(bytes);
+        self
+    }
+
     pub fn with_packed_products(mut self, packed: Option<PackedRows>) -> Emulator {
         self.capabilities.packed_products = packed;
         self

@@ -1,4 +1,5 @@
-//! A fleet: several devices that run a model together, and are one device to the engine.
+//! Several devices that run a model together, and are one device to the engine: a [`Hybrid`] of a device and the host,
+//! where each runs some of the commands, and a [`Fleet`] of ranks.
 //!
 //! All ranks have the same plan ([`akunu_plan::Capabilities::ranks`]) and run the same tables at the same time, each with
 //! its part of the weights and of the cache. They combine what they have computed in the commands of the tables, so the
@@ -6,6 +7,9 @@
 #![allow(unsafe_code, reason = "threads that outlive a call borrow what they are to do during the call")]
 
 mod crew;
+mod hybrid;
+
+pub use hybrid::Hybrid;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -65,6 +65,7 @@ impl Ledger {
                 workspace_bytes: WORKSPACE_BYTES,
                 workspace_row_bytes: 0,
                 ranks: 1,
+                host: None,
                 available_bytes: None,
             },
             tuning: Tuning {
@@ -260,6 +261,7 @@ impl Running {
             word_times: false,
             fuse: true,
             keep_inputs: false,
+            host: akunu_plan::OnHost::default(),
         };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();
         let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();

@@ -105,6 +105,7 @@ fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
         word_times: false,
         fuse,
         keep_inputs: false,
+        host: akunu_plan::OnHost::default(),
     };
     // A head may not be a whole number of the cache type's blocks.
     let Ok(plan) = plan(&*model, device.capabilities(), &options) else { return };

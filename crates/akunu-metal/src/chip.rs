@@ -233,6 +233,7 @@ impl MetalChip {
             workspace_bytes: WORKSPACE_BYTES,
             workspace_row_bytes: 0,
             ranks: 1,
+            host: None,
             available_bytes: None,
         }
     }

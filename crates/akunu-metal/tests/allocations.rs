@@ -147,6 +147,7 @@ fn replays_allocate_nothing(indirect: bool) {
         word_times: false,
         fuse: true,
         keep_inputs: false,
+        host: akunu_plan::OnHost::default(),
     };
     let plan = plan(&*model, device.capabilities(), &options).unwrap();
     let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();

@@ -50,6 +50,7 @@ impl Drawn {
             word_times: false,
             fuse: true,
             keep_inputs: false,
+            host: akunu_plan::OnHost::default(),
         };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();
         let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();

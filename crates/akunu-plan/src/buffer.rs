@@ -1,6 +1,6 @@
 //! The buffers that commands bind, by id. Their sizes are known before a device is created.
 
-use crate::Cut;
+use crate::{Cut, Side};
 
 /// Index into `ModelPlan::buffers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,6 +18,26 @@ pub struct BufferSpec {
     pub name: String,
     pub bytes: u64,
     pub kind: BufferKind,
+    pub home: Home,
+}
+
+/// Which devices have a buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Home {
+    #[default]
+    Device,
+    Host,
+    /// Commands on both sides use it.
+    Both,
+}
+
+impl Home {
+    pub fn has(self, side: Side) -> bool {
+        match side {
+            Side::Device => self != Home::Host,
+            Side::Host => self != Home::Device,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

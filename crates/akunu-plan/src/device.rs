@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use akunu_format::{DType, Region};
 
-use crate::{BufferId, Cut, DispatchTable, Entries, EntryBounds, KeyOrder, Move, Row};
+use crate::{BufferId, Cut, DispatchTable, Entries, EntryBounds, Home, KeyOrder, Move, Row};
 
 /// A handle to memory of a device. Memory is freed together with the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,6 +112,8 @@ pub struct Capabilities {
     pub available_bytes: Option<u64>,
     /// Ranks that share out a model between them; what else is said here is about each of them.
     pub ranks: usize,
+    /// The device of the host that runs a part of the commands ([`crate::Side::Host`]), if there is one.
+    pub host: Option<Box<Capabilities>>,
 }
 
 impl Capabilities {
@@ -339,6 +341,9 @@ pub fn import_part<D: Device + ?Sized>(
 
 pub trait Device: std::fmt::Debug {
     fn capabilities(&self) -> &Capabilities;
+
+    /// Which devices have the buffers that are made from here on, if several run a table.
+    fn make_on(&mut self, _home: Home) {}
 
     /// Allocates zeroed memory.
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError>;

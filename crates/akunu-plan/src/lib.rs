@@ -32,7 +32,7 @@ pub mod verify;
 pub use akunu_arch::{Activation, GroupRank, Scores};
 pub use akunu_arch::{CARDS, Card, NormKind, RopeStyle};
 pub use akunu_format::DType;
-pub use buffer::{BufferId, BufferKind, BufferSpec};
+pub use buffer::{BufferId, BufferKind, BufferSpec, Home};
 pub use cost::Cost;
 pub(crate) use cost::{position_bytes, row_bytes};
 pub use device::{
@@ -48,12 +48,12 @@ pub use lower::CacheSizes;
 pub use ops::{Access, Content, Kernel, RowSet};
 pub use passes::{PassKind, Passes, Tables};
 pub use plan::{
-    CachePlan, EncodeOptions, EncodeOutput, EncodePlan, MemoryPlan, ModelPlan, PlanError, PlanOptions,
-    WindowPlan, plan, plan_encoder,
+    CachePlan, EncodeOptions, EncodeOutput, EncodePlan, MemoryPlan, ModelPlan, OnHost, PlanError,
+    PlanOptions, WindowPlan, plan, plan_encoder,
 };
 pub use row::Row;
 pub use shard::Cut;
-pub use table::{Binding, DispatchCommand, DispatchTable, TableIo, extents};
+pub use table::{Binding, DispatchCommand, DispatchTable, Side, TableIo, extents};
 pub use text_pass::TextPass;
 pub use variants::{KvType, MatmulForm, OutputForms, Rope};
 pub(crate) use variants::{activation_name, lower_name, norm_name};

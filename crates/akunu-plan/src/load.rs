@@ -46,6 +46,7 @@ pub fn load_buffers(
     report(on_load, done, total)?;
     let mut buffers = Vec::with_capacity(specs.len());
     for spec in specs {
+        device.make_on(spec.home);
         let buffer = match &spec.kind {
             BufferKind::Weight { tensor, plane, cut } => {
                 let tensor = &weights.tensors()[*tensor];

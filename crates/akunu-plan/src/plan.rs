@@ -34,6 +34,23 @@ pub struct PlanOptions {
     /// Write the inputs of products as f32 even if products read them rounded, and normalise them before products:
     /// [`crate::product_inputs`] finds them.
     pub keep_inputs: bool,
+    /// What the device of the host computes, if there is one beside the device.
+    pub host: OnHost,
+}
+
+/// The parts of a model that the device of the host computes, from its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnHost {
+    /// The embedding and so many of the first layers, with their KV cache.
+    pub layers: usize,
+    /// The routed experts of so many of the first layers.
+    pub experts: usize,
+}
+
+impl OnHost {
+    pub fn is_nothing(self) -> bool {
+        self == OnHost::default()
+    }
 }
 
 /// Everything that is known before a device allocates memory.
@@ -94,6 +111,8 @@ pub struct CachePlan {
     pub windows: Option<WindowPlan>,
     /// Ranks that have such blocks, each for its heads.
     pub ranks: u32,
+    /// Layers whose keys and values are in buffers of the host, and not in these.
+    pub host_layers: u32,
 }
 
 impl CachePlan {
@@ -149,6 +168,10 @@ pub struct MemoryPlan {
     pub tables: u64,
     /// Memory of the host for blocks of the cache that the device has no memory for.
     pub host_cache: u64,
+    /// Weights that the device of the host uses in the mapped file, if a part of the model is on the host.
+    pub host_weights: u64,
+    /// What that device allocates: its part of the KV cache, and memory for its work.
+    pub host_work: u64,
 }
 
 impl MemoryPlan {
@@ -157,6 +180,7 @@ impl MemoryPlan {
         self.weights_copied + self.constants + self.kv + self.scratch + self.io + self.workspace
     }
 
+    /// Everything but what the device of the host has.
     pub fn total(&self) -> u64 {
         self.allocated() + self.weights_in_place + self.tables + self.host_cache
     }

@@ -24,10 +24,20 @@ impl From<BufferId> for Binding {
     }
 }
 
+/// Where a command is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Side {
+    #[default]
+    Device,
+    /// The device of the host beside it ([`crate::Capabilities::host`]).
+    Host,
+}
+
 /// One kernel launch: the kernel, its buffers and its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DispatchCommand {
     pub kernel: Kernel,
+    pub side: Side,
     pub bindings: [Binding; MAX_BINDINGS],
     pub binding_count: u8,
     pub params: [u8; PARAM_BYTES],
@@ -47,6 +57,7 @@ impl DispatchCommand {
         let unbound = Binding { buffer: BufferId(u32::MAX), offset: 0 };
         let mut command = DispatchCommand {
             kernel,
+            side: Side::Device,
             bindings: [unbound; MAX_BINDINGS],
             binding_count: expected as u8,
             params: [0; PARAM_BYTES],

@@ -11,7 +11,7 @@ use crate::plan::{EncodePlan, ModelPlan};
 use crate::reference::{ReferenceDevice, kv_load};
 use crate::{
     BufferSpec, Capabilities, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Entries,
-    KvType, PassKind, ReplayId, Row, RowBounds, Strips, Submission, TextPass, halves, q8,
+    KvType, PassKind, ReplayId, Row, RowBounds, Side, Strips, Submission, TextPass, halves, q8,
 };
 
 /// Allowed difference of f32 from the reference, as a fraction of the largest value in the buffer.
@@ -211,7 +211,9 @@ impl Sides<'_> {
             // The buffers of all ranks, one after the other.
             let size = self.specs[buffer].bytes as usize;
             let whole = Strips { first: 0, bytes: size, pitch: size as u64, count: 1 };
-            let Capabilities { keys, ranks, .. } = *self.device.capabilities();
+            let Capabilities { keys, ranks, host, .. } = self.device.capabilities();
+            let on_host = host.as_ref().filter(|_| command.side == Side::Host);
+            let (keys, ranks) = (on_host.map_or(*keys, |host| host.keys), *ranks);
             let mut expected = vec![0; size * ranks];
             let mut found = vec![0; size * ranks];
             self.reference.download_strips(self.ours[buffer], whole, &mut expected)?;

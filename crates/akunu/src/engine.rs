@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use akunu_plan::sample::Records;
 use akunu_plan::{
-    Capabilities, Device, InPlace, KvType, Loaded, MemoryPlan, ModelPlan, OnLoad, PassKind, PlanOptions, Row,
+    Capabilities, Device, InPlace, KvType, Loaded, MemoryPlan, ModelPlan, OnHost, OnLoad, PassKind,
+    PlanOptions, Row,
 };
 
 use crate::blocks::Name;
@@ -15,7 +16,9 @@ use crate::pick::HostPick;
 use crate::prompt::check_prompt;
 use crate::session::SlotPool;
 use crate::tiers::{self, KvDisk, Tiers, fingerprint};
-use crate::{BackendOptions, DeviceChoice, Error, Model, Sampler, Sampling, Session, cache_size, memory};
+use crate::{
+    BackendOptions, DeviceChoice, Error, Model, Sampler, Sampling, Session, cache_size, memory, split,
+};
 
 /// The salt of sessions that are used without a scheduler.
 pub(crate) const ALONE: u64 = 0;
@@ -67,6 +70,10 @@ pub struct EngineOptions {
     pub word_times: bool,
     /// Fuse QKV and gate·up where their types agree, and other operations where the device supports it. Off only for comparisons.
     pub fuse: bool,
+    /// Layers that the device computes: the last ones, and the output. The CPU computes those before. `None`: all.
+    pub gpu_layers: Option<usize>,
+    /// The CPU computes the routed experts of so many of the first layers. `None`: of none.
+    pub cpu_experts: Option<usize>,
 }
 
 impl Default for EngineOptions {
@@ -91,6 +98,8 @@ impl Default for EngineOptions {
             beams: 1,
             word_times: false,
             fuse: true,
+            gpu_layers: None,
+            cpu_experts: None,
         }
     }
 }
@@ -124,6 +133,11 @@ pub enum Note {
         memory::human(*weights), memory::human(*available)
     )]
     WeightsExceedMemory { weights: u64, available: u64 },
+    #[error(
+        "the model does not fit into the memory of the GPU as a whole: the CPU computes {} (--gpu-layers and \
+         --n-cpu-moe change that)", crate::split::describe_split(*host, *layers)
+    )]
+    Split { host: OnHost, layers: usize },
     #[error("{0}")]
     Tokenizer(String),
 }
@@ -155,6 +169,33 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
     at_least_1("the number of beams", Some(options.beams))?;
     at_least_1("the number of models", Some(options.models))?;
 
+    let asked =
+        planned(model, capabilities, options, split::on_host(model.config(), capabilities, options)?)?;
+    match split::may_choose(model.config(), capabilities, options)
+        && check_fits(&asked, available(capabilities)).is_err()
+    {
+        false => Ok(asked),
+        true => {
+            let fitting = split::choose(model.config(), options, |host| {
+                let plan = planned(model, capabilities, options, host)?;
+                Ok(check_fits(&plan, available(capabilities)).is_ok().then_some(plan))
+            })?;
+            Ok(fitting.unwrap_or(asked))
+        }
+    }
+}
+
+/// Plans a model of which the host computes a part.
+fn planned(
+    model: &Model,
+    capabilities: &Capabilities,
+    options: &EngineOptions,
+    host: OnHost,
+) -> Result<ModelPlan, Error> {
+    let with_host = split::capabilities(capabilities, host, options)?;
+    let capabilities = with_host.as_ref().unwrap_or(capabilities);
+    // The host begins each step of a split model.
+    let longest_chain = if host.is_nothing() { usize::MAX } else { 1 };
     // A pass has a row for each sequence.
     let chunk = options.chunk.unwrap_or(capabilities.prefill_rows);
     let plan_options = |context, kv_bytes| {
@@ -166,12 +207,13 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
             kv_bytes,
             prefill_rows,
             prefill_logit_rows: options.logit_rows.min(prefill_rows),
-            chain: options.chain.unwrap_or(capabilities.chain).clamp(1, context),
+            chain: options.chain.unwrap_or(capabilities.chain).clamp(1, context.min(longest_chain)),
             windows: options.encoder_windows,
             beams: options.beams,
             word_times: options.word_times,
             fuse: options.fuse,
             keep_inputs: false,
+            host,
         }
     };
     let mut plan = cache_size::planned(model, capabilities, options, plan_options)?;
@@ -195,7 +237,7 @@ pub(crate) fn check_fits(plan: &ModelPlan, available: Option<u64>) -> Result<(),
 /// Checks that the part of the cache in the host's memory fits there.
 fn check_host(plan: &ModelPlan, capabilities: &Capabilities) -> Result<(), Error> {
     let beside = if capabilities.in_place == InPlace::Nothing { 0 } else { plan.memory.allocated() };
-    let bytes = plan.memory.host_cache;
+    let bytes = plan.memory.host_cache + plan.memory.host_work;
     match memory::available_memory().filter(|available| bytes > 0 && beside + bytes > *available) {
         Some(available) => {
             Err(Error::HostCacheTooLarge { bytes, available: available.saturating_sub(beside) })
@@ -233,7 +275,14 @@ fn notes(
     } else if options.context.is_none() && context < trained {
         notes.push(Note::DefaultContext { context, trained });
     }
-    let weights = plan.memory.weights_in_place;
+    let host = plan.options.host;
+    if !host.is_nothing() && options.gpu_layers.is_none() && options.cpu_experts.is_none() {
+        notes.push(Note::Split { host, layers: plan.config.layer_count });
+    }
+    let (weights, available) = match host.is_nothing() {
+        true => (plan.memory.weights_in_place, available),
+        false => (plan.memory.host_weights, memory::available_memory()),
+    };
     // What was read is no longer part of the available memory.
     if let Some(available) = available.filter(|&available| weights > available && model.read_bytes() == 0) {
         notes.push(Note::WeightsExceedMemory { weights, available });
@@ -320,6 +369,7 @@ impl Engine {
     ) -> Result<Engine, Error> {
         let start = Instant::now();
         let plan = plan(&model, device.capabilities(), options)?;
+        device = split::device_for_plan(&plan, device, options)?;
         let available = available(device.capabilities());
         check_fits(&plan, available)?;
         check_host(&plan, device.capabilities())?;

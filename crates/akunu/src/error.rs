@@ -56,6 +56,17 @@ pub enum Error {
     )]
     DoesNotFit { plan: Box<MemoryPlan>, context: usize, available: u64, advice: String },
 
+    #[error(
+        "layers or experts were left to the CPU, and the CPU is the only device here: choose a GPU (--device), or leave \
+         out --gpu-layers, --cpu-moe and --n-cpu-moe"
+    )]
+    NoGpuBesideCpu,
+
+    #[error(
+        "{what} needs the whole KV cache on one device, and the CPU has that of some layers (--gpu-layers)"
+    )]
+    LayersOnHost { what: &'static str },
+
     #[error("the prompt is empty: give at least one token")]
     EmptyPrompt,
 

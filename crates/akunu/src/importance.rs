@@ -76,6 +76,7 @@ fn plan(model: &Model, device: &dyn Device, options: &EngineOptions) -> Result<M
         prefill_logit_rows: LOGIT_ROWS.min(plan.options.prefill_rows),
         chain: 1,
         keep_inputs: true,
+        host: akunu_plan::OnHost::default(),
         ..plan.options
     };
     Ok(akunu_plan::plan(model.weights(), device.capabilities(), &options)?)

@@ -46,6 +46,7 @@ pub mod sampling;
 pub mod schedule;
 mod score;
 mod session;
+mod split;
 mod stop;
 mod texts;
 mod tiers;
@@ -85,6 +86,7 @@ pub use prompt::check_prompt;
 pub use sampling::{Breakers, Sampler, Sampling};
 pub use score::{Perplexity, ScoredToken, Windows};
 pub use session::Session;
+pub use split::{describe_split, device_for_plan};
 pub use tiers::{KvDisk, SavedSession, TierStats};
 pub use towers::{TowerOptions, Towers};
 pub use transcribe::{

@@ -60,6 +60,7 @@ impl Towers {
             word_times: false,
             fuse: true,
             keep_inputs: false,
+            host: akunu_plan::OnHost::default(),
         };
         let plan = akunu_plan::plan(model.weights(), capabilities, &plan_options)?;
         check_fits(&plan, available(capabilities))?;

@@ -3,7 +3,7 @@
 use akunu_plan::verify::Report;
 use akunu_plan::{Device, TextPass};
 
-use crate::{EmbedOptions, EngineOptions, Error, Model, TextIds, embed, engine};
+use crate::{EmbedOptions, EngineOptions, Error, Model, TextIds, embed, engine, split};
 
 /// Runs `tokens` (one prefill pass of all but the last, then one decode step) on the device that `options` name and on
 /// the reference, and compares the output of each command. Passes that are optional are included. `progress` gets (done, all) commands.
@@ -16,6 +16,7 @@ pub fn verify(
     let mut device = crate::open_device(options.device, options.threads, &options.backends)?;
     let options = EngineOptions { word_times: true, ..options.clone() };
     let plan = engine::plan(model, device.capabilities(), &options)?;
+    device = split::device_for_plan(&plan, device, &options)?;
     crate::check_prompt(tokens, plan.config.vocab_size, plan.options.context)?;
     engine::check_fits(&plan, engine::available(device.capabilities()))?;
     Ok(akunu_plan::verify::verify(&plan, model.weights(), &mut *device, tokens, progress)?)

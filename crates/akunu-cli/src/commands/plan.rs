@@ -39,6 +39,9 @@ struct PlanReport<'a> {
     detail: &'a str,
     #[serde(flatten)]
     pass: Pass,
+    /// What the CPU computes beside the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<Host>,
     memory: Parts,
     /// Of a mixture of experts: the bytes of weights that one token reads.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,6 +55,14 @@ struct PlanReport<'a> {
     total: u64,
     available: Option<u64>,
     fits: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+struct Host {
+    layers: usize,
+    experts: usize,
+    #[serde(skip)]
+    described: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -90,20 +101,34 @@ struct Parts {
     workspace: u64,
     tables: u64,
     host_cache: u64,
+    host_weights: u64,
+    host_work: u64,
 }
 
 impl From<MemoryPlan> for Parts {
     fn from(plan: MemoryPlan) -> Parts {
         let MemoryPlan { weights_in_place, weights_copied, constants, kv, scratch, io, .. } = plan;
-        let MemoryPlan { workspace, tables, host_cache, .. } = plan;
-        Parts { weights_in_place, weights_copied, constants, kv, scratch, io, workspace, tables, host_cache }
+        let MemoryPlan { workspace, tables, host_cache, host_weights, host_work, .. } = plan;
+        Parts {
+            weights_in_place,
+            weights_copied,
+            constants,
+            kv,
+            scratch,
+            io,
+            workspace,
+            tables,
+            host_cache,
+            host_weights,
+            host_work,
+        }
     }
 }
 
 pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(args.model.path(), false)?;
     let capabilities = args.planned.capabilities()?;
-    let (pass, memory, active) = match args.task.task(&model) {
+    let (pass, memory, active, host) = match args.task.task(&model) {
         None => {
             let options = args.tiers.over(args.planned.options());
             let plan = akunu::plan(&model, &capabilities, &options)?;
@@ -111,17 +136,23 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
             let (kv_type, chain) = (options.kv.name(), plan.options.chain);
             let step = plan.tables.decode().cost(Entries::Rows(&[Row::causal(0, 0, 0)]), 1);
             let active = plan.config.experts.map(|_| step.weight_bytes);
-            (Pass::Generates { context, kv_type, prefill_rows, chain }, plan.memory, active)
+            let on_host = plan.options.host;
+            let host = (!on_host.is_nothing()).then(|| Host {
+                layers: on_host.layers,
+                experts: on_host.experts,
+                described: akunu::describe_split(on_host, plan.config.layer_count),
+            });
+            (Pass::Generates { context, kv_type, prefill_rows, chain }, plan.memory, active, host)
         }
         Some(task) => {
-            let options = args.planned.text_options(task);
+            let options = args.planned.text_options(task)?;
             let (plan, note) = akunu::plan_texts(&model, &capabilities, &options)?;
             if let Some(note) = note {
                 output::note(&format!("note: {note}"));
             }
             let EncodeOptions { longest, rows, texts, kv, output, .. } = plan.options;
             let (output, kv_type, width) = (super::describe(output), kv.name(), plan.width);
-            (Pass::Encodes { output, width, longest, kv_type, rows, texts }, plan.memory, None)
+            (Pass::Encodes { output, width, longest, kv_type, rows, texts }, plan.memory, None, None)
         }
     };
     // The available memory of another chip is unknown; this machine's memory is irrelevant for it.
@@ -140,6 +171,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         device: capabilities.name,
         detail: &capabilities.detail,
         pass,
+        host,
         memory: memory.into(),
         active,
         files_read,
@@ -209,12 +241,15 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
             },
         ),
         ("total", report.total, ""),
+        ("weights on CPU", m.host_weights, "beside that: what the CPU computes, in the mapped file"),
+        ("work on CPU", m.host_work, "beside that: the CPU's part of the KV cache, activations and tables"),
     ];
     let is_shown = |name: &str| match name {
         "KV cache" => !encodes,
         "files" => files_read.is_some(),
         "read by a token" => report.active.is_some(),
         "cache in memory" => m.host_cache > 0,
+        "weights on CPU" | "work on CPU" => m.host_work > 0,
         _ => true,
     };
     for (name, bytes, what) in parts.into_iter().filter(|part| is_shown(part.0)) {
@@ -233,6 +268,9 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
         ),
     };
     out.line(&format!("{} on {}: {pass}", report.model, report.device))?;
+    if let Some(host) = &report.host {
+        out.line(&format!("The CPU computes {}.", host.described))?;
+    }
     out.text("\n")?;
     out.listing(&grid.render(output::width()))?;
     out.text("\n")?;

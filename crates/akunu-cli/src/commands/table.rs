@@ -1,7 +1,7 @@
 //! `akunu table`: the commands of a pass, in order.
 
 use akunu::DispatchTable;
-use akunu_plan::{BufferSpec, Entries, Row};
+use akunu_plan::{BufferSpec, Entries, Row, Side};
 use clap::Args;
 use serde::Serialize;
 
@@ -50,6 +50,8 @@ struct TableReport<'a> {
 struct Command<'a> {
     label: &'a str,
     kernel: String,
+    /// `device`, or `host`: on the CPU beside the device.
+    side: &'static str,
     bindings: Vec<String>,
     params: serde_json::Map<String, serde_json::Value>,
     /// Fields of its rows that it reads, or counts that it depends on.
@@ -74,7 +76,7 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
             (table.clone(), plan.buffers, plan.config.layer_count)
         }
         Some(task) => {
-            let mut options = args.planned.text_options(task);
+            let mut options = args.planned.text_options(task)?;
             options.fuse = !args.unfused;
             if let Some(rows) = args.rows {
                 options.rows = Some(rows);
@@ -121,7 +123,10 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
         .spare("buffers");
     for (i, command) in commands(&table, &buffers).into_iter().enumerate() {
         let bytes = if command.weight_bytes == 0 { String::new() } else { grouped(command.weight_bytes) };
-        let label = command.label.to_string();
+        let label = match command.side {
+            "host" => format!("{} (CPU)", command.label),
+            _ => command.label.to_string(),
+        };
         grid.row([
             i.to_string(),
             label,
@@ -142,6 +147,7 @@ fn commands<'a>(table: &'a DispatchTable, buffers: &[BufferSpec]) -> Vec<Command
         .map(|(command, label)| Command {
             label,
             kernel: command.kernel.name(),
+            side: if command.side == Side::Host { "host" } else { "device" },
             bindings: command.describe_bindings(buffers),
             params: command
                 .describe_params()

@@ -62,13 +62,14 @@ pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
             options.fuse = !args.unfused;
             options.word_times = true;
             let plan = akunu::plan(&model, device.capabilities(), &options)?;
+            device = akunu::device_for_plan(&plan, device, &options)?;
             let tokens = super::random_ids(args.tokens + 1, plan.config.vocab_size, 1);
             let mut reference = akunu::devices::reference_for(device.capabilities())?;
             let both: [&mut dyn akunu_plan::Device; 2] = [&mut *reference, &mut *device];
             verify_against(&plan, model.weights(), both, &tokens, &mut told).map_err(akunu::Error::from)?
         }
         Some(task) => {
-            let mut options = args.engine.text_options(task, args.context);
+            let mut options = args.engine.text_options(task, args.context)?;
             let texts = texts(&model, args.tokens);
             options.longest.get_or_insert(args.tokens);
             options.rows.get_or_insert(texts.iter().map(|text| text.ids.len()).sum());

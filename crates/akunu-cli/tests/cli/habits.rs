@@ -119,8 +119,7 @@ fn names_of_other_programs_get_a_hint() {
     for (arguments, hint) in [
         (&["run", "Once", "--ctx-size", "100"][..], "-c N"),
         (&["run", "Once", "--n-predict=5"], "-n N"),
-        (&["run", "Once", "-ngl", "99"], "--device cuda"),
-        (&["serve", "--n-gpu-layers", "99"], "--device cuda"),
+        (&["run", "Once", "-ngl", "99"], "--gpu-layers N"),
         (&["chat", "--jinja"], "leave it out"),
         (&["ps"], "/api/ps"),
         (&["server"], "akunu serve"),

@@ -137,6 +137,7 @@ fn outputs() -> Vec<(&'static str, Value)> {
         (OTHER, json(&["inspect", path(&unknown), "--json", "--tensors", "--metadata"])),
         ("akunu plan", json(&["plan", "--json", "--no-mmap"])),
         ("akunu plan", json(&["plan", encoder, "--json"])),
+        ("akunu plan", json(&["plan", "--json", "--for", "cuda", "--gpu-layers", "1"])),
         ("akunu plan", json(&["plan", path(&experts), "--json"])),
         ("akunu doctor", json(&["doctor", "--json"])),
         ("akunu tokenize", json(&["tokenize", "A fox", "--json"])),

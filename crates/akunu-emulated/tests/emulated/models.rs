@@ -60,6 +60,7 @@ fn options(kv: KvType, context: usize, rows: usize) -> PlanOptions {
         word_times: false,
         fuse: true,
         keep_inputs: false,
+        host: akunu_plan::OnHost::default(),
     }
 }
 

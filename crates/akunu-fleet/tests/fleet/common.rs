@@ -11,7 +11,7 @@ pub fn references(ranks: usize) -> Box<dyn Device> {
     Box::new(Fleet::open(Group::members(ranks, 1), open).unwrap())
 }
 
-fn cpu(threads: usize) -> CpuDevice {
+pub fn cpu(threads: usize) -> CpuDevice {
     CpuDevice::new(CpuOptions { threads: Some(threads), isa: Some(Isa::best()), read_pattern: None }).unwrap()
 }
 

@@ -8,7 +8,7 @@ use akunu_device_testing::goldens;
 use akunu_emulated::Emulator;
 use akunu_fixtures::Dequantised;
 use akunu_fleet::Fleet;
-use akunu_plan::{Device, Group, KvType, Member};
+use akunu_plan::{Device, Group, KvType, Member, OnHost};
 
 /// Makes an emulated GPU of some kind.
 type Make = fn() -> Emulator;
@@ -22,7 +22,8 @@ fn worst(name: &str, count: usize, chunk: usize, gpu: Make) -> f64 {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models").join(name);
     let model = Dequantised::as_stored(&*open_model(&folder).unwrap());
     let golden = folder.join("golden.json");
-    goldens::worst(&model, &mut || ranks(count, gpu), &golden, chunk, KvType::F32).unwrap()
+    goldens::worst(&model, &mut || ranks(count, gpu), &golden, (chunk, KvType::F32, OnHost::default()))
+        .unwrap()
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use akunu_arch::{WeightProvider, open_model};
 use akunu_device_testing::goldens;
 use akunu_fixtures::Dequantised;
-use akunu_plan::{Device, KvType};
+use akunu_plan::{Device, KvType, OnHost};
 use akunu_testing::some_of;
 
 use crate::common::{cpus, references};
@@ -13,7 +13,7 @@ use crate::common::{cpus, references};
 /// Models that normalise the queries of all heads together.
 const NORMS_OF_ROWS: [&str; 3] = ["minimax-m2", "olmo2", "olmoe"];
 
-fn folders(kind: &str) -> Vec<PathBuf> {
+pub fn folders(kind: &str) -> Vec<PathBuf> {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(kind);
     let mut folders: Vec<PathBuf> = std::fs::read_dir(models).unwrap().map(|e| e.unwrap().path()).collect();
     folders.retain(|folder| folder.is_dir());
@@ -22,7 +22,7 @@ fn folders(kind: &str) -> Vec<PathBuf> {
     folders
 }
 
-fn name(folder: &Path) -> String {
+pub fn name(folder: &Path) -> String {
     folder.file_name().unwrap().to_string_lossy().into_owned()
 }
 
@@ -41,7 +41,8 @@ fn all_match(ranks: usize, step: usize, open: &mut dyn FnMut() -> Box<dyn Device
     for folder in some_of(folders("models"), step) {
         let name = name(&folder);
         let model = Dequantised::as_stored(&*open_model(&folder).unwrap());
-        let worst = goldens::worst(&model, open, &folder.join("golden.json"), 7, KvType::F32);
+        let worst =
+            goldens::worst(&model, open, &folder.join("golden.json"), (7, KvType::F32, OnHost::default()));
         match (refusal(&name, &model, ranks), worst) {
             (None, Ok(worst)) => {
                 assert!(worst < 1e-5, "{name} on {ranks} ranks: {worst:.2e}");
@@ -77,7 +78,9 @@ fn quantised_weights_are_cut_between_blocks() {
         let name = name(&folder);
         let model = open_model(&folder).unwrap();
         let ids: Vec<u32> = (1..20).collect();
-        let of = |device: &mut dyn Device| goldens::logits(&*model, device, &ids, 7, KvType::F32);
+        let of = |device: &mut dyn Device| {
+            goldens::logits(&*model, device, &ids, (7, KvType::F32, OnHost::default()))
+        };
         let alone = of(&mut *references(1)).unwrap().concat();
         let largest = alone.iter().fold(0.0f32, |most, logit| most.max(logit.abs()));
         match of(&mut *references(2)) {

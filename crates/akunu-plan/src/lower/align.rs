@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use akunu_arch::ModelConfig;
 
-use super::graph::{Action, Columns, Graph, Step, Value};
+use super::graph::{Action, Columns, Graph, Value};
 use super::pass::{Model, Products, Spec, build_with};
 use super::{Buffers, Context, size};
 use crate::ops::RowSet;
@@ -73,7 +73,7 @@ fn write_scores(graph: &mut Graph, heads: &[[usize; 2]], scores: Value, position
         {
             let out = Columns { of: scores, first: index * positions };
             let action = Action::HeadScores { layer: *layer, head: *head, q: attend.q, out };
-            graph.steps.push(Step { label: format!("layer.{layer}.scores.{head}"), action });
+            graph.push(format!("layer.{layer}.scores.{head}"), action);
         }
     }
 }

@@ -11,7 +11,7 @@ use super::graph::{
 use super::weights::{Matrix, RopeTable, Tensors, position_bias, query_factors};
 use crate::ops::{GluKind, RowSet};
 use crate::plan::PlanError;
-use crate::{BufferId, Card};
+use crate::{BufferId, Card, OnHost, Side};
 
 /// Frames of audio in a row.
 const FRAMES: usize = 2;
@@ -28,6 +28,10 @@ fn sinusoids(count: usize, cols: usize) -> Vec<f32> {
     (0..count).flat_map(row).collect()
 }
 
+fn side(on_host: bool) -> Side {
+    if on_host { Side::Host } else { Side::Device }
+}
+
 pub(super) struct Blocks<'a, 'w> {
     pub config: &'a ModelConfig,
     pub card: &'static Card,
@@ -38,6 +42,7 @@ pub(super) struct Blocks<'a, 'w> {
     /// Shared by the attention of all layers.
     position_bias: Option<PositionBias>,
     query_factors: Option<QueryFactors>,
+    host: OnHost,
     /// What the names of the tower's tensors begin with.
     prefix: &'static str,
     graph: Graph,
@@ -53,7 +58,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
     pub fn new(
         config: &'a ModelConfig,
         card: &'static Card,
-        (tensors, context): (&'a mut Tensors<'w>, usize),
+        (tensors, context, host): (&'a mut Tensors<'w>, usize, OnHost),
         embedding: Option<Matrix>,
         ropes: &'a [RopeTable],
     ) -> Result<Blocks<'a, 'w>, PlanError> {
@@ -68,6 +73,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             ropes,
             position_bias,
             query_factors,
+            host,
             prefix: "",
             graph,
             states,
@@ -79,9 +85,13 @@ impl<'a, 'w> Blocks<'a, 'w> {
     /// Lowers the whole tower. The returned value contains its last hidden states.
     pub fn lower(mut self, tower: &Tower) -> Result<(Graph, Value), PlanError> {
         self.prefix = tower.prefix;
+        // Blocks that belong to no layer are beside the one before them.
+        let mut reached = 0;
         for block in &tower.blocks {
             let prefix = block.layer.map_or(String::new(), |layer| format!("layer.{layer}."));
             let label = |part: &str| format!("{prefix}{part}");
+            reached = block.layer.unwrap_or(reached);
+            self.graph.side = side(reached < self.host.layers);
             let state = match &block.kind {
                 BlockKind::Embed { scale } => {
                     let across = |block: &Block| matches!(block.kind, BlockKind::AttendAcross { .. });
@@ -127,6 +137,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             self.states.push(state);
         }
         let last = self.state(tower.last());
+        self.graph.side = Side::Device;
         Ok((self.graph, last))
     }
 
@@ -214,7 +225,8 @@ impl<'a, 'w> Blocks<'a, 'w> {
             Some(order) => self.reordered(x, order, &label),
             None => x,
         };
-        let product = Product { out, ..Product::plain(x, part, out.of) };
+        let unhalved = self.graph.side == Side::Host;
+        let product = Product { out, unhalved, ..Product::plain(x, part, out.of) };
         self.graph.push(label, Action::Product(product));
     }
 
@@ -518,6 +530,12 @@ impl<'a, 'w> Blocks<'a, 'w> {
             true => Some(self.tensors.vector(&correction, &[count], 0.0, 1.0)?),
             false => None,
         };
+        // The shared expert does not wait for the experts of the host.
+        let shared = self.shared_expert(layer, x)?;
+        let rest = self.graph.side;
+        if layer < self.host.experts {
+            self.graph.side = Side::Host;
+        }
         let picks = self.graph.value("picks", top, RowSet::All);
         let shares = self.graph.value("shares", top, RowSet::All);
         self.graph.push(label("route"), Action::Route { experts, logits, bias, picks, shares });
@@ -555,9 +573,9 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let y = self.graph.counted("experts_out", config.hidden_size, RowCount::Times(top));
         self.graph.push(label("experts_down"), Action::ExpertProduct { x: act, sorted, part: down, out: y });
 
-        let shared = self.shared_expert(layer, x)?;
         let out = self.graph.value("projected", config.hidden_size, RowSet::All);
         self.graph.push(label("combine"), Action::Combine { y, places, shares, shared, residual: None, out });
+        self.graph.side = rest;
         Ok(self.summed(&label("combine"), out))
     }
 

@@ -5,7 +5,7 @@
 
 use akunu_arch::ModelConfig;
 
-use super::{Buffers, KvLayout, card_of, size, too_large};
+use super::{Buffers, HostLayers, KvLayout, card_of, size, too_large};
 use crate::plan::{CachePlan, PlanError, PlanOptions, WindowPlan};
 use crate::{BufferKind, Capabilities, Card, shard};
 
@@ -34,6 +34,7 @@ pub(super) fn caches(
         .and_then(|positions| u32::try_from(positions).ok())
         .ok_or_else(|| PlanError::Unsupported(TOO_MANY_POSITIONS.into()))?;
     let sliding = windows(config, arch).count();
+    let sliding_on_host = sliding_before(config, arch, options.host.layers);
     let window = windows(config, arch).max().unwrap_or(0);
     let (block, slot_positions) = (block as u32, slot_positions as u32);
     let count = match options.kv_bytes {
@@ -50,21 +51,46 @@ pub(super) fn caches(
             options.context
         )));
     }
-    let mut layout = |prefix: &str, layers: usize, count: u32| {
+    // `on_host` of the layers are the host's.
+    let mut layout = |prefix: &str, [layers, on_host]: [usize; 2], count: u32| {
         let positions = count * block;
         let layer_bytes = size(&[config.kv_head_count, positions as usize, row])?;
-        let bytes = layer_bytes.checked_mul(layers as u64).ok_or_else(too_large)?;
+        layer_bytes.checked_mul(layers as u64).ok_or_else(too_large)?;
         let table_bytes = size(&[(logical / block) as usize, 4])?;
-        let mut add = |part: &str| buffers.add(format!("{prefix}{part}"), bytes, BufferKind::Kv);
-        // Latent rows are keys and values at once.
-        let [k, v] = match config.latent {
-            Some(_) => [add("latent"); 2],
-            None => ["k", "v"].map(add),
+        let mut both = |prefix: &str, layers: usize| {
+            let bytes = layer_bytes * layers as u64;
+            let mut add = |part: &str| buffers.add(format!("{prefix}{part}"), bytes, BufferKind::Kv);
+            // Latent rows are keys and values at once.
+            match config.latent {
+                Some(_) => [add("latent"); 2],
+                None => ["k", "v"].map(add),
+            }
+        };
+        let host = match on_host {
+            0 => None,
+            layers => {
+                let [k, v] = both(&format!("{prefix}host_"), layers);
+                Some(HostLayers { layers, k, v })
+            }
+        };
+        let [k, v] = match host {
+            Some(host) if host.layers == layers => [host.k, host.v],
+            _ => both(prefix, layers - on_host),
         };
         let table = buffers.add(format!("{prefix}blocks"), table_bytes, BufferKind::Io);
         let (blocks, alignment) = (Some(table), block);
-        let layout =
-            KvLayout { k, v, positions, logical, slot_positions, alignment, blocks, block, layer_bytes };
+        let layout = KvLayout {
+            k,
+            v,
+            positions,
+            logical,
+            slot_positions,
+            alignment,
+            blocks,
+            block,
+            layer_bytes,
+            host,
+        };
         Ok::<_, PlanError>((layout, table))
     };
     let plan = |kv: &KvLayout, layers: usize| CachePlan {
@@ -78,13 +104,14 @@ pub(super) fn caches(
         row_bytes: row as u32,
         windows: None,
         ranks: capabilities.ranks as u32,
+        host_layers: options.host.layers as u32,
     };
     if sliding == 0 || sizes.enough >= count.into() {
-        let (kv, table) = layout("kv.", config.layer_count, count)?;
-        let plan = CachePlan { table: Some(table), ..plan(&kv, config.layer_count) };
+        let (kv, table) = layout("kv.", [config.layer_count, options.host.layers], count)?;
+        let plan = CachePlan { table: Some(table), ..plan(&kv, config.layer_count - options.host.layers) };
         return Ok(Caches { kv, windows: None, plan });
     }
-    let (own, table) = layout("kv.window_", sliding, sizes.enough as u32)?;
+    let (own, table) = layout("kv.window_", [sliding, sliding_on_host], sizes.enough as u32)?;
     let windows = Some(WindowPlan { table, count: sizes.enough as u32, positions: window as u32 });
     if sliding == config.layer_count {
         // The other blocks have no memory.
@@ -92,8 +119,9 @@ pub(super) fn caches(
         return Ok(Caches { kv: own, windows: Some(own), plan });
     }
     let whole = config.layer_count - sliding;
-    let (kv, table) = layout("kv.", whole, count)?;
-    let plan = CachePlan { table: Some(table), windows, ..plan(&kv, whole) };
+    let whole_on_host = options.host.layers - sliding_on_host;
+    let (kv, table) = layout("kv.", [whole, whole_on_host], count)?;
+    let plan = CachePlan { table: Some(table), windows, ..plan(&kv, whole - whole_on_host) };
     Ok(Caches { kv, windows: Some(own), plan })
 }
 
@@ -116,7 +144,12 @@ fn windows<'a>(config: &'a ModelConfig, arch: &'static Card) -> impl Iterator<It
     (0..config.layer_count).filter_map(|layer| arch.layer_window(config, layer))
 }
 
-/// What positions of a KV cache take.
+/// The number of sliding-window layers among the first `layers`.
+fn sliding_before(config: &ModelConfig, arch: &'static Card, layers: usize) -> usize {
+    (0..layers.min(config.layer_count)).filter(|layer| arch.layer_window(config, *layer).is_some()).count()
+}
+
+/// What positions of a KV cache take in the memory of the device.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheSizes {
     /// Positions of a block.
@@ -149,10 +182,13 @@ impl CacheSizes {
         let block = block_positions(capabilities, options.context);
         let parts = if config.latent.is_some() { 1 } else { 2 };
         let bytes_of = |layers: usize| size(&[parts, layers, config.kv_head_count, block, row]);
-        let sliding = windows(config, arch).count();
+        // The host's layers are not in the device's memory.
+        let on_host = sliding_before(config, arch, options.host.layers);
+        let sliding = windows(config, arch).count() - on_host;
+        let whole = config.layer_count - options.host.layers - sliding;
         let enough =
             windows(config, arch).max().map_or(0, |window| enough_for_windows(window, options, block));
-        let (whole, sliding) = (bytes_of(config.layer_count - sliding)?, bytes_of(sliding)?);
+        let (whole, sliding) = (bytes_of(whole)?, bytes_of(sliding)?);
         Ok(CacheSizes { block, whole, sliding, enough })
     }
 

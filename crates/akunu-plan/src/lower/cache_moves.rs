@@ -4,7 +4,7 @@ use super::pass::Model;
 use super::{Buffers, Context, KvLayout, table_io};
 use crate::ops::{F32, KvCopy, KvCopyOperands, KvMoveParams, KvShift, KvShiftOperands, Moves, Op};
 use crate::plan::PlanError;
-use crate::{DispatchCommand, DispatchTable, MoveBounds, MoveKind, PassKind, TableIo};
+use crate::{DispatchCommand, DispatchTable, MoveBounds, MoveKind, PassKind, Side, TableIo};
 
 pub(super) fn kv_shift(
     context: &Context<'_>,
@@ -71,10 +71,14 @@ fn build(
 ) -> Result<DispatchTable, PlanError> {
     let name = pass.name();
     let io = table_io(buffers, name, [1, 1, 1, 1])?;
+    let on_side = |command: DispatchCommand, layer: usize| match layer < context.options.host.layers {
+        true => DispatchCommand { side: Side::Host, ..command },
+        false => command,
+    };
     let layers: Vec<usize> = context.layers(slides(context, pass)).collect();
     Ok(DispatchTable {
         name,
-        commands: layers.iter().map(|layer| command(*layer, io)).collect(),
+        commands: layers.iter().map(|layer| on_side(command(*layer, io), *layer)).collect(),
         labels: layers.iter().map(|layer| format!("layer.{layer}.{name}")).collect(),
         rows: 1,
         logit_rows: 1,

@@ -26,7 +26,7 @@ use crate::ops::{
     RouteParams, Routing, RowSet, Rows, U32, Unfold, UnfoldOperands, UnfoldParams, Weight,
 };
 use crate::table::Binding;
-use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, TableIo};
+use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, Side, TableIo};
 
 pub(super) struct Emitter<'a> {
     pub shape: Shape<'a>,
@@ -41,6 +41,8 @@ pub(super) struct Emitter<'a> {
     pub advances: bool,
     pub commands: Vec<DispatchCommand>,
     pub labels: Vec<String>,
+    /// Of the commands that are pushed next.
+    pub side: Side,
 }
 
 impl From<&Matrix> for Weight<Binding> {
@@ -56,6 +58,7 @@ impl Emitter<'_> {
     pub fn emit(&mut self) {
         let graph = self.graph;
         for step in &graph.steps {
+            self.side = step.side;
             self.action(&step.label, &step.action);
             for value in step.action.writes() {
                 self.round(&step.label, value);
@@ -64,7 +67,7 @@ impl Emitter<'_> {
     }
 
     pub(super) fn push(&mut self, label: impl Into<String>, command: DispatchCommand) {
-        self.commands.push(command);
+        self.commands.push(DispatchCommand { side: self.side, ..command });
         self.labels.push(label.into());
     }
 

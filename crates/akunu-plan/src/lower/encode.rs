@@ -10,7 +10,7 @@ use super::weights::{Norm, Tensors};
 use super::{Buffers, Context, KvLayout, card_of, check, memory, size, too_large};
 use crate::ops::{PoolKind, RowSet};
 use crate::plan::{EncodeOptions, EncodeOutput, EncodePlan, PlanError, PlanOptions};
-use crate::{BufferKind, Capabilities, Card};
+use crate::{BufferKind, Capabilities, Card, OnHost};
 
 pub(crate) fn plan_encoder(
     provider: &dyn WeightProvider,
@@ -36,6 +36,7 @@ pub(crate) fn plan_encoder(
         word_times: false,
         fuse: options.fuse,
         keep_inputs: false,
+        host: OnHost::default(),
     };
     check(config, &as_plan)?;
     if capabilities.ranks > 1 {
@@ -44,7 +45,7 @@ pub(crate) fn plan_encoder(
     }
     let mut buffers = Buffers::default();
     let mut tensors = Tensors::new(provider, card, &mut buffers);
-    let model = Model::new(provider, card, options.longest, &mut tensors)?;
+    let model = Model::new(provider, card, (options.longest, OnHost::default()), &mut tensors)?;
     let end = End::new(config, card, &model, options.output, &mut tensors)?;
     for unread in [
         "output.weight",
@@ -121,6 +122,7 @@ fn shared_cache(
         blocks: None,
         block: 0,
         layer_bytes: 0,
+        host: None,
     })
 }
 

@@ -6,7 +6,7 @@ use super::graph::{
 };
 use super::pass::Products;
 use crate::ops::RowSet;
-use crate::{BufferId, DType, KvType, q8};
+use crate::{BufferId, DType, KvType, Side, q8};
 use akunu_arch::NormKind;
 
 /// The conditions of the rewrites.
@@ -26,8 +26,8 @@ pub(super) struct Rules {
 pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
     join_qkv(&mut graph, rules);
     let halves = rules.products != Products::Plain;
-    if rules.joins && !halves {
-        join_gate_and_up(&mut graph);
+    if rules.joins {
+        join_gate_and_up(&mut graph, rules);
     }
     norm_then_add(&mut graph);
     add_at_once(&mut graph);
@@ -49,9 +49,22 @@ pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
     graph
 }
 
+impl Rules {
+    /// How the products on a side multiply: the host does not in half precision.
+    fn products(self, side: Side) -> Products {
+        if side == Side::Host { Products::Plain } else { self.products }
+    }
+}
+
 /// Replaces `count` steps from `at` on by one.
-fn replace(graph: &mut Graph, at: usize, count: usize, step: Step) {
-    graph.steps.splice(at..at + count, [step]);
+fn replace(graph: &mut Graph, at: usize, count: usize, label: String, action: Action) {
+    let side = graph.steps[at].side;
+    graph.steps.splice(at..at + count, [Step { label, action, side }]);
+}
+
+/// Whether `count` steps from `at` on are computed on the same side.
+fn beside(graph: &Graph, at: usize, count: usize) -> bool {
+    graph.steps[at..at + count].windows(2).all(|pair| pair[0].side == pair[1].side)
 }
 
 /// Joins products of the same input with adjacent outputs: Q, K and V.
@@ -60,19 +73,20 @@ fn join_qkv(graph: &mut Graph, rules: Rules) {
     while at + 3 <= graph.steps.len() {
         let three: Vec<&Product> = graph.steps[at..at + 3].iter().map_while(plain_product).collect();
         if let [q, k, v] = three[..]
-            && joins([q, k, v], rules)
+            && beside(graph, at, 3)
+            && joins([q, k, v], rules, graph.steps[at].side)
         {
             let parts = [q, k, v].into_iter().flat_map(|product| product.parts.clone()).collect();
             let joined = Product { parts, ..q.clone() };
             let prefix = graph.steps[at].label.rsplit_once('.').map_or("", |(prefix, _)| prefix);
             let label = format!("{prefix}.qkv");
-            replace(graph, at, 3, Step { label, action: Action::Product(joined) });
+            replace(graph, at, 3, label, Action::Product(joined));
         }
         at += 1;
     }
 }
 
-fn joins(products: [&Product; 3], rules: Rules) -> bool {
+fn joins(products: [&Product; 3], rules: Rules, side: Side) -> bool {
     let side_by_side = products.windows(2).all(|pair| {
         let (a, b) = (&pair[0], &pair[1]);
         a.x == b.x && a.out.of == b.out.of && a.out.first < b.out.first
@@ -83,7 +97,7 @@ fn joins(products: [&Product; 3], rules: Rules) -> bool {
     let alike = || parts().all(|part| part.matrix.dtype == first);
     let unbiased = || parts().all(|part| part.bias.is_none());
     side_by_side
-        && match rules.products {
+        && match rules.products(side) {
             Products::Plain => rules.joins && alike() && same(&|part| part.bias.is_some()),
             Products::Packed => first.is_quantised() && alike() && unbiased(),
             // f16 weights are multiplied in place, and only converted weights can be concatenated.
@@ -107,12 +121,14 @@ fn plain_product(step: &Step) -> Option<&Product> {
 }
 
 /// Joins gate, up and their activation into one product.
-fn join_gate_and_up(graph: &mut Graph) {
+fn join_gate_and_up(graph: &mut Graph, rules: Rules) {
     let mut at = 0;
     while at + 3 <= graph.steps.len() {
         let products = [at, at + 1].map(|i| plain_product(&graph.steps[i]));
         if let ([Some(gate), Some(up)], Action::Glu { activation, gate: g, up: u, out }) =
             (products, &graph.steps[at + 2].action)
+            && rules.products(graph.steps[at].side) == Products::Plain
+            && beside(graph, at, 3)
             && (gate.out.of, up.out.of, gate.x) == (*g, *u, up.x)
             && gate.parts[0].matrix.dtype == up.parts[0].matrix.dtype
             && gate.parts[0].bias.is_none()
@@ -127,7 +143,7 @@ fn join_gate_and_up(graph: &mut Graph) {
                 deferred: None,
             };
             let label = graph.steps[at + 2].label.replace("ffn_act", "ffn_glu");
-            replace(graph, at, 3, Step { label, action });
+            replace(graph, at, 3, label, action);
         }
         at += 1;
     }
@@ -136,7 +152,7 @@ fn join_gate_and_up(graph: &mut Graph) {
 /// Combines a norm with the addition of its output to the residual.
 fn norm_then_add(graph: &mut Graph) {
     for at in 0..graph.steps.len().saturating_sub(1) {
-        let Some(Step { action: Action::Norm { norm, x, rows: RowSet::All, out: normed }, label }) =
+        let Some(Step { action: Action::Norm { norm, x, rows: RowSet::All, out: normed }, label, .. }) =
             graph.steps.get(at)
         else {
             continue;
@@ -146,10 +162,11 @@ fn norm_then_add(graph: &mut Graph) {
         else {
             continue;
         };
-        if added == normed && *scale == 1.0 && norm.kind == NormKind::Rms && graph.uses(*normed) == 1 {
+        let fits = *scale == 1.0 && norm.kind == NormKind::Rms && beside(graph, at, 2);
+        if added == normed && fits && graph.uses(*normed) == 1 {
             let action = Action::NormAdd { norm: *norm, x: *x, residual: *residual, out: *out };
-            let step = Step { label: label.clone(), action };
-            replace(graph, at, 2, step);
+            let label = label.clone();
+            replace(graph, at, 2, label, action);
         }
     }
 }
@@ -162,7 +179,7 @@ fn add_at_once(graph: &mut Graph) {
             continue;
         };
         let (residual, x, scale, out) = (*residual, *x, *scale, *out);
-        let only = graph.uses(x) == 1;
+        let only = graph.uses(x) == 1 && beside(graph, at, 2);
         let (added, written) = match &mut graph.steps[at].action {
             Action::Product(product) => (&mut product.residual, &mut product.out.of),
             Action::Combine { residual, out, .. } | Action::AllReduce { residual, out, .. } => {
@@ -188,7 +205,8 @@ fn defer_norms(graph: &mut Graph) {
         };
         let (norm, x, normed) = (*norm, *x, *normed);
         let cols = graph.cols(x);
-        let fits = norm.kind == NormKind::Rms && cols.is_multiple_of(q8::BLOCK);
+        let on_device = graph.steps[at..at + 2].iter().all(|step| step.side == Side::Device);
+        let fits = on_device && norm.kind == NormKind::Rms && cols.is_multiple_of(q8::BLOCK);
         let writes_x = matches!(&graph.steps[at].action, Action::Product(product)
             if product.out.of == x && product.residual.is_some() && product.rows == RowSet::All);
         if !(fits && writes_x && graph.steps.iter().all(|step| may_divide(&step.action, normed))) {
@@ -228,11 +246,15 @@ fn rotate_in_attention(graph: &mut Graph) {
             continue;
         };
         let (rotation, qkv, q) = (*rotation, *qkv, *q);
-        let Some(Step { action: Action::Attend(attend), label }) = graph.steps.get(at + 1) else { continue };
+        let Some(Step { action: Action::Attend(attend), label, side: Side::Device }) =
+            graph.steps.get(at + 1)
+        else {
+            continue;
+        };
         if q == Some(attend.q) && !rotation.norm_last {
             let action = Action::Attend(Attend { q: qkv, rotation: Some(rotation), ..attend.clone() });
-            let step = Step { label: label.clone(), action };
-            replace(graph, at, 2, step);
+            let label = label.clone();
+            replace(graph, at, 2, label, action);
         }
     }
 }
@@ -294,7 +316,7 @@ fn find_by_picks(graph: &mut Graph) {
                     let (shares, shared, residual, out, part) =
                         (*shares, *shared, *residual, *out, part.clone());
                     let action = Action::ExpertSum { x, experts, picks, shares, part, shared, residual, out };
-                    *step = Step { label: product.label.clone(), action };
+                    *step = Step { label: product.label.clone(), action, side: step.side };
                 }
                 _ => {}
             }
@@ -312,7 +334,7 @@ fn read_with_experts(graph: &mut Graph) {
     let gathered: Vec<Value> = gathered.collect();
     for step in &mut graph.steps {
         if let Action::Product(product) = &mut step.action {
-            product.unhalved = gathered.contains(&product.x);
+            product.unhalved |= gathered.contains(&product.x);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::weights::{Matrix, Norm};
 use crate::ops::{GluKind, InputForm, PoolKind, RowSet};
 use crate::plan::PlanError;
-use crate::{Activation, BufferId, DType, RopeStyle};
+use crate::{Activation, BufferId, DType, RopeStyle, Side};
 use akunu_arch::tower::{Rotation, Span};
 use akunu_arch::{ExpertFacts, ModelConfig};
 
@@ -72,6 +72,7 @@ pub(super) struct Step {
     /// The label in the printed table: `layer.3.attention`.
     pub label: String,
     pub action: Action,
+    pub side: Side,
 }
 
 /// Columns of a value that a product writes.
@@ -510,6 +511,8 @@ pub(super) enum Action {
 pub(super) struct Graph {
     pub steps: Vec<Step>,
     pub values: Vec<ValueInfo>,
+    /// Where the steps that are pushed next are computed.
+    pub side: Side,
 }
 
 impl Graph {
@@ -527,7 +530,7 @@ impl Graph {
     }
 
     pub fn push(&mut self, label: impl Into<String>, action: Action) {
-        self.steps.push(Step { label: label.into(), action });
+        self.steps.push(Step { label: label.into(), action, side: self.side });
     }
 
     /// Number of operations that read the value.
@@ -583,7 +586,7 @@ impl Action {
             }
             Action::Glu { gate, up, .. } => vec![f32(*gate), f32(*up)],
             Action::GluProduct { x, gate, up, deferred, .. } => {
-                let weights = [gate, up].map(|matrix| (*x, Read::Input(matrix.dtype, RowSet::All)));
+                let weights = [gate, up].map(|matrix| (*x, Read::Unhalved(matrix.dtype)));
                 weights.into_iter().chain(deferred.map(f32)).collect()
             }
             Action::Route { logits, .. } => vec![f32(*logits)],

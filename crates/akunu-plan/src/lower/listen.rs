@@ -12,7 +12,7 @@ use super::weights::Tensors;
 use super::{Buffers, Context, KvLayout, size, too_large};
 use crate::ops::{PoolKind, RowSet};
 use crate::plan::{PlanError, PlanOptions};
-use crate::{BufferKind, Capabilities, Card, DispatchTable, KeyOrder, PassKind};
+use crate::{BufferKind, Capabilities, Card, DispatchTable, KeyOrder, OnHost, PassKind};
 
 /// The encoder of a model, before any table is built from it.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Encoder {
             return Err(PlanError::Unsupported(reason));
         }
         let tower = card.encoder_tower(provider, &config, facts.bands);
-        let blocks = Blocks::new(&config, card, (tensors, facts.positions), None, &[])?;
+        let blocks = Blocks::new(&config, card, (tensors, facts.positions, OnHost::default()), None, &[])?;
         let (mut graph, states) = blocks.lower(&tower)?;
         // The first block of its tower.
         let frames = Value(0);
@@ -144,5 +144,6 @@ pub(super) fn across_layout(
         blocks: None,
         block: 0,
         layer_bytes,
+        host: None,
     }))
 }

@@ -33,8 +33,8 @@ use crate::plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions};
 use crate::shard::Sharded;
 use crate::table::Binding;
 use crate::{
-    BufferId, BufferKind, BufferSpec, CARDS, Capabilities, Card, DispatchTable, FewRows, PackedRows,
-    PassKind, Passes, RowBounds, TableIo,
+    BufferId, BufferKind, BufferSpec, CARDS, Capabilities, Card, DispatchTable, FewRows, Home, OnHost,
+    PackedRows, PassKind, Passes, RowBounds, Side, TableIo,
 };
 
 /// The buffers of a plan under construction.
@@ -43,7 +43,7 @@ struct Buffers(Vec<BufferSpec>);
 
 impl Buffers {
     fn add(&mut self, name: impl Into<String>, bytes: u64, kind: BufferKind) -> BufferId {
-        self.0.push(BufferSpec { name: name.into(), bytes, kind });
+        self.0.push(BufferSpec { name: name.into(), bytes, kind, home: Home::Device });
         BufferId(self.0.len() as u32 - 1)
     }
 
@@ -117,8 +117,13 @@ impl Context<'_> {
 impl KvLayout {
     /// The KV cache of one layer.
     fn layer(&self, layer: usize) -> (Keys<Binding>, Values<Binding>) {
-        let offset = self.layer_bytes * layer as u64;
-        (Keys(Binding { buffer: self.k, offset }), Values(Binding { buffer: self.v, offset }))
+        let on_host = self.host.filter(|host| layer < host.layers);
+        let ([k, v], index) = match on_host {
+            Some(host) => ([host.k, host.v], layer),
+            None => ([self.k, self.v], layer - self.host.map_or(0, |host| host.layers)),
+        };
+        let offset = self.layer_bytes * index as u64;
+        (Keys(Binding { buffer: k, offset }), Values(Binding { buffer: v, offset }))
     }
 
     /// The table of its blocks, if it is in blocks.
@@ -147,6 +152,16 @@ struct KvLayout {
     block: u32,
     /// Bytes of one layer in each of the two buffers.
     layer_bytes: u64,
+    /// Those of its first layers that the host has.
+    host: Option<HostLayers>,
+}
+
+/// The first layers of a KV cache, in buffers of their own.
+#[derive(Clone, Copy, Debug)]
+struct HostLayers {
+    layers: usize,
+    k: BufferId,
+    v: BufferId,
 }
 
 pub(crate) fn plan(
@@ -170,12 +185,13 @@ pub(crate) fn plan(
         1 => None,
         ranks => Some(Sharded::new(provider, ranks)?),
     };
+    check_host(config, capabilities, options.host)?;
     let provider = sharded.as_ref().map_or(provider, |sharded| sharded as &dyn WeightProvider);
     let config = provider.config();
 
     let mut buffers = Buffers::default();
     let mut tensors = weights::Tensors::new(provider, arch, &mut buffers).cut_by(sharded.as_ref());
-    let model = pass::Model::new(provider, arch, options.context, &mut tensors)?;
+    let model = pass::Model::new(provider, arch, (options.context, options.host), &mut tensors)?;
     let logits = pass::Logits::new(config, model.embedding, &mut tensors)?;
     let encoder = listen::Encoder::new(provider, arch, &mut tensors)?;
     tensors.refuse_unused()?;
@@ -247,7 +263,9 @@ pub(crate) fn plan(
         }
     }
     let tables = tables.map(Arc::new);
-    let every = tables.iter().map(|(_, table)| &**table);
+    let every = || tables.iter().map(|(_, table)| &**table);
+    find_homes(&mut buffers.0, every());
+    let every = every();
     let memory = memory(&buffers.0, provider, every, capabilities);
     Ok(ModelPlan {
         config: whole.clone(),
@@ -320,6 +338,55 @@ fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
     Ok(())
 }
 
+/// Rejects parts on the host that the model does not have, or that no device is there for.
+fn check_host(config: &ModelConfig, capabilities: &Capabilities, host: OnHost) -> Result<(), PlanError> {
+    let unsupported = |reason: &str| Err(PlanError::Unsupported(reason.into()));
+    if host.is_nothing() {
+        return Ok(());
+    }
+    if capabilities.host.is_none() {
+        return unsupported("there is no device of the host beside this device to compute layers or experts");
+    }
+    if capabilities.ranks > 1 {
+        return unsupported("several ranks cannot leave layers or experts to the host");
+    }
+    if config.encoder.is_some() {
+        return unsupported("models that transcribe cannot leave layers to the host");
+    }
+    if host.layers > config.layer_count || host.experts > config.layer_count {
+        let reason = format!(
+            "{} layers on the host; the model has {}",
+            host.layers.max(host.experts),
+            config.layer_count
+        );
+        return Err(PlanError::Unsupported(reason));
+    }
+    if host.experts > 0 && config.experts.is_none() {
+        return unsupported("the model has no experts that the host could compute");
+    }
+    Ok(())
+}
+
+/// Gives each buffer to the sides whose commands use it.
+fn find_homes<'a>(buffers: &mut [BufferSpec], tables: impl Iterator<Item = &'a DispatchTable>) {
+    let mut used = vec![[false; 2]; buffers.len()];
+    for table in tables {
+        for command in &table.commands {
+            let inputs = [table.io.rows, table.io.logit_rows, table.io.tokens];
+            for buffer in command.bindings().iter().map(|binding| binding.buffer).chain(inputs) {
+                used[buffer.index()][usize::from(command.side == Side::Host)] = true;
+            }
+        }
+    }
+    for (buffer, used) in buffers.iter_mut().zip(used) {
+        buffer.home = match used {
+            [_, false] => Home::Device,
+            [false, true] => Home::Host,
+            [true, true] => Home::Both,
+        };
+    }
+}
+
 fn memory<'a>(
     buffers: &[BufferSpec],
     provider: &dyn WeightProvider,
@@ -335,7 +402,20 @@ fn memory<'a>(
     let tables: Vec<&DispatchTable> = tables.collect();
     let rows = tables.iter().map(|table| table.rows.max(table.logit_rows)).max().unwrap_or(0);
     let mut memory = MemoryPlan { workspace: capabilities.workspace(rows), ..MemoryPlan::default() };
+    if let Some(host) = &capabilities.host {
+        memory.host_work = host.workspace(rows);
+    }
     for buffer in buffers {
+        if buffer.home.has(Side::Host) {
+            let part = match buffer.kind {
+                BufferKind::Weight { .. } => &mut memory.host_weights,
+                _ => &mut memory.host_work,
+            };
+            *part += buffer.bytes;
+        }
+        if !buffer.home.has(Side::Device) {
+            continue;
+        }
         let part = match buffer.kind {
             BufferKind::Weight { tensor, plane, cut }
                 if cut.is_none_or(|cut| cut.is_in_one_piece()) && is_in_place(tensor, plane) =>

@@ -16,7 +16,8 @@ use super::{Buffers, Context, size, table_io};
 use crate::ops::RowSet;
 use crate::plan::PlanError;
 use crate::{
-    BufferId, BufferKind, Card, DType, DispatchTable, FewRows, PackedRows, PassKind, Row, TableIo, halves,
+    BufferId, BufferKind, Card, DType, DispatchTable, FewRows, OnHost, PackedRows, PassKind, Row, Side,
+    TableIo, halves,
 };
 
 /// The graph of a model up to its last hidden states, before any table is built from it.
@@ -33,7 +34,7 @@ impl Model {
     pub fn new(
         provider: &dyn WeightProvider,
         card: &'static Card,
-        context: usize,
+        (context, host): (usize, OnHost),
         tensors: &mut Tensors<'_>,
     ) -> Result<Model, PlanError> {
         let config = provider.config();
@@ -45,7 +46,7 @@ impl Model {
         };
         let tower = card.tower(provider);
         let (graph, states) =
-            Blocks::new(config, card, (tensors, context), Some(embedding), &ropes)?.lower(&tower)?;
+            Blocks::new(config, card, (tensors, context, host), Some(embedding), &ropes)?.lower(&tower)?;
         Ok(Model { tower, graph, states, embedding, ropes })
     }
 
@@ -247,6 +248,7 @@ pub(super) fn build_with(
         advances: spec.steps > 1,
         commands: Vec::new(),
         labels: Vec::new(),
+        side: Side::Device,
     };
     emitter.emit();
     let Emitter { commands, labels, io, .. } = emitter;

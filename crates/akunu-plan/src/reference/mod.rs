@@ -77,6 +77,7 @@ impl ReferenceDevice {
             workspace_row_bytes: 0,
             available_bytes: None,
             ranks: 1,
+            host: None,
         })
     }
 

@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{FakeModel, capabilities, config, family, model, options};
-use akunu_arch::ExpertFacts;
+use akunu_arch::{ExpertFacts, WeightProvider};
 use akunu_format::DType;
 use akunu_plan::ops::{Counts, Op, Route, RouteParams};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
-    Binding, Capabilities, Device, DispatchTable, Entries, EntryBounds, FewRows, GroupRank, Kernel,
-    ModelPlan, PassKind, PlanOptions, Row, RowBounds, Scores, Submission, load, plan, unwatched,
+    Binding, Capabilities, Device, DispatchTable, Entries, EntryBounds, FewRows, GroupRank, InPlace, Kernel,
+    ModelPlan, OnHost, PassKind, PlanOptions, Row, RowBounds, Scores, Side, Submission, load, plan,
+    unwatched,
 };
 
 fn mixture() -> FakeModel {
@@ -42,13 +43,13 @@ fn layers_with_a_router_are_mixtures_and_others_are_dense() {
 
 const WITH_SORTED_ROWS: [&str; 9] = [
     "router",
+    "ffn_glu_shexp",
+    "ffn_down_shexp",
+    "shared_gate",
     "route",
     "gather",
     "experts_glu",
     "experts_down",
-    "ffn_glu_shexp",
-    "ffn_down_shexp",
-    "shared_gate",
     "combine",
 ];
 
@@ -61,7 +62,7 @@ fn one_row_finds_its_experts_by_picks_unless_inputs_are_kept_or_nothing_is_fused
     let model = mixture();
     let plan_with = |options: &PlanOptions| plan(&model, &capabilities(), options).unwrap();
     let by_picks =
-        ["router", "route", "experts_glu", "ffn_glu_shexp", "ffn_down_shexp", "shared_gate", "experts_down"];
+        ["router", "ffn_glu_shexp", "ffn_down_shexp", "shared_gate", "route", "experts_glu", "experts_down"];
     let one = plan_with(&PlanOptions { prefill_rows: 1, ..options() });
     assert_eq!(from_router(one.tables.prefill()), by_picks);
     assert_eq!(from_router(one.tables.decode()), by_picks);
@@ -300,4 +301,38 @@ fn routers_and_shared_experts_do_not_multiply_in_half_precision() {
             assert!(halved(label), "{label}");
         }
     }
+}
+
+/// Every byte of the experts' weights is on the host, and every other one on the device.
+#[test]
+fn experts_on_the_host_are_in_its_memory_only() {
+    let model = mixture();
+    let host = || Some(Box::new(capabilities()));
+    let gpu = Capabilities { in_place: InPlace::Nothing, host: host(), ..capabilities() };
+    let whole = plan(&model, &gpu, &options()).unwrap();
+    let layers = model.config().layer_count;
+    let on_host = OnHost { layers: 0, experts: layers };
+    let split = plan(&model, &gpu, &PlanOptions { host: on_host, ..options() }).unwrap();
+    let experts: u64 =
+        model.tensors().iter().filter(|t| t.name.contains("_exps.")).map(|t| t.bytes as u64).sum();
+    assert!(experts > 0 && split.memory.host_weights == experts, "{experts}");
+    assert_eq!(split.memory.weights_copied + experts, whole.memory.weights_copied);
+    assert_eq!(split.memory.kv, whole.memory.kv);
+    let sides: Vec<(&str, Side)> = split
+        .tables
+        .decode()
+        .labels
+        .iter()
+        .zip(&split.tables.decode().commands)
+        .filter_map(|(label, command)| Some((label.strip_prefix("layer.1.")?, command.side)))
+        .collect();
+    let hosts = ["route", "experts_glu", "experts_down"];
+    assert!(sides.iter().all(|(label, side)| hosts.contains(label) == (*side == Side::Host)), "{sides:?}");
+
+    let on_host = OnHost { layers: 1, experts: 0 };
+    let split = plan(&model, &gpu, &PlanOptions { host: on_host, ..options() }).unwrap();
+    assert_eq!(split.memory.kv * layers as u64, whole.memory.kv * (layers as u64 - 1));
+    assert_eq!(split.cache.host_layers, 1);
+    let refused = plan(&model, &capabilities(), &PlanOptions { host: on_host, ..options() }).unwrap_err();
+    assert!(refused.to_string().contains("no device of the host"), "{refused}");
 }

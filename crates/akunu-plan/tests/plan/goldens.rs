@@ -9,7 +9,7 @@ use akunu_device_testing::goldens;
 use akunu_fixtures::Dequantised;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::verify;
-use akunu_plan::{Capabilities, Device, FewRows, KvType, PlanOptions, plan};
+use akunu_plan::{Capabilities, Device, FewRows, KvType, OnHost, PlanOptions, plan};
 
 use crate::common;
 
@@ -29,7 +29,7 @@ fn try_worst(folder: &Path, chunk: usize) -> Result<f64, String> {
 fn worst(model: &dyn WeightProvider, golden: &Path, chunk: usize, kv: KvType) -> f64 {
     let folds = Capabilities { folds: true, ..ReferenceDevice::new().capabilities().clone() };
     let mut open = || Box::new(ReferenceDevice::like(&folds)) as Box<dyn Device>;
-    goldens::worst(&Dequantised::as_stored(model), &mut open, golden, chunk, kv).unwrap()
+    goldens::worst(&Dequantised::as_stored(model), &mut open, golden, (chunk, kv, OnHost::default())).unwrap()
 }
 
 #[test]

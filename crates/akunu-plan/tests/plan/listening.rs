@@ -122,6 +122,7 @@ fn compare(golden: &Golden, kind: PassKind, chunk: usize, folds: bool, half_prod
         word_times: kind == PassKind::Align,
         fuse: true,
         keep_inputs: false,
+        host: akunu_plan::OnHost::default(),
     };
     let plan = plan(model, device.capabilities(), &options).unwrap();
     let loaded = load(&plan, model, &mut device, &mut unwatched).unwrap();

@@ -30,6 +30,7 @@ fn the_device_allocates_what_was_planned() {
                     workspace_bytes: 77,
                     workspace_row_bytes: 0,
                     ranks: 1,
+                    host: None,
                     half_products: (kv == KvType::F16).then_some(FewRows::all(16)),
                     ..capabilities()
                 };

@@ -98,9 +98,14 @@ fn host_blocks(options: &EngineOptions, block: u64) -> Result<u64, Error> {
     }
 }
 
-/// Blocks of sliding-window layers have a pool of their own, whose blocks nothing moves.
+/// Blocks of sliding-window layers have a pool of their own, whose blocks nothing moves; nor are those moved of which
+/// the host has a part.
 pub(crate) fn check_movable(what: &'static str, cache: &CachePlan) -> Result<(), Error> {
-    if cache.windows.is_some() { Err(Error::WindowsStay { what }) } else { Ok(()) }
+    match (cache.windows, cache.host_layers) {
+        (Some(_), _) => Err(Error::WindowsStay { what }),
+        (None, 0) => Ok(()),
+        (None, _) => Err(Error::LayersOnHost { what }),
+    }
 }
 
 impl Tiers {

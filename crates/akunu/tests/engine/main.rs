@@ -21,6 +21,7 @@ mod sampling;
 mod schedule;
 mod scheduler;
 mod sessions;
+mod split;
 mod stories;
 mod tales;
 mod tiers;

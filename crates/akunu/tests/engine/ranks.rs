@@ -41,7 +41,7 @@ fn bits(engine: &mut Engine) -> Vec<u32> {
 }
 
 /// The ids of each request, or why it failed.
-fn together(engine: Engine, requests: &[Request]) -> (Vec<Result<Vec<u32>, String>>, Engine) {
+pub fn together(engine: Engine, requests: &[Request]) -> (Vec<Result<Vec<u32>, String>>, Engine) {
     let options = SchedulerOptions { queue: requests.len(), ..SchedulerOptions::default() };
     let (scheduler, handle) = Scheduler::new(engine, &options).unwrap();
     let found = Arc::new(Mutex::new(vec![Ok(vec![]); requests.len()]));

@@ -87,6 +87,8 @@ pub struct BenchArgs {
     chain_ms: Option<usize>,
     #[command(flatten)]
     on: args::OnDevices,
+    #[command(flatten)]
+    split: args::SplitArgs,
     /// Read the model's files into memory instead of mapping them
     #[arg(long)]
     no_mmap: bool,
@@ -278,7 +280,7 @@ fn measure_all(
         ))
         .hint(format!("--chunk {batch}, or more")));
     }
-    let options = akunu::EngineOptions {
+    let options = args.split.over(akunu::EngineOptions {
         device: args.on.device.choice,
         threads,
         backends: args.on.backends(),
@@ -289,7 +291,7 @@ fn measure_all(
         chunk: args.chunk,
         chain_time: args.chain_ms.map_or(Duration::MAX, args::milliseconds),
         ..Default::default()
-    };
+    });
     let engine = match metal_icb {
         None => super::engine(model, &options, true)?,
         Some(indirect) => {

@@ -59,6 +59,8 @@ pub struct PerplexityArgs {
     json: bool,
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    split: args::SplitArgs,
 }
 
 const WINDOW: usize = 512;
@@ -114,7 +116,7 @@ pub fn run(args: &PerplexityArgs, out: &mut Output) -> Result<(), Failure> {
         None => None,
     };
     let windows = base.as_ref().map_or_else(|| windows(args, WINDOW, ids.len()), |(_, base)| base.windows);
-    let options = akunu::EngineOptions {
+    let options = args.split.over(akunu::EngineOptions {
         device: args.device.on.device.choice,
         threads: args.device.threads,
         backends: args.device.on.backends(),
@@ -122,7 +124,7 @@ pub fn run(args: &PerplexityArgs, out: &mut Output) -> Result<(), Failure> {
         kv: args.kv_type,
         logit_rows: LOGIT_ROWS.min(windows.window),
         ..Default::default()
-    };
+    });
     let mut engine = super::engine(&model, &options, false)?;
     match (base, save) {
         (Some((path, base)), _) => compare(args, &mut engine, &ids, base, path, out),

@@ -251,7 +251,7 @@ fn encoding(args: &ProfileArgs, model: &Arc<Model>, task: EmbedTask) -> Result<M
         return Err(Failure::usage("--depth and --windows are not for models of texts"));
     }
     let tokens = args.prompt.unwrap_or(TEXT_TOKENS.min(model.config().context_length));
-    let mut options = args.engine.text_options(task, args.context);
+    let mut options = args.engine.text_options(task, args.context)?;
     options.longest.get_or_insert(tokens);
     options.rows.get_or_insert(tokens.saturating_mul(args.batch));
     let mut embedder = Embedder::new(model.clone(), &options)?;

@@ -284,6 +284,7 @@ pub fn capabilities() -> Capabilities {
         workspace_bytes: 0,
         workspace_row_bytes: 0,
         ranks: 1,
+        host: None,
         available_bytes: None,
     }
 }
@@ -302,5 +303,6 @@ pub fn options() -> PlanOptions {
         word_times: false,
         fuse: true,
         keep_inputs: false,
+        host: akunu_plan::OnHost::default(),
     }
 }

@@ -1,0 +1,137 @@
+//! Models that are larger than a GPU's memory: the CPU computes some of the layers, or the experts of some.
+
+use akunu_arch::ModelConfig;
+use akunu_cpu::{CpuDevice, CpuOptions, physical_cores};
+use akunu_fleet::Hybrid;
+use akunu_plan::{Capabilities, Device, InPlace, ModelPlan, OnHost};
+
+use crate::{EngineOptions, Error};
+
+/// What the options leave to the CPU of a model on a device.
+pub(crate) fn on_host(
+    config: &ModelConfig,
+    capabilities: &Capabilities,
+    options: &EngineOptions,
+) -> Result<OnHost, Error> {
+    let layers = config.layer_count;
+    let host = OnHost {
+        layers: options.gpu_layers.map_or(0, |on_device| layers.saturating_sub(on_device)),
+        experts: options.cpu_experts.unwrap_or(0).min(layers),
+    };
+    if !host.is_nothing() && capabilities.name == "cpu" && capabilities.host.is_none() {
+        return Err(Error::NoGpuBesideCpu);
+    }
+    Ok(host)
+}
+
+/// Whether the part of the CPU is chosen here: if the options do not state it, and the device has memory of its own.
+pub(crate) fn may_choose(config: &ModelConfig, capabilities: &Capabilities, options: &EngineOptions) -> bool {
+    let stated = options.gpu_layers.is_some() || options.cpu_experts.is_some();
+    let can = capabilities.ranks == 1 && config.encoder.is_none();
+    can && !stated && capabilities.in_place == InPlace::Nothing
+}
+
+/// The plan with the smallest part on the host that `plan` returns one for: experts first, because the weights of most of
+/// them are not read for a token, and then whole layers.
+pub(crate) fn choose<P>(
+    config: &ModelConfig,
+    options: &EngineOptions,
+    plan: impl FnMut(OnHost) -> Result<Option<P>, Error>,
+) -> Result<Option<P>, Error> {
+    let experts = if config.experts.is_some() { config.layer_count } else { 0 };
+    // The cache outside of the device has blocks of all layers.
+    let tiers = options.kv_host.is_some() || options.kv_disk.is_some();
+    smallest(experts, if tiers { 0 } else { config.layer_count }, plan)
+}
+
+/// As [`choose`], of at most so many layers' experts and so many layers.
+fn smallest<P>(
+    experts: usize,
+    layers: usize,
+    mut plan: impl FnMut(OnHost) -> Result<Option<P>, Error>,
+) -> Result<Option<P>, Error> {
+    let with = |step: usize| OnHost { experts: step.min(experts), layers: step.saturating_sub(experts) };
+    // The first step that fits is in `below + 1..=found`.
+    let (mut below, mut step) = (0, experts + layers);
+    let mut found = if step > 0 { plan(with(step))? } else { None };
+    while found.is_some() && step > below + 1 {
+        let middle = below + (step - below) / 2;
+        match plan(with(middle))? {
+            Some(fits) => (found, step) = (Some(fits), middle),
+            None => below = middle,
+        }
+    }
+    Ok(found)
+}
+
+/// `the experts of 12 of 48 layers`.
+pub fn describe_split(host: OnHost, layers: usize) -> String {
+    let whole = format!("{} of {layers} layers", host.layers);
+    match (host.layers, host.experts > host.layers) {
+        (_, false) => whole,
+        (0, true) => format!("the experts of {} of {layers} layers", host.experts),
+        (_, true) => format!("{whole}, and the experts of {}", host.experts),
+    }
+}
+
+/// The capabilities of the device with the CPU beside it.
+pub(crate) fn capabilities(
+    device: &Capabilities,
+    host: OnHost,
+    options: &EngineOptions,
+) -> Result<Option<Capabilities>, Error> {
+    if host.is_nothing() || device.host.is_some() {
+        return Ok(None);
+    }
+    let isa = options.backends.cpu_isa().map_err(akunu_plan::DeviceError::from)?;
+    let cpu = akunu_cpu::capabilities(isa, options.threads.unwrap_or_else(physical_cores));
+    Ok(Some(Hybrid::capabilities(device.clone(), cpu)))
+}
+
+/// The device for a plan: with the CPU beside it, if that has a part of the model.
+pub fn device_for_plan(
+    plan: &ModelPlan,
+    device: Box<dyn Device>,
+    options: &EngineOptions,
+) -> Result<Box<dyn Device>, Error> {
+    if plan.options.host.is_nothing() || device.capabilities().host.is_some() {
+        return Ok(device);
+    }
+    let isa = options.backends.cpu_isa().map_err(akunu_plan::DeviceError::from)?;
+    let cpu =
+        CpuDevice::new(CpuOptions { threads: options.threads, isa: Some(isa), ..CpuOptions::default() })?;
+    Ok(Box::new(Hybrid::new(device, Box::new(cpu))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(experts: usize, layers: usize, fits: OnHost) -> Option<OnHost> {
+        let enough = |host: OnHost| host.experts >= fits.experts && host.layers >= fits.layers;
+        smallest(experts, layers, |host| Ok(enough(host).then_some(host))).unwrap()
+    }
+
+    #[test]
+    fn the_smallest_part_that_fits_is_chosen() {
+        for layers in 1..=9 {
+            let dense = OnHost { layers, experts: 0 };
+            assert_eq!(chosen(0, 9, dense), Some(dense));
+            let experts = OnHost { layers: 0, experts: layers };
+            assert_eq!(chosen(9, 9, experts), Some(experts));
+            assert_eq!(chosen(9, 0, experts), Some(experts));
+            let both = OnHost { layers, experts: 9 };
+            assert_eq!(chosen(9, 9, both), Some(both));
+        }
+        assert_eq!(chosen(9, 9, OnHost { layers: 10, experts: 0 }), None);
+        assert_eq!(chosen(0, 0, OnHost { layers: 1, experts: 0 }), None);
+    }
+
+    #[test]
+    fn parts_are_described_in_words() {
+        let of = |layers, experts| describe_split(OnHost { layers, experts }, 48);
+        assert_eq!(of(0, 12), "the experts of 12 of 48 layers");
+        assert_eq!(of(3, 0), "3 of 48 layers");
+        assert_eq!(of(3, 48), "3 of 48 layers, and the experts of 48");
+    }
+}
