@@ -104,7 +104,7 @@ fn sessions_share_prefixes_and_shift_on_both_sides() {
 #[test]
 fn experts_are_computed_beside_the_rest() {
     for name in ["qwen3-moe", "deepseek-v3", "gpt-oss", "qwen2-moe-shared"] {
-        let model = Arc::new(Model::open(&checked_in("models").join(name)).unwrap());
+        let model = Arc::new(Model::open(checked_in("models").join(name)).unwrap());
         let ids: Vec<u32> = (1..30).collect();
         let base = EngineOptions { context: Some(64), chunk: Some(9), ..options(DeviceChoice::Cpu) };
         let expected = Engine::new(model.clone(), &base).unwrap().logits(&ids, false, None).unwrap();
