@@ -15,6 +15,7 @@ const HERMES: CallForm = CallForm {
     is_list: false,
     close: "</tool_call>",
     is_bare: false,
+    may_lack_open: false,
     text_name: "",
 };
 
