@@ -3,6 +3,7 @@
 The model is the one of crates/akunu-server/examples/scripted_model.rs."""
 
 import asyncio
+import itertools
 import os
 import unittest
 from typing import Literal
@@ -24,6 +25,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 URL = os.environ["AKUNU_CALLER_URL"]
 API = {"base_url": URL + "/v1", "api_key": "any"}
 MODEL = "caller"
+# Each calls the tool in the form of another family of models.
+FAMILIES = [MODEL, "harmony", "mistral", "llama"]
 QUESTION, ANSWER = "What time is it?", "It is noon."
 zones = []
 
@@ -53,9 +56,10 @@ class Frameworks(unittest.TestCase):
                 pass
             return result
 
-        for kind in (OpenAIResponsesModel, OpenAIChatCompletionsModel):
-            for streamed in (False, True):
-                model = kind(MODEL, AsyncOpenAI(**API))
+        kinds = (OpenAIResponsesModel, OpenAIChatCompletionsModel)
+        for name, kind, streamed in itertools.product(FAMILIES, kinds, (False, True)):
+            with self.subTest(name, kind=kind.__name__, streamed=streamed):
+                model = kind(name, AsyncOpenAI(**API))
                 agent = Agent(name="a", instructions="Be brief.", tools=[function_tool(clock)], model=model)
                 self.answered(asyncio.run(run(agent, streamed)).final_output)
 
