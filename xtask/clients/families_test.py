@@ -39,7 +39,7 @@ class Families(unittest.TestCase):
             create = client.chat.completions.create
             for model, thought in self.each():
                 messages = [{"role": "user", "content": QUESTION}]
-                asked = {"model": model, "messages": messages, "tools": tools, "temperature": 0}
+                asked = {"model": model, "messages": messages, "tools": tools, "temperature": 0, "max_tokens": 50}
                 whole = create(**asked).choices[0]
                 self.assertEqual((whole.finish_reason, whole.message.content), ("tool_calls", None))
                 self.assertEqual(getattr(whole.message, "reasoning_content", None), thought)
@@ -63,7 +63,7 @@ class Families(unittest.TestCase):
         tools = [{"type": "function", "name": "clock", "parameters": PARAMETERS, "strict": True}]
         with OpenAI(base_url=URL + "/v1", api_key="any", max_retries=0) as client:
             for model, thought in self.each():
-                asked = {"model": model, "input": QUESTION, "tools": tools, "temperature": 0}
+                asked = {"model": model, "input": QUESTION, "tools": tools, "temperature": 0, "max_output_tokens": 50}
                 whole = client.responses.create(**asked)
                 conforms(self, "Response", whole.model_dump(mode="json", exclude_unset=True))
                 kinds = (["reasoning"] if thought else []) + ["function_call"]
@@ -90,7 +90,7 @@ class Families(unittest.TestCase):
         with Anthropic(base_url=URL, api_key="any", max_retries=0) as client:
             for model, thought in self.each():
                 messages = [{"role": "user", "content": QUESTION}]
-                asked = {"model": model, "messages": messages, "max_tokens": 2048, "tools": tools}
+                asked = {"model": model, "messages": messages, "max_tokens": 1030, "tools": tools}
                 asked["thinking"] = {"type": "enabled", "budget_tokens": 1024}
                 whole = client.messages.create(**asked)
                 kinds = (["thinking"] if thought else []) + ["tool_use"]

@@ -12,7 +12,15 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # Otherwise it is downloade
 
 import instructor
 import litellm
-from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
 from langchain.agents import create_agent
 from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI, OpenAI
@@ -60,7 +68,9 @@ class Frameworks(unittest.TestCase):
         for name, kind, streamed in itertools.product(FAMILIES, kinds, (False, True)):
             with self.subTest(name, kind=kind.__name__, streamed=streamed):
                 model = kind(name, AsyncOpenAI(**API))
-                agent = Agent(name="a", instructions="Be brief.", tools=[function_tool(clock)], model=model)
+                settings = ModelSettings(max_tokens=50)
+                tools = [function_tool(clock)]
+                agent = Agent(name="a", instructions="Be brief.", tools=tools, model=model, model_settings=settings)
                 self.answered(asyncio.run(run(agent, streamed)).final_output)
 
     def test_langchain(self):

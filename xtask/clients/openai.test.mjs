@@ -66,7 +66,7 @@ for (const family of ["caller", "harmony", "mistral", "llama"]) {
     const { responses } = client(AKUNU_CALLER_URL);
     const parameters = { type: "object", properties: { zone: { type: "string" } }, required: ["zone"], additionalProperties: false };
     const tools = [{ type: "function", name: "clock", parameters, strict: true }];
-    const asked = { model: family, input: "What time is it?", tools, temperature: 0 };
+    const asked = { model: family, input: "What time is it?", tools, temperature: 0, max_output_tokens: 50 };
     const stream = responses.stream(asked);
     let streamed = "";
     for await (const event of stream) {

@@ -25,7 +25,11 @@ struct Family {
     answer: &'static str,
     /// Around the name of a tool, and what follows the arguments.
     call: [&'static str; 3],
+    /// The tokens that end a call, and an answer in words.
+    ends: [&'static str; 2],
 }
+
+const TURN_END: [&str; 2] = ["<|im_end|>"; 2];
 
 const FAMILIES: [Family; 4] = [
     Family {
@@ -34,17 +38,15 @@ const FAMILIES: [Family; 4] = [
         reasoning: ["<think>", "</think>"],
         answer: "",
         call: ["<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>"],
+        ends: TURN_END,
     },
     Family {
         name: "harmony",
         signs: "<|channel|>analysis<|message|> <|end|> <|call|>",
         reasoning: ["<|channel|>analysis<|message|>", "<|end|>"],
         answer: "<|channel|>final<|message|>",
-        call: [
-            "<|start|>assistant<|channel|>commentary to=functions.",
-            " <|constrain|>json<|message|>",
-            "<|call|>",
-        ],
+        call: ["<|start|>assistant<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", ""],
+        ends: ["<|call|>", "<|return|>"],
     },
     Family {
         name: "mistral",
@@ -52,6 +54,7 @@ const FAMILIES: [Family; 4] = [
         reasoning: ["", ""],
         answer: "",
         call: ["[TOOL_CALLS]", "[ARGS]", ""],
+        ends: TURN_END,
     },
     Family {
         name: "llama",
@@ -59,6 +62,7 @@ const FAMILIES: [Family; 4] = [
         reasoning: ["", ""],
         answer: "",
         call: ["{\"name\": \"", "\", \"parameters\": ", "}"],
+        ends: TURN_END,
     },
 ];
 
@@ -71,7 +75,7 @@ fn main() -> ExitCode {
     let tool = others.next().unwrap_or_else(|| "clock".into());
     let arguments = others.next().unwrap_or_else(|| "{\"zone\": \"UTC\"}".into());
     let name = others.next().unwrap_or_else(|| "hermes".into());
-    let Some(Family { signs, reasoning, answer, call: [before, between, after], .. }) =
+    let Some(Family { signs, reasoning, answer, call: [before, between, after], ends, .. }) =
         FAMILIES.iter().find(|family| family.name == name)
     else {
         eprintln!("scripted_model: there is no family {name}");
@@ -86,9 +90,9 @@ fn main() -> ExitCode {
     if !open.is_empty() {
         chain.extend([open, "Which time", " is it?", close]);
     }
-    chain.extend([begin.as_str(), end.as_str(), "<|im_end|>", ":"]);
+    chain.extend([begin.as_str(), end.as_str(), ends[0], ":"]);
     chain.extend((!answer.is_empty()).then_some(*answer));
-    chain.extend(["It is", " noon.", "<|im_end|>"]);
+    chain.extend(["It is", " noon.", ends[1]]);
     scripted::write(&path, Some(&TEMPLATE.replace("SIGNS", signs)), &chain);
     ExitCode::SUCCESS
 }

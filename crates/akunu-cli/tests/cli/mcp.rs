@@ -160,7 +160,7 @@ fn a_call_that_fails_is_answered_and_a_server_that_dies_is_an_error() {
     let done = scene.chat(&["--mcp-allow", "-q"], "Try\n/history\n");
     assert_eq!((done.code, done.stdout.as_str()), (1, ""));
     let error = "error: the MCP server small has ended; it says: out of ideas\n";
-    assert_eq!(done.stderr, format!("call of die by the MCP server small: {{}}\n{error}"));
+    assert_eq!(done.stderr, format!("call of die by the MCP server small: {{\"zone\":\"UTC\"}}\n{error}"));
 }
 
 #[test]
