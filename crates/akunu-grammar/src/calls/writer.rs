@@ -122,7 +122,10 @@ impl<'w, 'p> Writer<'w, 'p> {
                 Value::Texts(texts) => {
                     let texts: Vec<String> = texts.iter().map(|text| escaped(text)).collect();
                     let name = format!("value{index}x{number}");
-                    *self.rules += &format!("{name}: /\\n?({})\\n?{}/\n", texts.join("|"), escaped(close));
+                    // Where the tags say what is a string, line ends beside it are a part of it.
+                    let line = if kinds.is_none() { "\\n?" } else { "" };
+                    let texts = texts.join("|");
+                    *self.rules += &format!("{name}: /{line}({texts}){line}{}/\n", escaped(close));
                     (text_kind, name)
                 }
                 Value::Json(of) => {

@@ -161,6 +161,28 @@ fn lists_sections_names_and_tags_are_held() {
 }
 
 #[test]
+fn a_call_may_begin_without_its_mark() {
+    let form = CallForm { call: TAGGED, may_lack_open: true, ..HERMES };
+    let add = |value: &str| format!("<function=add>\n<parameter=a>\n{value}\n</parameter>\n</function>");
+    check(
+        &calls(form),
+        None,
+        &[
+            (&format!("So {}\n</tool_call> and <tool_call>{}</tool_call>", add("1"), add("2")), true),
+            (&add("1"), true),
+            (&add("one"), false),
+            ("<function=sub> is no call", true),
+        ],
+    );
+    let required = Calls { without: WithoutCalls::Refused, ..calls(form) };
+    check(&required, None, &[(&format!("<tool_call>{}</tool_call>", add("1")), true), (&add("1"), false)]);
+    // What is JSON for its schema has a mark.
+    let pattern = json!({ "type": "object", "properties": { "a": { "type": "string", "pattern": "^a+$" } } });
+    let tools = vec![Tool { name: "add".into(), parameters: Some(pattern), is_strict: false }];
+    check(&Calls { tools, ..calls(form) }, None, &[(&add("b"), true)]);
+}
+
+#[test]
 fn arguments_that_tags_cannot_hold_are_json() {
     let schema = |schema: Json| {
         let tools = vec![Tool { name: "f".into(), parameters: Some(schema), is_strict: false }];

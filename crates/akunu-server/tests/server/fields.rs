@@ -77,7 +77,7 @@ fn send(server: &Served, route: &Route, path: &str, body: &Json) -> Answer {
 
 /// A form with the fields of an object. The file is some audio, and a value that no field takes is a file elsewhere.
 fn form(body: &Json) -> Vec<u8> {
-    let (mut files, mut texts): (Vec<(String, Vec<u8>)>, Vec<(String, String)>) = Default::default();
+    let (mut files, mut texts) = (Vec::new(), Vec::new());
     for (name, value) in body.as_object().unwrap() {
         match (name.as_str(), value) {
             ("file", value) if *value == wrong() => texts.push((name.clone(), "no file".into())),

@@ -100,6 +100,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_form_of_a_family_is_described_where_its_template_writes_no_tools() {
+        use akunu_tokenizer::chat::ChatTemplate;
+
+        let source = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% for call in m.tool_calls or [] %}\
+                      <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ call.function.name }}<｜tool▁sep｜>\
+                      {{ call.function.arguments | tojson }}<｜tool▁call▁end｜><｜tool▁calls▁end｜>{% endfor %}{% endfor %}";
+        let template = ChatTemplate::new(source, None, None).unwrap();
+        let tools = [json!({ "type": "function", "function": { "name": "clock", "parameters": {} } })];
+        let call = json!({ "id": "1", "type": "function", "function": { "name": "clock", "arguments": { "zone": "UTC" } } });
+        let messages = [
+            message("user", "What time is it?"),
+            json!({ "role": "assistant", "content": "", "tool_calls": [call] }),
+            json!({ "role": "tool", "tool_call_id": "1", "content": "noon" }),
+        ];
+        let rendered =
+            crate::chat::render(&template, &messages, Some(&tools), true, &serde_json::Map::new()).unwrap();
+        for part in [
+            "system: You may call these tools",
+            "{\"name\":\"clock\"",
+            "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>ARGUMENTS<｜tool▁call▁end｜>",
+            "<｜tool▁call▁begin｜>clock<｜tool▁sep｜>{\"zone\": \"UTC\"}<｜tool▁call▁end｜>",
+            "tool: noon",
+        ] {
+            assert!(rendered.text.contains(part), "{part}: {}", rendered.text);
+        }
+        let plain = crate::chat::render(&template, &messages, None, true, &serde_json::Map::new()).unwrap();
+        assert!(!plain.text.contains("You may call"), "{}", plain.text);
+    }
+
+    #[test]
     fn tools_calls_and_results_are_text() {
         let tools = [json!({ "type": "function", "function": { "name": "clock", "parameters": {} } })];
         let call = json!({ "id": "1", "type": "function", "function": { "name": "clock", "arguments": { "zone": "UTC" } } });
