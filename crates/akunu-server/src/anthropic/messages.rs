@@ -72,33 +72,40 @@ fn text(content: &Json, place: &str) -> Result<String, Refusal> {
     }
 }
 
-/// Checks that each `tool_use` has a `tool_result` in the user's next message, and each result a call before it, as
-/// Anthropic does.
+/// Checks that each `tool_use` has a `tool_result` in the user's next turn, and each result a call before it, as Anthropic
+/// does. Messages of one role that follow each other are one turn.
 fn check_calls(messages: &[Json]) -> Result<(), Refusal> {
     let mut open: Vec<&str> = Vec::new();
-    let refuse_open = |place: String, open: &[&str]| match open.first() {
+    // The last message of the user's turn, if it is the latest.
+    let mut answered: Option<usize> = None;
+    let refuse_open = |answered: Option<usize>, open: &[&str]| match open.first() {
         None => Ok(()),
         Some(id) => {
+            let place = answered.map_or_else(|| "messages".into(), |index| format!("messages[{index}]"));
             let what =
                 format!("has no 'tool_result' for the 'tool_use' with the id \"{}\"", id.escape_debug());
             Err(refuse(place, &what))
         }
     };
-    let turns = messages.iter().enumerate().filter(|(_, message)| message["role"] != "system");
-    for (index, message) in turns {
+    for (index, message) in messages.iter().enumerate().filter(|(_, message)| message["role"] != "system") {
         let of = |kind: &'static str, id: &'static str| {
             let blocks = message["content"].as_array().into_iter().flatten().enumerate();
             blocks.filter(move |(_, block)| block["type"] == kind).map(move |(at, block)| (at, &block[id]))
         };
-        let is_user = message["role"] == "user";
-        for (at, id) in of("tool_result", "tool_use_id").filter(|_| is_user) {
-            let called = open.iter().position(|open| id == open);
-            let place = || format!("messages[{index}].content[{at}].tool_use_id");
-            let what = "must be the id of a 'tool_use' in the message before it, which has one result";
-            open.swap_remove(called.ok_or_else(|| refuse(place(), what))?);
+        if message["role"] == "user" {
+            for (at, id) in of("tool_result", "tool_use_id") {
+                let place = || format!("messages[{index}].content[{at}].tool_use_id");
+                let what = "must be the id of a 'tool_use' in the turn before it, which has one result";
+                let called = open.iter().position(|open| id == open);
+                open.swap_remove(called.ok_or_else(|| refuse(place(), what))?);
+            }
+            answered = Some(index);
+            continue;
         }
-        refuse_open(format!("messages[{index}]"), &open)?;
-        for (at, id) in of("tool_use", "id").filter(|_| !is_user) {
+        if let index @ Some(_) = answered.take() {
+            refuse_open(index, &open)?;
+        }
+        for (at, id) in of("tool_use", "id") {
             let place = || format!("messages[{index}].content[{at}].id");
             let id = id.as_str().filter(|id| !id.is_empty());
             let id = id.ok_or_else(|| refuse(place(), "must be a string that is not empty"))?;
@@ -108,7 +115,7 @@ fn check_calls(messages: &[Json]) -> Result<(), Refusal> {
             open.push(id);
         }
     }
-    refuse_open("messages".into(), &open)
+    refuse_open(answered, &open)
 }
 
 /// Converts a message to one or several of OpenAI's, where each tool result is a message. A message of the system after

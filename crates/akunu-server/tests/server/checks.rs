@@ -106,7 +106,9 @@ fn calls_without_results_are_refused_as_the_protocols_servers_do() {
     for (messages, words) in [
         (json!([user, calls("a")]), "no 'tool_result' for the 'tool_use' with the id \"a\""),
         (json!([user, calls("a"), user]), "'messages[2]' has no 'tool_result'"),
-        (json!([user, calls("a"), calls("b"), results("a")]), "'messages[2]' has no 'tool_result'"),
+        (json!([user, calls("a"), calls("b"), results("a")]), "'messages[3]' has no 'tool_result'"),
+        (json!([user, calls("a"), user, calls("b"), results("a")]), "'messages[2]' has no 'tool_result'"),
+        (json!([user, calls("a"), calls("a"), results("a")]), "'messages[2].content[0].id' is that of"),
         (json!([user, results("a")]), "'messages[1].content[0].tool_use_id' must be the id"),
         (json!([user, calls("a"), results("b")]), "'messages[2].content[0].tool_use_id' must be the id"),
         (json!([user, calls("a"), results("a"), results("a")]), "'messages[3].content[0].tool_use_id'"),
@@ -114,9 +116,11 @@ fn calls_without_results_are_refused_as_the_protocols_servers_do() {
         let (message, _) = refused(&server, MESSAGES, &json!({ "messages": messages }));
         assert!(message.contains(words), "{message}");
     }
-    for messages in
-        [json!([user, calls("a"), results("a")]), json!([user, calls("a"), reminder, results("a")])]
-    {
+    for messages in [
+        json!([user, calls("a"), results("a")]),
+        json!([user, calls("a"), reminder, results("a")]),
+        json!([user, calls("a"), calls("b"), results("b"), results("a")]),
+    ] {
         let answer = ask(&server, MESSAGES, &json!({ "messages": messages }));
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
