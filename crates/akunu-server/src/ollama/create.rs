@@ -45,9 +45,13 @@ pub(super) async fn create(
     };
     let from = file.from.take().ok_or_else(missing)?;
     let from = from.trim_end_matches(":latest");
+    // Parameters are options of requests, of which unknown ones are told.
+    let as_options = json!({ "options": file.parameters });
     let (of, settings) = settings(&app, from, file).await?;
+    let warnings = field_table::GENERATE.check(&Fields::new(&as_options)?)?;
     put(&app, caller, name, of, settings).await?;
-    Ok(status(fields.flag("stream")?.unwrap_or(true), &["reading model metadata", "writing manifest"]))
+    let steps = ["reading model metadata", "writing manifest"];
+    Ok(warnings.on(status(fields.flag("stream")?.unwrap_or(true), &steps)))
 }
 
 /// The lines of a request that has succeeded, or its last one.

@@ -210,6 +210,9 @@ fn what_has_no_effect_is_told() {
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         assert_eq!(answer.header("x-akunu-warnings"), Some(warning), "{path}");
     }
+    let made = json!({ "model": "made", "from": TALES, "parameters": { "temprature": 0, "seed": 1 }, "stream": false });
+    let made = server.post("/api/create", &made);
+    assert_eq!((made.status, made.header("x-akunu-warnings")), (200, Some("ignored: options.temprature")));
     let plain = ask(&server, OLLAMA, &json!({}));
     assert_eq!(plain.header("x-akunu-warnings"), None);
 }
