@@ -17,7 +17,7 @@ use serde_json::Value as Json;
 
 /// Selected by [`LETTERS`]. What is in braces is the first line of the input, which may have a query; so is the query of those
 /// that end in `?`.
-const ROUTES: [(&str, &str); 63] = [
+const ROUTES: [(&str, &str); 64] = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/embeddings"),
@@ -81,9 +81,10 @@ const ROUTES: [(&str, &str); 63] = [
     ("PUT", "/v1/chat/completions"),
     ("GET", "/{unknown}"),
     ("POST", "/v1/responses/input_tokens"),
+    ("POST", "/v1/responses/compact"),
 ];
 
-const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-";
+const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
 
 /// The next token that the device finds.
 static NEXT: AtomicUsize = AtomicUsize::new(0);

@@ -3,6 +3,7 @@
 The model is the one of crates/akunu-server/examples/scripted_model.rs."""
 
 import asyncio
+import itertools
 import os
 import unittest
 from typing import Literal
@@ -11,7 +12,15 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # Otherwise it is downloade
 
 import instructor
 import litellm
-from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
 from langchain.agents import create_agent
 from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI, OpenAI
@@ -24,6 +33,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 URL = os.environ["AKUNU_CALLER_URL"]
 API = {"base_url": URL + "/v1", "api_key": "any"}
 MODEL = "caller"
+# Each calls the tool in the form of another family of models.
+FAMILIES = [MODEL, "harmony", "mistral", "llama"]
 QUESTION, ANSWER = "What time is it?", "It is noon."
 zones = []
 
@@ -53,10 +64,13 @@ class Frameworks(unittest.TestCase):
                 pass
             return result
 
-        for kind in (OpenAIResponsesModel, OpenAIChatCompletionsModel):
-            for streamed in (False, True):
-                model = kind(MODEL, AsyncOpenAI(**API))
-                agent = Agent(name="a", instructions="Be brief.", tools=[function_tool(clock)], model=model)
+        kinds = (OpenAIResponsesModel, OpenAIChatCompletionsModel)
+        for name, kind, streamed in itertools.product(FAMILIES, kinds, (False, True)):
+            with self.subTest(name, kind=kind.__name__, streamed=streamed):
+                model = kind(name, AsyncOpenAI(**API))
+                settings = ModelSettings(max_tokens=50)
+                tools = [function_tool(clock)]
+                agent = Agent(name="a", instructions="Be brief.", tools=tools, model=model, model_settings=settings)
                 self.answered(asyncio.run(run(agent, streamed)).final_output)
 
     def test_langchain(self):

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import OpenAI from "openai";
 
-const { AKUNU_URL, AKUNU_LOCKED_URL, AKUNU_TEXTS_URL, AKUNU_KEY, AKUNU_MODEL: model } = process.env;
+const { AKUNU_URL, AKUNU_LOCKED_URL, AKUNU_TEXTS_URL, AKUNU_CALLER_URL, AKUNU_KEY, AKUNU_MODEL: model } = process.env;
 const client = (url = AKUNU_URL, apiKey = "none") => new OpenAI({ baseURL: `${url}/v1`, apiKey, maxRetries: 0 });
 const messages = [{ role: "user", content: "tell me a story about a fox" }];
 const greedy = { model, messages, max_tokens: 24, temperature: 0 };
@@ -38,6 +38,49 @@ test("stop, seed, n and logprobs", async () => {
   assert.deepEqual(first.choices, second.choices);
   assert.equal(first.choices[1].logprobs.content.length, 24);
 });
+
+test("responses, streamed and stored", async () => {
+  const asked = { model, input: "tell me a story about a fox", max_output_tokens: 24, temperature: 0 };
+  const { responses } = client();
+  const whole = await responses.create(asked);
+  assert.equal(whole.status, "incomplete");
+  const kinds = [];
+  let text = "";
+  for await (const event of await responses.create({ ...asked, stream: true })) {
+    assert.equal(event.sequence_number, kinds.length);
+    kinds.push(event.type);
+    if (event.type === "response.output_text.delta") text += event.delta;
+  }
+  assert.equal(text, whole.output_text);
+  assert.deepEqual([kinds[0], kinds.at(-1)], ["response.created", "response.incomplete"]);
+  assert.equal((await responses.retrieve(whole.id)).output_text, whole.output_text);
+  const more = await responses.create({ ...asked, input: "And then?", previous_response_id: whole.id });
+  assert.ok(more.usage.input_tokens > whole.usage.input_tokens);
+  await responses.delete(whole.id);
+  await assert.rejects(responses.retrieve(whole.id), OpenAI.NotFoundError);
+  await assert.rejects(responses.create({ ...asked, background: true }), /background/);
+});
+
+for (const family of ["caller", "harmony", "mistral", "llama"]) {
+  test(`responses call tools: ${family}`, async () => {
+    const { responses } = client(AKUNU_CALLER_URL);
+    const parameters = { type: "object", properties: { zone: { type: "string" } }, required: ["zone"], additionalProperties: false };
+    const tools = [{ type: "function", name: "clock", parameters, strict: true }];
+    const asked = { model: family, input: "What time is it?", tools, temperature: 0, max_output_tokens: 50 };
+    const stream = responses.stream(asked);
+    let streamed = "";
+    for await (const event of stream) {
+      if (event.type === "response.function_call_arguments.delta") streamed += event.delta;
+    }
+    const whole = await stream.finalResponse();
+    const call = whole.output.at(-1);
+    assert.deepEqual([call.type, call.name, call.arguments], ["function_call", "clock", streamed]);
+    assert.deepEqual(JSON.parse(streamed), { zone: "UTC" });
+    const output = { type: "function_call_output", call_id: call.call_id, output: "noon" };
+    const answer = await responses.create({ ...asked, input: [output], previous_response_id: whole.id });
+    assert.equal(answer.output_text, "It is noon.");
+  });
+}
 
 test("completions and models", async () => {
   const answer = await client().completions.create({ model, prompt: "Once", max_tokens: 4, temperature: 0 });

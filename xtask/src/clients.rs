@@ -25,6 +25,7 @@ const PYTHON: [(&str, &[&str]); 3] = [
             "embeddings_test.py",
             "rerank_test.py",
             "audio_test.py",
+            "families_test.py",
         ],
     ),
     ("frameworks.txt", &["frameworks_test.py"]),
@@ -35,6 +36,9 @@ const KEY: &str = "sesame";
 /// The name of the embedded model.
 const MODEL: &str = "akunu-tales";
 const SPEECH_MODEL: &str = "testdata/speech/akunu-speech-q8_0.gguf";
+/// Models that call a tool, and the families whose form of calls they have.
+const FAMILIES: [(&str, &str); 4] =
+    [("caller", "hermes"), ("harmony", "harmony"), ("mistral", "mistral"), ("llama", "llama")];
 /// Embedding models and rerankers: their names in the scripts, and the source of their weights.
 const TEXT_MODELS: [(&str, &str); 2] = [("words", "bert-mean"), ("judge", "bert-cross-encoder")];
 /// The vocabulary of both, which the source lacks.
@@ -61,7 +65,8 @@ pub(crate) fn clients() -> Result<()> {
         true => models.push(minilm.clone()),
         false => skipped("embeddings of real text", "../shared/data/minilm is not there"),
     }
-    let caller = Server::start(Command::new(&akunu).env_remove("AKUNU_API_KEY"), &[caller_model()?])?;
+    let callers = FAMILIES.map(caller_of).into_iter().collect::<Result<Vec<_>>>()?;
+    let caller = Server::start(Command::new(&akunu).env_remove("AKUNU_API_KEY"), &callers)?;
     let texts = Server::start(Command::new(&akunu).env_remove("AKUNU_API_KEY"), &models)?;
     let test = |command: &mut Command| {
         command.env("AKUNU_URL", &open.url).env("AKUNU_LOCKED_URL", &locked.url);
@@ -121,10 +126,15 @@ fn text_models() -> Result<Vec<PathBuf>> {
 
 /// The model that calls a tool.
 pub(crate) fn caller_model() -> Result<PathBuf> {
-    let model = target().join("clients/caller.gguf");
+    caller_of(FAMILIES[0])
+}
+
+/// A model of this name that calls a tool as a family writes it.
+fn caller_of((name, family): (&str, &str)) -> Result<PathBuf> {
+    let model = target().join("clients").join(name).with_extension("gguf");
     fs::create_dir_all(target().join("clients"))?;
     let program = format!("debug/examples/scripted_model{}", env::consts::EXE_SUFFIX);
-    run(Command::new(target().join(program)).arg(&model))?;
+    run(Command::new(target().join(program)).arg(&model).args(["clock", "{\"zone\": \"UTC\"}", family]))?;
     Ok(model)
 }
 

@@ -24,7 +24,7 @@ mod vocabulary;
 
 pub use calls::{
     CallForm, CallLiterals, CallPart, CallTags, Calls, NAME_AND_ARGUMENTS, ValueKind, WithoutCalls,
-    value_kind,
+    fits_tags, value_kind,
 };
 pub use compiler::{Client, Grammar, Workers};
 pub use error::GrammarError;

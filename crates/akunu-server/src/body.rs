@@ -47,12 +47,23 @@ impl FromRequest<App> for JsonBody {
         let is_long = is_long(&bytes);
         let parse = move || {
             charge.take(json_bytes(&bytes))?;
-            let invalid = |error| Refusal::invalid(format!("the request's body is not JSON: {error}"));
-            let body = serde_json::from_slice(&bytes).map_err(invalid)?;
+            let body = serde_json::from_slice(&bytes).map_err(|error| invalid(&error))?;
             charge.take(arguments_bytes(&body))?;
             Ok(JsonBody(body))
         };
         if is_long { blocking(parse).await? } else { parse() }
+    }
+}
+
+fn invalid(error: &serde_json::Error) -> Refusal {
+    match error.to_string() {
+        // The parser has no other sign of it.
+        text if text.starts_with("recursion limit exceeded") => {
+            let message =
+                "the request's body has lists and objects nested more than 127 deep, which is the limit";
+            Refusal::invalid(message).code("invalid_value")
+        }
+        text => Refusal::invalid(format!("the request's body is not JSON: {text}")),
     }
 }
 

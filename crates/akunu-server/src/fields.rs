@@ -66,6 +66,16 @@ impl<'a> Fields<'a> {
         self.read(name, "a string", Json::as_str)
     }
 
+    /// One of these texts.
+    pub fn one_of(&self, name: &str, all: &[&str]) -> Result<Option<&'a str>, Refusal> {
+        match self.text(name)? {
+            Some(text) if !all.contains(&text) => {
+                Err(self.refuse(name, format_args!("one of \"{}\"", all.join("\", \""))))
+            }
+            text => Ok(text),
+        }
+    }
+
     pub fn flag(&self, name: &str) -> Result<Option<bool>, Refusal> {
         self.read(name, "true or false", Json::as_bool)
     }

@@ -108,7 +108,8 @@ impl Form {
 
     /// Whether there is a field of the name, or a list.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.parts.iter().any(|part| part.name.trim_end_matches("[]") == name)
+        let is_given = |part: &Part| part.is_file || !part.content.is_empty();
+        self.parts.iter().any(|part| part.name.trim_end_matches("[]") == name && is_given(part))
     }
 
     pub(crate) fn file(&self, name: &str) -> Result<FormFile, Refusal> {

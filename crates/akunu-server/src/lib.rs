@@ -61,6 +61,7 @@ mod page;
 mod prefill;
 mod props;
 mod protocol;
+mod reasoning;
 mod record;
 mod refusal;
 mod request_log;

@@ -50,6 +50,8 @@ struct Details {
     finish: Vec<&'static str>,
     error: Option<(&'static str, Option<String>)>,
     sampling: Json,
+    /// What the response warns of.
+    warnings: Option<String>,
 }
 
 impl Record {
@@ -84,6 +86,11 @@ impl Record {
 
     pub(crate) fn prompt_tokens(&self, tokens: usize) {
         self.details().prompt_tokens = Some(tokens);
+    }
+
+    /// The response has these warnings.
+    pub(crate) fn warns(&self, warnings: &str) {
+        self.details().warnings = Some(shorten(warnings));
     }
 
     /// Texts are generated with these options.
@@ -156,6 +163,7 @@ impl Record {
             "finish": finish,
             "error": error.map(|(code, _)| *code),
             "param": error.and_then(|(_, param)| param.as_ref()),
+            "warnings": details.warnings,
             "client": self.client,
             "sampling": details.sampling,
         });

@@ -114,6 +114,15 @@ impl Refusal {
         self
     }
 
+    /// Names the field with what is too long for the context, if that is the reason.
+    #[must_use]
+    pub fn too_long_in(self, param: &str) -> Refusal {
+        match self.code {
+            Some("context_length_exceeded") if self.param.is_none() => self.param(param),
+            _ => self,
+        }
+    }
+
     #[must_use]
     pub fn code(mut self, code: &'static str) -> Refusal {
         self.code = Some(code);

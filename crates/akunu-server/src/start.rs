@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use akunu::chat::{AnswerOptions, AnswerReader, Tags};
+use akunu::chat::{AnswerOptions, AnswerReader, ChatTemplate, Tags, reads_effort};
 use akunu::schedule::{Event, OnEvent, Refused, Request};
 use akunu::{Constraints, Error, GenerateOptions, GrammarError, ResponseFormat, Sampling};
 use akunu_tokenizer::InfillTokens;
@@ -178,9 +178,9 @@ impl App {
         };
         let format = lease.chat_format().ok();
         let tools_are_text = conversations().any(|of| of.tools.is_some())
-            && format.is_some_and(|format| !format.knows_calls());
+            && format.is_some_and(|format| !format.writes_tools());
         let ignores_reasoning = format.is_some_and(|format| {
-            conversations().any(|of| ignores_reasoning(format.template().source(), &of.variables))
+            conversations().any(|of| ignores_reasoning(format.template(), &of.variables))
         });
         let running = Running {
             outputs,
@@ -208,12 +208,12 @@ impl App {
 }
 
 /// Whether a request asks for reasoning of which its model's template knows nothing.
-fn ignores_reasoning(template: &str, variables: &Map<String, Json>) -> bool {
+fn ignores_reasoning(template: &ChatTemplate, variables: &Map<String, Json>) -> bool {
     let asks = variables.get("enable_thinking") == Some(&Json::Bool(true));
-    let reasons =
-        || template.contains("enable_thinking") || template.contains(Tags::of_template(template).close);
+    let source = template.source();
+    let reasons = || source.contains("enable_thinking") || source.contains(Tags::of_template(source).close);
     let effort = variables.get("reasoning_effort").is_some_and(|effort| effort != "none");
-    asks && !reasons() || effort && !template.contains("reasoning_effort")
+    asks && !reasons() || effort && !reads_effort(template)
 }
 
 fn note(record: &Record, prepared: &[Prepared], choices: usize) {

@@ -128,7 +128,8 @@ async fn detokenize(State(app): State<App>, JsonBody(body): JsonBody) -> Result<
 
 async fn apply_template(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
-    let conversation = openai::conversation_of(&fields)?;
+    let mut conversation = openai::conversation_of(&fields)?;
+    openai::choose_tool(&fields, &mut conversation)?;
     let lease = lease(&app, &fields).await?;
     let rendered = blocking(move || render(&conversation, &lease)).await??;
     Ok(json(&json!({ "prompt": rendered.text })))

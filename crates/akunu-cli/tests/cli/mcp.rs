@@ -82,9 +82,10 @@ fn an_allowed_call_is_run_and_its_result_answered() {
     assert_eq!(roles, ["user", "assistant", "tool", "assistant"]);
     assert_eq!(messages[2]["content"], "Noon in UTC.");
     assert_eq!(messages[2]["tool_call_id"], messages[1]["tool_calls"][0]["id"]);
-    // Nothing but the answer.
+    // Nothing but the answer, and what was called.
     let quiet = scene.chat(&["--mcp-allow", "-q"], "What time is it?\n");
-    assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("It is noon.\n", ""));
+    let call = "call of clock by the MCP server small: {\"zone\":\"UTC\"}\n";
+    assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("It is noon.\n", call));
 }
 
 #[test]
@@ -158,7 +159,8 @@ fn a_call_that_fails_is_answered_and_a_server_that_dies_is_an_error() {
     let scene = Scene::new("die");
     let done = scene.chat(&["--mcp-allow", "-q"], "Try\n/history\n");
     assert_eq!((done.code, done.stdout.as_str()), (1, ""));
-    assert_eq!(done.stderr, "error: the MCP server small has ended; it says: out of ideas\n");
+    let error = "error: the MCP server small has ended; it says: out of ideas\n";
+    assert_eq!(done.stderr, format!("call of die by the MCP server small: {{\"zone\":\"UTC\"}}\n{error}"));
 }
 
 #[test]

@@ -9,7 +9,7 @@ mod literals;
 mod properties;
 mod writer;
 
-pub use properties::{ValueKind, value_kind};
+pub use properties::{ValueKind, fits_tags, value_kind};
 use writer::Writer;
 
 use crate::error::GrammarError;
@@ -30,6 +30,8 @@ pub struct CallForm {
     pub close: &'static str,
     /// The answer may also start with a call without `open`.
     pub is_bare: bool,
+    /// Models leave out `open` at times. Then what precedes the name of a tool begins a call in a text.
+    pub may_lack_open: bool,
     /// What precedes text in place of a tool's name. Then the prompt ends with `open`, and only with a name is `open` the
     /// beginning of a call. Empty: text has no name.
     pub text_name: &'static str,
@@ -151,6 +153,10 @@ impl Calls {
         if text_name.is_empty() {
             rest += &format!(" | opened calls{next}");
         }
+        for (index, tool) in self.tools.iter().enumerate().filter(|(_, tool)| self.may_lack_open(tool)) {
+            rest += &format!(" | lacks{index} rest{index}{next}");
+            rules += &format!("lacks{index}[lazy]: /(?s:.*){}/\n", escaped(&self.named(tool)));
+        }
         if let Some(Reasoning { open, .. }) = before.filter(|reasoning| reasoning.anywhere) {
             rest += " | reasons thought rest";
             rules += &format!("reasons[lazy]: /(?s:.*){}/\n", escaped(open));
@@ -229,7 +235,6 @@ impl Calls {
             return Err(GrammarError::Invalid { what: WHAT, reason: "there are no tools to call".into() });
         }
         let CallForm { open, call, close, is_list, is_bare, text_name, .. } = self.form;
-        let has_rest = is_bare || !text_name.is_empty();
         let mut rules = String::new();
         if let Some(tags) = call.iter().find_map(CallPart::tags) {
             rules += &format!("any_text[lazy]: /(?s:.*){}/\n", escaped(tags.value[1]));
@@ -238,9 +243,15 @@ impl Calls {
             rules += &literals::rules(form);
         }
         for (index, tool) in self.tools.iter().enumerate() {
+            let may_lack_open = self.may_lack_open(tool);
+            let has_rest = is_bare || may_lack_open || !text_name.is_empty();
             let mut writer = Writer::new(tool, index, parts, &mut rules);
-            let whole = writer.call(call)?;
             let behind = if has_rest { writer.expression(&call[name_end(call)..])? } else { String::new() };
+            // The rules of arguments between tags are written once.
+            let whole = match may_lack_open {
+                true => format!("{} rest{index}", quoted(&self.named(tool))),
+                false => writer.call(call)?,
+            };
             rules += &format!("tool{index}: {whole}\n");
             if has_rest {
                 rules += &format!("rest{index}: {behind}\n");
@@ -264,7 +275,12 @@ impl Calls {
         Ok(format!("calls: {calls}{close}\ntool: {}\n{rules}", any.join(" | ")))
     }
 
-    /// The beginning of a call of texts, up to its name.
+    /// Whether a call of a tool may begin without a mark: one that is held is read, and no other.
+    fn may_lack_open(&self, tool: &Tool) -> bool {
+        self.form.may_lack_open && tool.parameters.as_ref().is_none_or(fits_tags)
+    }
+
+    /// The beginning of a call of texts, up to its name and a text after it.
     fn named(&self, tool: &Tool) -> String {
         let call = self.form.call;
         let text = |part: &CallPart| match part {

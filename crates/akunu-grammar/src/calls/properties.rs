@@ -67,6 +67,11 @@ pub(super) fn members(schema: &Json) -> Option<Vec<Member<'_>>> {
     Some(all)
 }
 
+/// Whether arguments of this schema can be written between tags. Others are JSON.
+pub fn fits_tags(schema: &Json) -> bool {
+    properties(schema).is_some()
+}
+
 /// The arguments of such a schema; `None`: they can be held as JSON only.
 pub(super) fn properties(parameters: &Json) -> Option<Vec<Property<'_>>> {
     let property = |Member { name, is_required, schema }| {

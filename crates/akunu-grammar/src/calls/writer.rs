@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::properties::{DEFINITIONS, Value, is_any_boolean, properties};
+use super::properties::{DEFINITIONS, Value, fits_tags, is_any_boolean, properties};
 use super::{CallPart, CallTags, NAME_AND_ARGUMENTS, WHAT, json_name};
 use crate::error::GrammarError;
 use crate::format::{Parts, Tool, escaped, quoted};
@@ -32,8 +32,8 @@ impl<'w, 'p> Writer<'w, 'p> {
     /// Arguments whose schema cannot be held between tags are JSON, which the readers of such calls take too.
     pub(super) fn call(&mut self, call: &[CallPart]) -> Result<String, GrammarError> {
         let is_tagged = call.iter().any(|part| part.tags().is_some());
-        let is_plain = || self.tool.parameters.as_ref().is_none_or(|schema| properties(schema).is_some());
-        if is_tagged && !is_plain() { self.expression(NAME_AND_ARGUMENTS) } else { self.expression(call) }
+        let fits = || self.tool.parameters.as_ref().is_none_or(fits_tags);
+        if is_tagged && !fits() { self.expression(NAME_AND_ARGUMENTS) } else { self.expression(call) }
     }
 
     pub(super) fn expression(&mut self, call: &[CallPart]) -> Result<String, GrammarError> {
@@ -122,7 +122,10 @@ impl<'w, 'p> Writer<'w, 'p> {
                 Value::Texts(texts) => {
                     let texts: Vec<String> = texts.iter().map(|text| escaped(text)).collect();
                     let name = format!("value{index}x{number}");
-                    *self.rules += &format!("{name}: /\\n?({})\\n?{}/\n", texts.join("|"), escaped(close));
+                    // Where the tags say what is a string, line ends beside it are a part of it.
+                    let line = if kinds.is_none() { "\\n?" } else { "" };
+                    let texts = texts.join("|");
+                    *self.rules += &format!("{name}: /{line}({texts}){line}{}/\n", escaped(close));
                     (text_kind, name)
                 }
                 Value::Json(of) => {

@@ -15,6 +15,7 @@ const HERMES: CallForm = CallForm {
     is_list: false,
     close: "</tool_call>",
     is_bare: false,
+    may_lack_open: false,
     text_name: "",
 };
 
@@ -157,6 +158,28 @@ fn lists_sections_names_and_tags_are_held() {
             ("<tool_call><function=sub>", false),
         ],
     );
+}
+
+#[test]
+fn a_call_may_begin_without_its_mark() {
+    let form = CallForm { call: TAGGED, may_lack_open: true, ..HERMES };
+    let add = |value: &str| format!("<function=add>\n<parameter=a>\n{value}\n</parameter>\n</function>");
+    check(
+        &calls(form),
+        None,
+        &[
+            (&format!("So {}\n</tool_call> and <tool_call>{}</tool_call>", add("1"), add("2")), true),
+            (&add("1"), true),
+            (&add("one"), false),
+            ("<function=sub> is no call", true),
+        ],
+    );
+    let required = Calls { without: WithoutCalls::Refused, ..calls(form) };
+    check(&required, None, &[(&format!("<tool_call>{}</tool_call>", add("1")), true), (&add("1"), false)]);
+    // What is JSON for its schema has a mark.
+    let pattern = json!({ "type": "object", "properties": { "a": { "type": "string", "pattern": "^a+$" } } });
+    let tools = vec![Tool { name: "add".into(), parameters: Some(pattern), is_strict: false }];
+    check(&Calls { tools, ..calls(form) }, None, &[(&add("b"), true)]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Converts messages, system prompts and tools of Anthropic's API to OpenAI's format.
 
+use std::collections::HashSet;
+
 use akunu::chat::conversation::not_text;
 use serde_json::{Value as Json, json};
 
@@ -8,6 +10,7 @@ use crate::fields::Fields;
 use crate::job::Conversation;
 use crate::openai;
 use crate::prefill;
+use crate::reasoning;
 use crate::refusal::Refusal;
 use crate::response_format::{self, RequestedFormat, require_call};
 
@@ -33,13 +36,17 @@ pub(super) fn conversation(fields: &Fields<'_>, stable: bool) -> Result<Conversa
     if given.is_empty() {
         return Err(refuse("messages", "is empty"));
     }
+    check_calls(given)?;
     let mut conversation = openai::conversation(&messages)?;
     conversation.tools = tools(fields)?;
-    conversation.variables.insert("enable_thinking".into(), is_thinking_enabled(fields)?.into());
-    if let Some(config) = fields.object("output_config")?
-        && let Some(effort) = Fields::within(config, "output_config.").text("effort")?
-    {
-        conversation.variables.insert("reasoning_effort".into(), effort.into());
+    let variables = &mut conversation.variables;
+    variables.insert("enable_thinking".into(), is_thinking_enabled(fields)?.into());
+    if let Some(budget) = budget(fields)? {
+        variables.insert("thinking_budget".into(), budget.into());
+    }
+    if let Some(config) = fields.object("output_config")? {
+        let config = Fields::within(config, "output_config.");
+        reasoning::set_effort(&config, "effort", reasoning::ANTHROPIC, variables)?;
     }
     conversation.ending = prefill::always(&conversation)?;
     Ok(conversation)
@@ -63,6 +70,52 @@ fn text(content: &Json, place: &str) -> Result<String, Refusal> {
         }
         _ => Err(refuse(place, "must be a string or a list of blocks")),
     }
+}
+
+/// Checks that each `tool_use` has a `tool_result` in the user's next turn, and each result a call before it, as Anthropic
+/// does. Messages of one role that follow each other are one turn.
+fn check_calls(messages: &[Json]) -> Result<(), Refusal> {
+    let mut open: Vec<&str> = Vec::new();
+    // The last message of the user's turn, if it is the latest.
+    let mut answered: Option<usize> = None;
+    let refuse_open = |answered: Option<usize>, open: &[&str]| match open.first() {
+        None => Ok(()),
+        Some(id) => {
+            let place = answered.map_or_else(|| "messages".into(), |index| format!("messages[{index}]"));
+            let what =
+                format!("has no 'tool_result' for the 'tool_use' with the id \"{}\"", id.escape_debug());
+            Err(refuse(place, &what))
+        }
+    };
+    for (index, message) in messages.iter().enumerate().filter(|(_, message)| message["role"] != "system") {
+        let of = |kind: &'static str, id: &'static str| {
+            let blocks = message["content"].as_array().into_iter().flatten().enumerate();
+            blocks.filter(move |(_, block)| block["type"] == kind).map(move |(at, block)| (at, &block[id]))
+        };
+        if message["role"] == "user" {
+            for (at, id) in of("tool_result", "tool_use_id") {
+                let place = || format!("messages[{index}].content[{at}].tool_use_id");
+                let what = "must be the id of a 'tool_use' in the turn before it, which has one result";
+                let called = open.iter().position(|open| id == open);
+                open.swap_remove(called.ok_or_else(|| refuse(place(), what))?);
+            }
+            answered = Some(index);
+            continue;
+        }
+        if let index @ Some(_) = answered.take() {
+            refuse_open(index, &open)?;
+        }
+        for (at, id) in of("tool_use", "id") {
+            let place = || format!("messages[{index}].content[{at}].id");
+            let id = id.as_str().filter(|id| !id.is_empty());
+            let id = id.ok_or_else(|| refuse(place(), "must be a string that is not empty"))?;
+            if open.contains(&id) {
+                return Err(refuse(place(), "is that of a 'tool_use' before it"));
+            }
+            open.push(id);
+        }
+    }
+    refuse_open(answered, &open)
 }
 
 /// Converts a message to one or several of OpenAI's, where each tool result is a message. A message of the system after
@@ -192,8 +245,12 @@ fn tools(fields: &Fields<'_>) -> Result<Option<Vec<Json>>, Refusal> {
         }
     }
     let Some(tools) = fields.list("tools")?.filter(|tools| !tools.is_empty()) else { return Ok(None) };
+    let mut names = HashSet::new();
     let read = |(index, tool): (usize, &Json)| match (&tool["name"], &tool["input_schema"]) {
         (Json::String(name), schema @ Json::Object(_)) => {
+            if !names.insert(name.clone()) {
+                return Err(refuse(format!("tools[{index}].name"), openai::TWICE));
+            }
             openai::check_name(name, 128)
                 .map_err(|expected| refuse(format!("tools[{index}].name"), &format!("must be {expected}")))?;
             let mut function = json!({ "name": name, "parameters": schema });
@@ -209,6 +266,29 @@ fn tools(fields: &Fields<'_>) -> Result<Option<Vec<Json>>, Refusal> {
         _ => Err(refuse(format!("tools[{index}]"), "has no name, or no 'input_schema'")),
     };
     tools.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>().map(Some)
+}
+
+/// The tokens of reasoning in `thinking`.
+fn budget(fields: &Fields<'_>) -> Result<Option<usize>, Refusal> {
+    let Some(thinking) = fields.object("thinking")? else { return Ok(None) };
+    let budget = Fields::within(thinking, "thinking.").count("budget_tokens", 1024..=usize::MAX)?;
+    Ok(budget.filter(|_| thinking["type"] == "enabled"))
+}
+
+/// Refuses a budget that leaves no tokens for the answer. Reasoning between calls (`is_interleaved`) may have more than one
+/// answer has.
+pub(super) fn check_budget(
+    fields: &Fields<'_>,
+    max_tokens: usize,
+    is_interleaved: bool,
+) -> Result<(), Refusal> {
+    match budget(fields)? {
+        Some(budget) if budget >= max_tokens && !is_interleaved => {
+            let what = format!("is {budget}, and must be less than 'max_tokens', which is {max_tokens}");
+            Err(refuse("thinking.budget_tokens", &what))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether `thinking` is enabled; it is not by default.

@@ -5,6 +5,7 @@ mod messages;
 mod stable;
 
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::{MethodRouter, post};
 use serde_json::{Value as Json, json};
@@ -43,14 +44,21 @@ fn error(refusal: &Refusal) -> Json {
     json!({ "type": "error", "error": { "type": kind, "message": refusal.message } })
 }
 
+/// Whether a request has the beta in which the budget of reasoning is that of all calls of a turn.
+fn is_interleaved(headers: &HeaderMap) -> bool {
+    let values = headers.get_all("anthropic-beta").iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|beta| beta.trim().starts_with("interleaved-thinking"))
+}
+
 async fn create(
     State(app): State<App>,
     caller: Caller,
+    headers: HeaderMap,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
     let warnings = field_table::MESSAGES.check(&fields)?;
-    let job = job(&fields, app.stable_prompts())?;
+    let job = job(&fields, app.stable_prompts(), is_interleaved(&headers))?;
     let running = app.start(job, caller).await?;
     let warnings = warnings.of(&running);
     let model = model(&fields)?.to_string();
@@ -86,10 +94,14 @@ fn model<'a>(fields: &Fields<'a>) -> Result<&'a str, Refusal> {
     fields.text("model")?.ok_or_else(|| missing("model", "name a model"))
 }
 
-fn job(fields: &Fields<'_>, stable: bool) -> Result<Job, Refusal> {
+fn job(fields: &Fields<'_>, stable: bool, is_interleaved: bool) -> Result<Job, Refusal> {
     let max_tokens = fields.count("max_tokens", 1..=usize::MAX)?;
     let max_tokens = max_tokens.ok_or_else(|| missing("max_tokens", "give the maximum number of tokens"))?;
     let mut conversation = messages::conversation(fields, stable)?;
+    messages::check_budget(fields, max_tokens, is_interleaved)?;
+    if let Some(metadata) = fields.object("metadata")? {
+        Fields::within(metadata, "metadata.").text("user_id")?;
+    }
     messages::choose_tool(fields, &mut conversation)?;
     let format = messages::output_format(fields)?;
     let mut job = Job::new(Some(model(fields)?.to_string()), Prompt::Chat(conversation));

@@ -1,13 +1,12 @@
 //! The fields of Anthropic's protocol.
 
-use super::{Group, Route, done, ignored, refused, warned};
+use super::{Group, POST, Route, done, ignored, refused, warned};
 
-pub(crate) const MESSAGES: Route =
-    Route { paths: &["/v1/messages"], groups: &[&PROMPT, &ANSWER], closed: &[] };
+pub(crate) const MESSAGES: Route = Route { paths: &["/v1/messages"], groups: &[&PROMPT, &ANSWER], ..POST };
 
 /// A request to count has the fields of one to answer, of which only those of the prompt matter.
 pub(crate) const COUNT_TOKENS: Route =
-    Route { paths: &["/v1/messages/count_tokens"], groups: &[&PROMPT], closed: &[] };
+    Route { paths: &["/v1/messages/count_tokens"], groups: &[&PROMPT], ..POST };
 
 const PROMPT: Group = Group {
     title: "Anthropic's prompts",
@@ -28,7 +27,8 @@ const PROMPT: Group = Group {
         done(
             "thinking",
             r#"{"type": "disabled"}"#,
-            "the template's `enable_thinking`; `budget_tokens` is ignored",
+            "the template's `enable_thinking`, and `budget_tokens` its `thinking_budget`, if it has one; less than \
+             `max_tokens`",
         ),
         ignored("cache_control", r#"{"type": "ephemeral"}"#, "prompts are always cached, in blocks too"),
         warned(
@@ -61,7 +61,7 @@ const ANSWER: Group = Group {
             r#"{"type": "json_schema", "schema": {"type": "object"}}"#,
             "the same, as it was named in the beta",
         ),
-        ignored("metadata", r#"{"user_id": "me"}"#, "users are told apart by their API keys"),
+        ignored("metadata", r#"{"user_id": "me"}"#, "users are told apart by their API keys").checked(),
         ignored("service_tier", r#""auto""#, "there is one tier"),
         ignored("inference_geo", r#""eu""#, "answers are generated here"),
         refused("container", r#""container_1""#, "there are no containers"),

@@ -1,28 +1,38 @@
-//! The fields of requests: what is done with each, for every route that generates, embeds or ranks.
+//! The fields of requests: what is done with each, for every route that takes more than a name.
 //!
 //! Handlers refuse unsupported fields by these tables, `docs/server-fields.md` is written from them, and a
 //! test sends a request for each row.
 
 mod anthropic;
+mod audio;
 mod ollama;
+mod ollama_models;
 mod openai;
 mod page;
 mod texts;
+mod tools;
+
+use std::borrow::Cow;
 
 use axum::http::HeaderValue;
 use axum::response::Response;
 use serde_json::Value as Json;
 
 use crate::fields::Fields;
+use crate::form::Form;
 use crate::job::Running;
+use crate::record;
 use crate::refusal::Refusal;
 pub(crate) use anthropic::{COUNT_TOKENS, MESSAGES};
+pub(crate) use audio::AUDIO;
 pub(crate) use ollama::{
     CHAT as OLLAMA_CHAT, EMBED as OLLAMA_EMBED, EMBEDDINGS as OLLAMA_EMBEDDINGS, GENERATE,
 };
+pub(crate) use ollama_models::{COPY, CREATE, DELETE, PULL, SHOW};
 pub(crate) use openai::{CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES};
 pub use page::page;
 pub(crate) use texts::{RERANK, TEI_EMBED, TEI_RERANK};
+pub(crate) use tools::{APPLY_TEMPLATE, DETOKENIZE, SLOTS, TOKENIZE};
 
 /// All routes with tables, in the order of the page.
 pub const ROUTES: &[&Route] = &[
@@ -39,6 +49,16 @@ pub const ROUTES: &[&Route] = &[
     &OLLAMA_CHAT,
     &OLLAMA_EMBED,
     &OLLAMA_EMBEDDINGS,
+    &SHOW,
+    &CREATE,
+    &COPY,
+    &DELETE,
+    &PULL,
+    &AUDIO,
+    &TOKENIZE,
+    &DETOKENIZE,
+    &APPLY_TEMPLATE,
+    &SLOTS,
 ];
 
 /// What is done with a field.
@@ -67,12 +87,14 @@ pub struct Field {
     /// A JSON list of values that ask for nothing and are accepted although the field is refused; empty:
     /// false, and the empty text and list.
     pub unless: &'static str,
+    /// A wrong value is refused although the field has no effect.
+    pub is_checked: bool,
     /// What it does, why it is ignored, or what to do instead.
     pub what: &'static str,
 }
 
 const fn field(name: &'static str, status: Status, example: &'static str, what: &'static str) -> Field {
-    Field { name, status, example, with: "", unless: "", what }
+    Field { name, status, example, with: "", unless: "", is_checked: false, what }
 }
 
 const fn done(name: &'static str, example: &'static str, what: &'static str) -> Field {
@@ -99,6 +121,11 @@ impl Field {
 
     const fn unless(mut self, unless: &'static str) -> Field {
         self.unless = unless;
+        self
+    }
+
+    const fn checked(mut self) -> Field {
+        self.is_checked = true;
         self
     }
 
@@ -145,25 +172,51 @@ pub struct Route {
     /// Beginnings of names of which only those in the table are known: a misspelt one would leave an answer
     /// unconstrained.
     pub closed: &'static [&'static str],
+    pub method: &'static str,
+    /// Requests are forms, and not JSON.
+    pub is_form: bool,
+    /// Objects of which fields that are not in the table have no effect, and are told as such.
+    pub told: &'static [&'static str],
 }
+
+/// A route of JSON without fields.
+const POST: Route = Route { paths: &[], groups: &[], closed: &[], method: "POST", is_form: false, told: &[] };
 
 /// The header of a response that is not as its client may expect: it names fields without effect, and parts
 /// of a transcript that were left out.
 pub const WARNINGS: &str = "x-akunu-warnings";
 
+/// The longest name of an unknown field that a warning has, and the most of them.
+const LONGEST_NAME: usize = 40;
+const MOST_NAMED: usize = 8;
+
 /// What a request's sender may not expect.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Warnings {
     /// Fields without effect.
-    ignored: Vec<&'static str>,
+    ignored: Vec<Cow<'static, str>>,
     /// Of what is done in another way.
     notes: Vec<&'static str>,
 }
 
 impl Warnings {
     /// Adds what has no effect.
-    pub(crate) fn ignores(&mut self, what: &'static str) {
-        self.ignored.push(what);
+    pub(crate) fn ignores(&mut self, what: impl Into<Cow<'static, str>>) {
+        self.ignored.push(what.into());
+    }
+
+    /// Adds the fields of an object that are in no table. Names that no field could have, and more than a header should
+    /// have, are counted.
+    fn ignores_unknown(&mut self, object: &str, unknown: &[&str]) {
+        let is_word = |name: &&&str| {
+            (1..=LONGEST_NAME).contains(&name.len())
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+        };
+        let named: Vec<String> =
+            unknown.iter().filter(is_word).take(MOST_NAMED).map(|name| format!("{object}.{name}")).collect();
+        let others = unknown.len() - named.len();
+        self.ignored.extend(named.into_iter().map(Cow::Owned));
+        self.ignored.extend((others > 0).then(|| format!("{others} more of '{object}'").into()));
     }
 
     /// Adds the header to a response.
@@ -171,7 +224,9 @@ impl Warnings {
         let ignored = (!self.ignored.is_empty()).then(|| format!("ignored: {}", self.ignored.join(", ")));
         let all: Vec<String> =
             ignored.into_iter().chain(self.notes.iter().map(ToString::to_string)).collect();
-        if let (false, Ok(value)) = (all.is_empty(), HeaderValue::from_str(&all.join("; "))) {
+        let all = all.join("; ");
+        if let (false, Ok(value)) = (all.is_empty(), HeaderValue::from_str(&all)) {
+            record::note(|record| record.warns(&all));
             response.headers_mut().insert(WARNINGS, value);
         }
         response
@@ -181,8 +236,7 @@ impl Warnings {
     pub(crate) fn of(mut self, running: &Running) -> Warnings {
         for (note, applies) in [
             (
-                "tools are described in the system message, because the model's template has no known format \
-                 of calls",
+                "tools are described in the system message, because the model's template does not write them",
                 running.tools_are_text,
             ),
             (
@@ -208,7 +262,7 @@ impl Route {
             match field.status {
                 Status::Done | Status::Ignored => {}
                 Status::Warned if fields.at(field.name).is_some_and(|value| !field.is_off(value)) => {
-                    warnings.ignored.push(field.name);
+                    warnings.ignores(field.name);
                 }
                 Status::Refused if fields.at(field.name).is_some_and(|value| !field.is_off(value)) => {
                     return Err(field.refusal());
@@ -219,7 +273,19 @@ impl Route {
         for beginning in self.closed {
             self.check_closed(fields, beginning)?;
         }
+        for object in self.told {
+            let is_known =
+                |name: &str| self.fields().any(|field| field.name.split_once('.') == Some((*object, name)));
+            let unknown: Vec<&str> = fields.names(object).filter(|name| !is_known(name)).collect();
+            warnings.ignores_unknown(object, &unknown);
+        }
         Ok(warnings)
+    }
+
+    /// Refuses fields of a form that are not supported.
+    pub(crate) fn check_form(&self, form: &Form) -> Result<(), Refusal> {
+        let refused = |field: &&Field| field.status == Status::Refused && form.has(field.name);
+        self.fields().find(refused).map_or(Ok(()), |field| Err(field.refusal()))
     }
 
     fn check_closed(&self, fields: &Fields<'_>, beginning: &str) -> Result<(), Refusal> {

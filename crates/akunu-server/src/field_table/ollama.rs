@@ -1,17 +1,20 @@
 //! The fields of Ollama's protocol.
 
-use super::{Field, Group, Route, done, ignored, refused};
+use super::{Field, Group, POST, Route, done, ignored, refused};
+
+/// Ollama ignores options that it does not know, and has a warning for each in its log.
+const TOLD: &[&str] = &["options"];
 
 pub(crate) const GENERATE: Route =
-    Route { paths: &["/api/generate"], groups: &[&GENERATE_FIELDS, &ANSWER, &OPTIONS], closed: &[] };
+    Route { paths: &["/api/generate"], groups: &[&GENERATE_FIELDS, &ANSWER, &OPTIONS], told: TOLD, ..POST };
 
 pub(crate) const CHAT: Route =
-    Route { paths: &["/api/chat"], groups: &[&CHAT_FIELDS, &ANSWER, &OPTIONS], closed: &[] };
+    Route { paths: &["/api/chat"], groups: &[&CHAT_FIELDS, &ANSWER, &OPTIONS], told: TOLD, ..POST };
 
-pub(crate) const EMBED: Route = Route { paths: &["/api/embed"], groups: &[&EMBED_FIELDS], closed: &[] };
+pub(crate) const EMBED: Route = Route { paths: &["/api/embed"], groups: &[&EMBED_FIELDS], ..POST };
 
 pub(crate) const EMBEDDINGS: Route =
-    Route { paths: &["/api/embeddings"], groups: &[&EMBEDDINGS_FIELDS], closed: &[] };
+    Route { paths: &["/api/embeddings"], groups: &[&EMBEDDINGS_FIELDS], ..POST };
 
 const AT_START: &str = "set when the server starts";
 const KEEP_ALIVE: Field = done(
@@ -56,7 +59,11 @@ const ANSWER: Group = Group {
         done("model", r#""tales:latest""#, "a name or an alias, required; `:latest` means the same"),
         done("stream", "false", "true unless a request says otherwise"),
         done("format", r#""json""#, "`json` or a JSON Schema"),
-        done("think", "false", "the template's `enable_thinking`, or its `reasoning_effort`"),
+        done(
+            "think",
+            "false",
+            "the template's `enable_thinking`, or its `reasoning_effort`: `low`, `medium`, `high`, `max`",
+        ),
         done("logprobs", "true", "log probabilities of the answer's tokens"),
         done("top_logprobs", "2", "so many alternatives to each, at most 20").with(r#""logprobs": true"#),
         done("options", r#"{"num_predict": 3}"#, "see below"),

@@ -1,6 +1,6 @@
 //! The fields of OpenAI's protocol, and those of vLLM's and llama.cpp's servers for its routes.
 
-use super::{Field, Group, Route, done, ignored, refused, warned};
+use super::{Field, Group, POST, Route, done, ignored, refused, warned};
 
 const CLOSED: &[&str] = &["guided_", "structured_outputs."];
 
@@ -8,22 +8,25 @@ pub(crate) const CHAT: Route = Route {
     paths: &["/v1/chat/completions", "/v1/chat/completions/render"],
     groups: &[&CHAT_FIELDS, &GENERATION, &SAMPLING, &FORMATS, &BOTH, &CHAT_OTHERS, &VLLM, &LLAMA_CPP],
     closed: CLOSED,
+    ..POST
 };
 
 pub(crate) const COMPLETIONS: Route = Route {
     paths: &["/v1/completions", "/v1/completions/render"],
     groups: &[&COMPLETION_FIELDS, &GENERATION, &SAMPLING, &FORMATS, &BOTH, &VLLM, &LLAMA_CPP],
     closed: CLOSED,
+    ..POST
 };
 
 pub(crate) const RESPONSES: Route = Route {
     paths: &["/v1/responses"],
     groups: &[&RESPONSE_FIELDS, &GENERATION, &SAMPLING, &FORMATS, &VLLM, &LLAMA_CPP],
     closed: CLOSED,
+    ..POST
 };
 
 pub(crate) const EMBEDDINGS: Route =
-    Route { paths: &["/v1/embeddings"], groups: &[&EMBEDDING_FIELDS], closed: &[] };
+    Route { paths: &["/v1/embeddings"], groups: &[&EMBEDDING_FIELDS], ..POST };
 
 const ONE_TIER: &str = "there is one tier";
 const NO_STORE: &str = "chat completions are not stored; `/v1/responses` stores";
@@ -49,8 +52,13 @@ const CHAT_FIELDS: Group = Group {
         ),
         done("tool_choice", r#""none""#, "`auto`, `none`, `required`, or the name of a function"),
         done("parallel_tool_calls", "false", "false: an answer ends after its first call"),
-        done("reasoning_effort", r#""low""#, "the template's variable of that name"),
-        refused("verbosity", r#""low""#, "ask for it in a message").unless(r#"["medium"]"#),
+        done(
+            "reasoning_effort",
+            r#""low""#,
+            "the template's variable of that name, or whether or how long it reasons: `none`, `minimal`, `low`, \
+             `medium`, `high`, `xhigh`, `max`",
+        ),
+        warned("verbosity", r#""low""#, "ask for it in a message").unless(r#"["medium"]"#).checked(),
         refused("modalities", r#"["text", "audio"]"#, "only text is generated").unless(r#"[["text"]]"#),
         refused("audio", r#"{"voice": "alloy", "format": "wav"}"#, "only text is generated"),
         refused("web_search_options", r#"{"search_context_size": "low"}"#, "this server has no web search"),
@@ -61,9 +69,10 @@ const CHAT_FIELDS: Group = Group {
             "prediction",
             r#"{"type": "content", "content": "a"}"#,
             "would only make the answer faster; it is the same without",
-        ),
+        )
+        .checked(),
         ignored("store", "true", NO_STORE),
-        ignored("metadata", r#"{"a": "b"}"#, NO_STORE),
+        ignored("metadata", r#"{"a": "b"}"#, NO_STORE).checked(),
     ],
 };
 
@@ -100,8 +109,15 @@ const RESPONSE_FIELDS: Group = Group {
         done("instructions", r#""Be brief.""#, "the system message"),
         done("previous_response_id", r#""resp_1""#, "continues a stored response"),
         done("max_output_tokens", "5", "the most tokens of an answer, those of reasoning included"),
-        done("reasoning", r#"{"effort": "low"}"#, "`effort`; `summary` can be `auto`"),
-        done("text", r#"{"format": {"type": "text"}}"#, "`format`; `verbosity` can be `medium`"),
+        done("reasoning", r#"{"effort": "low"}"#, "`effort`, as `reasoning_effort` of chat completions"),
+        warned("reasoning.summary", r#""concise""#, "reasoning is returned whole, and not summarised")
+            .unless(r#"["auto"]"#)
+            .checked(),
+        done("text", r#"{"format": {"type": "text"}}"#, "see its fields"),
+        done("text.format", r#"{"type": "text"}"#, "`text`, `json_object` or `json_schema`"),
+        warned("text.verbosity", r#""low""#, "ask for it in 'instructions'")
+            .unless(r#"["medium"]"#)
+            .checked(),
         done("tools", r#"[{"type": "function", "name": "clock"}]"#, "functions; other tools are refused"),
         done("tool_choice", r#""none""#, "`auto`, `none`, `required`, a function, or a list of allowed ones"),
         done("parallel_tool_calls", "false", "false: an answer ends after its first call"),
@@ -238,7 +254,7 @@ const FORMATS: Group = Group {
 };
 
 /// A conversation whose last message is the assistant's.
-const PREFILL: &str =
+pub(super) const PREFILL: &str =
     r#""messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "Once"}]"#;
 
 const CHAT_OTHERS: Group = Group {

@@ -11,11 +11,13 @@ Every field that the protocols and other servers describe for these routes, and 
 - **done**: it has its effect. A value of a wrong type or out of range is 400, with the name as `param`.
 - **ignored**: it has no effect, and its value is not looked at.
 - **warned**: it has no effect, and the header `x-akunu-warnings` of the response names it: `ignored: prediction`.
+- **ignored, checked** and **warned, checked**: the same, and a wrong value is 400.
 - **refused**: 400 with the code `unsupported_parameter` and the name as `param`, unless its value asks for nothing:
   null, or the values in brackets, or where there are none, false and the empty text and list.
 
 Fields that are in none of these tables are ignored, except that unknown names of the form `guided_*` and
-`structured_outputs.*` are refused: a misspelt one would leave an answer unconstrained. Errors have the format of the
+`structured_outputs.*` are refused: a misspelt one would leave an answer unconstrained; and unknown `options` of Ollama
+are named in `x-akunu-warnings` and in the log, where Ollama has a warning for each. Errors have the format of the
 path's protocol; those without a `param` have the name in the message.
 ";
 
@@ -57,7 +59,9 @@ fn wrapped(words: &[String]) -> String {
 fn row(field: &Field) -> String {
     let status = match field.status {
         Status::Done => "done",
+        Status::Ignored if field.is_checked => "ignored, checked",
         Status::Ignored => "ignored",
+        Status::Warned if field.is_checked => "warned, checked",
         Status::Warned => "warned",
         Status::Refused => "refused",
     };

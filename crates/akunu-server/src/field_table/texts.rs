@@ -1,14 +1,13 @@
 //! The fields of Jina's, Cohere's and Text Embeddings Inference's protocols.
 
-use super::{Group, Route, done, ignored, refused};
+use super::{Group, POST, Route, done, ignored, refused};
 
 pub(crate) const RERANK: Route =
-    Route { paths: &["/v1/rerank", "/v2/rerank"], groups: &[&RERANK_FIELDS], closed: &[] };
+    Route { paths: &["/v1/rerank", "/v2/rerank"], groups: &[&RERANK_FIELDS], ..POST };
 
-pub(crate) const TEI_EMBED: Route = Route { paths: &["/embed"], groups: &[&TEI_EMBED_FIELDS], closed: &[] };
+pub(crate) const TEI_EMBED: Route = Route { paths: &["/embed"], groups: &[&TEI_EMBED_FIELDS], ..POST };
 
-pub(crate) const TEI_RERANK: Route =
-    Route { paths: &["/rerank"], groups: &[&TEI_RERANK_FIELDS], closed: &[] };
+pub(crate) const TEI_RERANK: Route = Route { paths: &["/rerank"], groups: &[&TEI_RERANK_FIELDS], ..POST };
 
 const AT_END: &str = "texts are truncated at their end";
 

@@ -19,15 +19,6 @@ use crate::models::{MAX_BYTES, Preset, Settings, Variant};
 use crate::openai;
 use crate::refusal::{Reason, Refusal};
 
-/// Fields that are not supported and would change the model.
-const UNSUPPORTED: &[(&str, &str)] = &[
-    ("template", "the template of the model's file is used"),
-    ("adapters", "adapters are not available"),
-    ("files", "give the name of one of the server's models as 'from'"),
-    ("quantize", "use akunu quantize"),
-    ("path", "give the text of the file as 'modelfile'"),
-];
-
 /// Maximum bytes of a name.
 const MAX_NAME: usize = 128;
 
@@ -37,8 +28,8 @@ pub(super) async fn create(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
+    field_table::CREATE.check(&fields)?;
     let name = new_name(super::model(&fields)?, "model")?;
-    refuse_unsupported(&fields)?;
     let mut file = match fields.text("modelfile")? {
         Some(text) => modelfile::parse(text)?,
         None => Modelfile::default(),
@@ -54,21 +45,13 @@ pub(super) async fn create(
     };
     let from = file.from.take().ok_or_else(missing)?;
     let from = from.trim_end_matches(":latest");
+    // Parameters are options of requests, of which unknown ones are told.
+    let as_options = json!({ "options": file.parameters });
     let (of, settings) = settings(&app, from, file).await?;
+    let warnings = field_table::GENERATE.check(&Fields::new(&as_options)?)?;
     put(&app, caller, name, of, settings).await?;
-    Ok(status(fields.flag("stream")?.unwrap_or(true), &["reading model metadata", "writing manifest"]))
-}
-
-fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), Refusal> {
-    let is_given = |value: &Json| match value {
-        Json::String(text) => !text.is_empty(),
-        Json::Object(object) => !object.is_empty(),
-        _ => true,
-    };
-    let given = UNSUPPORTED.iter().find(|(name, _)| fields.get(name).is_some_and(is_given));
-    given.map_or(Ok(()), |(name, advice)| {
-        Err(Refusal::invalid(format!("'{name}' is not supported; {advice}")).param(*name))
-    })
+    let steps = ["reading model metadata", "writing manifest"];
+    Ok(warnings.on(status(fields.flag("stream")?.unwrap_or(true), &steps)))
 }
 
 /// The lines of a request that has succeeded, or its last one.

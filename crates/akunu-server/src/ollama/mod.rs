@@ -30,6 +30,7 @@ use crate::models::KeepAlive;
 use crate::openai;
 use crate::prefill;
 use crate::protocol::Protocol;
+use crate::reasoning;
 use crate::refusal::Refusal;
 use crate::stream;
 
@@ -79,13 +80,13 @@ async fn push() -> Refusal {
 
 async fn chat(State(app): State<App>, caller: Caller, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
-    field_table::OLLAMA_CHAT.check(&fields)?;
+    let warnings = field_table::OLLAMA_CHAT.check(&fields)?;
     let messages = fields.list("messages")?.unwrap_or_default();
     let prompt = match messages {
         [] => None,
         messages => Some(Prompt::Chat(conversation(&fields, messages)?)),
     };
-    answer(&app, caller, &fields, Endpoint::Chat, prompt).await
+    answer(&app, caller, (&fields, warnings), Endpoint::Chat, prompt).await
 }
 
 async fn generate(
@@ -94,7 +95,7 @@ async fn generate(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
-    field_table::GENERATE.check(&fields)?;
+    let warnings = field_table::GENERATE.check(&fields)?;
     let text = fields.text("prompt")?.filter(|text| !text.is_empty());
     let after = fields.text("suffix")?.filter(|after| !after.is_empty());
     let is_raw = fields.flag("raw")?.unwrap_or(false);
@@ -124,14 +125,14 @@ async fn generate(
             }
         }
     };
-    answer(&app, caller, &fields, Endpoint::Generate, prompt).await
+    answer(&app, caller, (&fields, warnings), Endpoint::Generate, prompt).await
 }
 
 /// Answers a prompt. Without one, only loads the model, as in Ollama.
 async fn answer(
     app: &App,
     caller: Caller,
-    fields: &Fields<'_>,
+    (fields, warnings): (&Fields<'_>, Warnings),
     endpoint: Endpoint,
     prompt: Option<Prompt>,
 ) -> Result<Response, Refusal> {
@@ -142,18 +143,18 @@ async fn answer(
     if job.is_none() && keep == Some(KeepAlive::UNLOAD) {
         keep::unload(app, name).await?;
         let head = Head { endpoint, model: name.to_string(), started, load: Duration::ZERO, tokenizer: None };
-        return Ok(json(&head.unloaded()));
+        return Ok(warnings.on(json(&head.unloaded())));
     }
     let lease = app.models().get(Some(name)).await?;
     app.models().keep(name, keep);
     let mut head =
         Head { endpoint, model: name.to_string(), started, load: started.elapsed(), tokenizer: None };
-    let Some(job) = job else { return Ok(json(&head.loaded())) };
+    let Some(job) = job else { return Ok(warnings.on(json(&head.loaded()))) };
     if job.logprobs.is_some() {
         head.tokenizer = Some(lease.model().tokenizer()?.clone());
     }
     let running = app.start(job, caller).await?;
-    let warnings = Warnings::default().of(&running);
+    let warnings = warnings.of(&running);
     let response = match fields.flag("stream")?.unwrap_or(true) {
         true => stream::respond(running, answer::Lines { head }),
         false => answer::collect(running, head).await?,
@@ -188,11 +189,14 @@ fn conversation(fields: &Fields<'_>, messages: &[Json]) -> Result<Conversation, 
     match fields.get("think") {
         None => {}
         Some(Json::Bool(think)) => drop(variables.insert("enable_thinking".into(), (*think).into())),
-        Some(Json::String(effort)) => {
+        Some(Json::String(_)) => {
             variables.insert("enable_thinking".into(), true.into());
-            variables.insert("reasoning_effort".into(), effort.as_str().into());
+            reasoning::set_effort(fields, "think", reasoning::OLLAMA, variables)?;
         }
-        Some(_) => return Err(fields.refuse("think", "a boolean, or a string such as \"high\"")),
+        Some(_) => {
+            let efforts = reasoning::OLLAMA.join("\", \"");
+            return Err(fields.refuse("think", format_args!("true, false, or one of \"{efforts}\"")));
+        }
     }
     conversation.ending = prefill::implied(&conversation)?;
     Ok(conversation)

@@ -15,6 +15,7 @@ use super::model;
 use crate::app::{App, json};
 use crate::blocking::CancelOnDrop;
 use crate::body::JsonBody;
+use crate::field_table;
 use crate::fields::Fields;
 use crate::models::digest::hex;
 use crate::models::hub_name;
@@ -29,15 +30,12 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) async fn pull(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
+    field_table::PULL.check(&fields)?;
     let name = model(&fields)?;
     let settings = app.pull().cloned().ok_or_else(|| {
         let message = "this server downloads no models for its clients: start it with --allow-pull";
         Refusal::new(Reason::Forbidden, message).code("pull_disabled")
     })?;
-    if fields.flag("insecure")?.unwrap_or(false) {
-        let message = "'insecure' is not supported: models are downloaded with verified connections only";
-        return Err(Refusal::invalid(message).param("insecure"));
-    }
     let is_streamed = fields.flag("stream")?.unwrap_or(true);
     let reference = reference(name)?;
     let permit = app.pulls().clone().try_acquire_owned().map_err(|_| {

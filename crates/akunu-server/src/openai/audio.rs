@@ -9,20 +9,11 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use crate::app::{App, Caller};
-use crate::field_table::WARNINGS;
+use crate::field_table::{self, WARNINGS};
 use crate::form::Form;
 use crate::refusal::Refusal;
 use crate::speech::SpeechJob;
 use crate::stream::{self, Writer};
-
-/// Fields of OpenAI's other models.
-const UNSUPPORTED: &[(&str, &str)] = &[
-    ("include", "log probabilities of tokens are not available"),
-    ("known_speaker_names", "speakers are not told apart"),
-    ("known_speaker_references", "speakers are not told apart"),
-    ("languages", "give one 'language', or none"),
-    ("keywords", "give a 'prompt' with the words"),
-];
 
 pub(super) async fn transcriptions(
     State(app): State<App>,
@@ -41,10 +32,7 @@ pub(super) async fn translations(
 }
 
 async fn answer(app: App, caller: Caller, form: Form, task: SpeechTask) -> Result<Response, Refusal> {
-    if let Some((name, reason)) = UNSUPPORTED.iter().find(|(name, _)| form.has(name)) {
-        let refusal = Refusal::invalid(format!("'{name}' is not supported: {reason}"));
-        return Err(refusal.param(*name).code("unsupported_parameter"));
-    }
+    field_table::AUDIO.check_form(&form)?;
     let names = TranscriptFormat::ALL.map(TranscriptFormat::name).join(", ");
     let format = form.read("response_format", format_args!("one of {names}"), |name| {
         TranscriptFormat::from_str(name).ok()

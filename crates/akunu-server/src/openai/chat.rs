@@ -29,7 +29,7 @@ pub(super) async fn completions(
     let job = read(&fields)?;
     let has_logprobs = job.logprobs.is_some();
     let choices = job.choices;
-    let running = app.start(job, caller).await?;
+    let running = app.start(job, caller).await.map_err(|refusal| refusal.too_long_in("messages"))?;
     let warnings = warnings.of(&running);
     let head = Head::new("chatcmpl", &fields, &running, has_logprobs)?;
     let response = match streaming.stream {
@@ -50,14 +50,30 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Job, Refusal> {
     job.max_tokens = max_tokens(fields)?;
     let has_logprobs = fields.flag("logprobs")?.unwrap_or(false);
     let top = fields.count("top_logprobs", 0..=20)?;
-    if top.is_some_and(|top| top > 0) && !has_logprobs {
+    if top.is_some() && !has_logprobs {
         return Err(Refusal::invalid("'top_logprobs' requires 'logprobs': true")
             .param("top_logprobs")
             .code("invalid_value"));
     }
     job.logprobs = has_logprobs.then(|| top.unwrap_or(0));
     job.one_call = fields.flag("parallel_tool_calls")? == Some(false);
+    check_without_effect(fields)?;
     Ok(job)
+}
+
+/// Checks fields that have no effect, so that a wrong one is not taken to have had one elsewhere.
+fn check_without_effect(fields: &Fields<'_>) -> Result<(), Refusal> {
+    options::metadata(fields)?;
+    fields.one_of("verbosity", options::VERBOSITIES)?;
+    let Some(prediction) = fields.object("prediction")? else { return Ok(()) };
+    let prediction = Fields::within(prediction, "prediction.");
+    prediction.one_of("type", &["content"])?;
+    let is_text = |part: &Json| part["type"] == "text" && part["text"].is_string();
+    match prediction.get("content") {
+        Some(Json::String(_)) => Ok(()),
+        Some(Json::Array(parts)) if parts.iter().all(is_text) => Ok(()),
+        _ => Err(prediction.refuse("content", "a text, or a list of parts that are text")),
+    }
 }
 
 fn max_tokens(fields: &Fields<'_>) -> Result<Option<usize>, Refusal> {
@@ -74,7 +90,7 @@ fn max_tokens(fields: &Fields<'_>) -> Result<Option<usize>, Refusal> {
 }
 
 /// Reads `tool_choice`.
-fn choose_tool(fields: &Fields<'_>, conversation: &mut Conversation) -> Result<(), Refusal> {
+pub(crate) fn choose_tool(fields: &Fields<'_>, conversation: &mut Conversation) -> Result<(), Refusal> {
     const EXPECTED: &str =
         "\"auto\", \"none\", \"required\", or an object that names a function or the allowed tools";
     match fields.get("tool_choice") {

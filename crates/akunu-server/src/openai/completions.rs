@@ -36,7 +36,7 @@ pub(super) async fn completions(
     let (job, asked) = read(&fields, streaming.stream)?;
     let candidates = job.choices;
     let prompts = job.prompts.clone();
-    let running = app.start(job, caller).await?;
+    let running = app.start(job, caller).await.map_err(|refusal| refusal.too_long_in("prompt"))?;
     let head = Head::new("cmpl", &fields, &running, asked.logprobs)?;
     let echoed = |prompt: &Prompt| match prompt {
         Prompt::Text(text) => Ok(text.clone()),

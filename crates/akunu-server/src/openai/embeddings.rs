@@ -34,7 +34,7 @@ pub(super) async fn embeddings(
         dimensions: fields.count("dimensions", 1..=usize::MAX)?,
     };
     let name = job.model.clone();
-    let embedded = app.embed(job).await?;
+    let embedded = app.embed(job).await.map_err(|refusal| refusal.too_long_in("input"))?;
     let text = blocking(move || write(name.as_deref(), &embedded, as_base64)).await?;
     let mut response = text.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

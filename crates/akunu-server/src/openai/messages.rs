@@ -1,11 +1,14 @@
 //! Reads the conversations of OpenAI's API.
 
+use std::collections::HashSet;
+
 use akunu::chat::conversation::normalise;
 use serde_json::Value as Json;
 
 use crate::fields::Fields;
-use crate::job::Conversation;
+use crate::job::{Conversation, Ending};
 use crate::prefill;
+use crate::reasoning;
 use crate::refusal::Refusal;
 
 /// A conversation whose contents are texts and whose tool calls have objects for arguments.
@@ -29,23 +32,36 @@ pub(crate) fn conversation_of(fields: &Fields<'_>) -> Result<Conversation, Refus
     let tools = tools(fields, 64)?;
     let may_call = fields.get("tool_choice").is_none_or(|choice| choice != "none");
     conversation.tools = tools.filter(|_| may_call);
-    if let Some(effort) = fields.text("reasoning_effort")? {
-        conversation.variables.insert("reasoning_effort".into(), effort.into());
-    }
+    reasoning::set_effort(fields, "reasoning_effort", reasoning::OPENAI, &mut conversation.variables)?;
     let variables = fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
     conversation.variables.extend(variables);
     conversation.ending = prefill::requested(fields, &conversation)?;
+    // No answer follows a conversation that is closed.
+    if conversation.ending != Ending::Closed {
+        unanswered(list)?;
+    }
     Ok(conversation)
 }
 
-/// Checks calls and their results as OpenAI does: each call has an id and one result after it, and each result is that of
-/// a call before it. Arguments may also be objects.
-fn check_calls(messages: &[Json]) -> Result<(), Refusal> {
-    let mut open: Vec<&str> = Vec::new();
-    let unanswered = |open: &[&str]| match open.first() {
+/// The first call that has no result.
+fn refuse_open(open: &[&str]) -> Result<(), Refusal> {
+    match open.first() {
         None => Ok(()),
         Some(id) => Err(refuse("messages", &format!("has no result for the call \"{}\"", id.escape_debug()))),
-    };
+    }
+}
+
+/// Refuses a conversation that ends with calls without results, as OpenAI does.
+fn unanswered(messages: &[Json]) -> Result<(), Refusal> {
+    let Some(calls) = messages.last().and_then(|last| last["tool_calls"].as_array()) else { return Ok(()) };
+    let ids: Vec<&str> = calls.iter().filter_map(|call| call["id"].as_str()).collect();
+    refuse_open(&ids)
+}
+
+/// Checks calls and their results as OpenAI does: each call has an id and one result after it, and each result is that of
+/// a call before it. Arguments may also be objects. The calls of the last message may have none: see [`unanswered`].
+fn check_calls(messages: &[Json]) -> Result<(), Refusal> {
+    let mut open: Vec<&str> = Vec::new();
     for (index, message) in messages.iter().enumerate() {
         if message["role"] == "tool" {
             let place = format!("messages[{index}].tool_call_id");
@@ -55,7 +71,7 @@ fn check_calls(messages: &[Json]) -> Result<(), Refusal> {
             open.remove(at.ok_or_else(|| refuse(place, "must be the id of a call that has no result yet"))?);
             continue;
         }
-        unanswered(&open)?;
+        refuse_open(&open)?;
         for (at, call) in message["tool_calls"].as_array().into_iter().flatten().enumerate() {
             let place = |field: &str| format!("messages[{index}].tool_calls[{at}].{field}");
             if message["role"] != "assistant" {
@@ -79,16 +95,19 @@ fn check_calls(messages: &[Json]) -> Result<(), Refusal> {
             open.push(id);
         }
     }
-    // A conversation that ends with calls is refused where its ending is read.
     match messages.last() {
-        Some(last) if last["role"] == "tool" => unanswered(&open),
+        Some(last) if last["role"] == "tool" => refuse_open(&open),
         _ => Ok(()),
     }
 }
 
+/// Calls of two tools of one name could not be told apart.
+pub(crate) const TWICE: &str = "is the name of a tool before it: names must be unique";
+
 /// Reads the functions that may be called, whose names have at most `longest` bytes.
 pub(crate) fn tools(fields: &Fields<'_>, longest: usize) -> Result<Option<Vec<Json>>, Refusal> {
     let Some(tools) = fields.list("tools")?.filter(|tools| !tools.is_empty()) else { return Ok(None) };
+    let mut names = HashSet::new();
     for (index, tool) in tools.iter().enumerate() {
         let place = |field: &str| format!("tools[{index}]{field}");
         if !tool.is_object() {
@@ -101,6 +120,9 @@ pub(crate) fn tools(fields: &Fields<'_>, longest: usize) -> Result<Option<Vec<Js
         let name = function["name"].as_str().unwrap_or_default();
         check_name(name, longest)
             .map_err(|expected| refuse(place(".function.name"), &format!("must be {expected}")))?;
+        if !names.insert(name) {
+            return Err(refuse(place(".function.name"), TWICE));
+        }
         if !(function["strict"].is_null() || function["strict"].is_boolean()) {
             return Err(refuse(place(".function.strict"), "must be true or false"));
         }

@@ -29,7 +29,8 @@ use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
 use crate::stream;
 use crate::timestamp::timestamp;
-pub(crate) use messages::{check_name, conversation, conversation_of, tools};
+pub(crate) use chat::choose_tool;
+pub(crate) use messages::{TWICE, check_name, conversation, conversation_of, tools};
 use options::StreamOptions;
 
 pub const PROTOCOL: Protocol = Protocol { routes, owns: |_| true, error, needs_json_type: true };

@@ -8,6 +8,9 @@ use crate::refusal::Refusal;
 use crate::response_format;
 use crate::samplers::Samplers;
 
+/// How long an answer should be, as OpenAI names it.
+pub(super) const VERBOSITIES: &[&str] = &["low", "medium", "high"];
+
 /// Whether and how to stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StreamOptions {
@@ -94,4 +97,21 @@ fn logit_bias(fields: &Fields<'_>) -> Result<Vec<(u32, f32)>, Refusal> {
             })
         })
         .collect()
+}
+
+/// At most 16 texts, as OpenAI limits them.
+pub(super) fn metadata(fields: &Fields<'_>) -> Result<Json, Refusal> {
+    let metadata = fields.object("metadata")?.cloned().unwrap_or_default();
+    let is_short = |text: &str, limit: usize| text.chars().count() <= limit;
+    let is_valid = |(name, value): (&String, &Json)| {
+        is_short(name, 64) && value.as_str().is_some_and(|value| is_short(value, 512))
+    };
+    match metadata.len() <= 16 && metadata.iter().all(is_valid) {
+        true => Ok(Json::Object(metadata)),
+        false => {
+            let expected =
+                "an object of at most 16 strings of at most 512 characters, with names of at most 64";
+            Err(fields.refuse("metadata", expected))
+        }
+    }
 }

@@ -77,7 +77,9 @@ fn a_message_is_whole_or_streamed_as_events() {
 fn thinking_is_a_block_before_the_text() {
     let (_folder, model) = thinker();
     let server = serve_with(|options| options.models.models.push(model));
-    let asked = body(json!({ "model": THINKER, "thinking": { "type": "enabled", "budget_tokens": 1024 } }));
+    let asked = body(
+        json!({ "model": THINKER, "max_tokens": 2048, "thinking": { "type": "enabled", "budget_tokens": 1024 } }),
+    );
     let whole = server.ok("/v1/messages", &asked);
     let content = json!([
         { "type": "thinking", "thinking": "Hmm.", "signature": "" },

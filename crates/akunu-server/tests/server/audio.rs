@@ -25,7 +25,7 @@ fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/speech").join(name)
 }
 
-fn audio(name: &str) -> Vec<u8> {
+pub fn audio(name: &str) -> Vec<u8> {
     std::fs::read(path(name)).unwrap()
 }
 
@@ -33,31 +33,42 @@ fn serve() -> Served {
     serve_audio(|_| {})
 }
 
+/// The model that transcribes.
+pub fn speech() -> ModelSpec {
+    let path = Some(path("akunu-speech-q8_0.gguf"));
+    ModelSpec { name: SPEECH.into(), path, aliases: vec!["whisper-1".into()] }
+}
+
 fn serve_audio(change: impl FnOnce(&mut akunu_server::Options)) -> Served {
     serve_with(|options| {
-        let path = Some(path("akunu-speech-q8_0.gguf"));
-        let speech = ModelSpec { name: SPEECH.into(), path, aliases: vec!["whisper-1".into()] };
-        options.models.models.insert(0, speech);
+        options.models.models.insert(0, speech());
         change(options);
     })
 }
 
 /// A form with a file, if it has a name, and texts.
 fn form(files: &[(&str, &[u8])], texts: &[(&str, &str)]) -> Vec<u8> {
-    let mut form = Vec::new();
-    let mut part = |head: String, content: &[u8]| {
-        form.extend(format!("--{BOUNDARY}\r\nContent-Disposition: form-data; {head}\r\n\r\n").into_bytes());
-        form.extend_from_slice(content);
-        form.extend_from_slice(b"\r\n");
-    };
-    for (name, content) in files {
-        part(format!("name=\"file\"; filename=\"{name}\"\r\nContent-Type: audio/mpeg"), content);
-    }
-    for (name, text) in texts {
-        part(format!("name=\"{name}\""), text.as_bytes());
-    }
-    form.extend(format!("--{BOUNDARY}--\r\n").into_bytes());
-    form
+    let files = files.iter().map(|(name, content)| part("file", Some(*name), content));
+    let texts = texts.iter().map(|(name, text)| part(name, None, text.as_bytes()));
+    whole(files.chain(texts))
+}
+
+/// A form with files, and texts, by their fields.
+pub fn parts(files: &[(String, Vec<u8>)], texts: &[(String, String)]) -> Vec<u8> {
+    let files = files.iter().map(|(field, content)| part(field, Some("a.flac"), content));
+    let texts = texts.iter().map(|(field, text)| part(field, None, text.as_bytes()));
+    whole(files.chain(texts))
+}
+
+fn part(field: &str, file: Option<&str>, content: &[u8]) -> Vec<u8> {
+    let file = file.map(|name| format!("; filename=\"{name}\"\r\nContent-Type: audio/mpeg"));
+    let head = format!("form-data; name=\"{field}\"{}", file.unwrap_or_default());
+    let head = format!("--{BOUNDARY}\r\nContent-Disposition: {head}\r\n\r\n");
+    [head.as_bytes(), content, b"\r\n"].concat()
+}
+
+fn whole(parts: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
+    parts.chain([format!("--{BOUNDARY}--\r\n").into_bytes()]).flatten().collect()
 }
 
 fn bytes(path: &str, headers: &[(&str, &str)], form: &[u8]) -> Vec<u8> {
@@ -66,7 +77,7 @@ fn bytes(path: &str, headers: &[(&str, &str)], form: &[u8]) -> Vec<u8> {
     request("POST", path, &headers, form)
 }
 
-fn post(server: &Served, path: &str, form: &[u8]) -> Answer {
+pub fn post(server: &Served, path: &str, form: &[u8]) -> Answer {
     send(server.address(), &bytes(path, &[], form))
 }
 

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use crate::schema::Description;
 use crate::serve::{Served, serve_with};
-use crate::thinker::{CALLER, caller, counter, namer};
+use crate::thinker::{CALLER, caller, callers, counter, namer};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -230,6 +230,66 @@ fn anthropic_messages_have_tool_use_blocks() {
     };
     assert_eq!([input(2), input(3)], ["{\"zone\": \"UTC\"}", "{\"b\": 1, \"a\": 2}"]);
     assert_eq!(of("message_delta")[0]["delta"]["stop_reason"], "tool_use");
+}
+
+#[test]
+fn calls_of_other_families_are_the_same_in_each_protocol() {
+    let models = callers();
+    let server = serve_with(|options| {
+        options.models.models.extend(models.iter().map(|(_, model, _)| model.clone()));
+    });
+    let anthropic =
+        ["clock", "add"].map(|name| json!({ "name": name, "input_schema": { "type": "object" } }));
+    for (_, model, reasons) in &models {
+        let name = &model.name;
+        let ask = |more: Json| {
+            let mut body = body(json!({ "model": name }));
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            body
+        };
+        let reasoning = if *reasons { json!("Hmm.") } else { Json::Null };
+        let text = if *reasons { json!("Let me see.") } else { Json::Null };
+        // A turn of gpt-oss ends after a call.
+        let expected = if *reasons { json!([clock_and_add()[0]]) } else { clock_and_add() };
+        let whole = server.ok(CHAT, &ask(json!({})));
+        let choice = &whole["choices"][0];
+        let message = &choice["message"];
+        assert_eq!(without_ids(&message["tool_calls"]), expected, "{whole}");
+        assert_eq!((&message["content"], &message["reasoning_content"]), (&text, &reasoning), "{name}");
+        assert_eq!(choice["finish_reason"], "tool_calls");
+
+        let events = server.post(CHAT, &ask(json!({ "stream": true }))).events();
+        let chunks: Vec<Json> = events.iter().filter_map(|event| serde_json::from_str(event).ok()).collect();
+        let deltas = || chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]);
+        let calls = joined(deltas().filter_map(|delta| delta["tool_calls"].as_array()).flatten());
+        assert_eq!(without_ids(&calls), expected, "{name}");
+        let said: String = deltas().filter_map(|delta| delta["content"].as_str()).collect();
+        assert_eq!(said, text.as_str().unwrap_or_default(), "{name}");
+
+        let blocks = server.ok("/v1/messages", &ask(json!({ "tools": anthropic })));
+        assert_eq!(blocks["stop_reason"], "tool_use", "{blocks}");
+        let uses: Vec<&Json> = blocks["content"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|block| block["type"] == "tool_use")
+            .collect();
+        assert_eq!(
+            (uses.len(), &uses[0]["input"]),
+            (expected.as_array().unwrap().len(), &json!({ "zone": "UTC" }))
+        );
+
+        let ollama = server.ok("/api/chat", &ask(json!({ "stream": false })));
+        assert_eq!(ollama["message"]["tool_calls"].as_array().unwrap().len(), uses.len(), "{ollama}");
+
+        let tools = ["clock", "add"].map(|name| json!({ "type": "function", "name": name }));
+        let items = json!({ "model": name, "input": "What time is it?", "tools": tools, "max_output_tokens": 100, "temperature": 0 });
+        let items = server.ok("/v1/responses", &items);
+        let kinds: Vec<&Json> =
+            items["output"].as_array().unwrap().iter().map(|item| &item["type"]).collect();
+        let calls = kinds.iter().filter(|kind| **kind == "function_call").count();
+        assert_eq!((calls, kinds[0] == "reasoning"), (uses.len(), *reasons), "{items}");
+    }
 }
 
 #[test]

@@ -2,13 +2,16 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use akunu_hub::Settings;
+use akunu_hub_testing::FakeHub;
 use akunu_server::ModelSpec;
 use akunu_server::field_table::{Field, ROUTES, Route, Status, WARNINGS};
 use serde_json::{Map, Value as Json, json};
 use tempfile::TempDir;
 
+use crate::audio::{self, speech};
 use crate::completions::infiller;
-use crate::http::Answer;
+use crate::http::{self, Answer, request};
 use crate::rerank::words;
 use crate::serve::{Served, TALES, serve_with};
 
@@ -17,20 +20,78 @@ fn wrong() -> Json {
     json!([[7.5]])
 }
 
-/// A server with a model for each kind of route, and their folders.
-fn serve() -> (Served, [TempDir; 3]) {
+/// A server with a model for each kind of route, and what it needs.
+fn serve() -> (Served, ([TempDir; 5], FakeHub)) {
     let (embeds, ranks) = (words("bert-mean"), words("bert-cross-encoder"));
     let prompts = json!({ "prompts": { "query": "w9 " }, "default_prompt_name": null });
     std::fs::write(embeds.path().join("config_sentence_transformers.json"), prompts.to_string()).unwrap();
     let (infills, infiller) = infiller();
+    let [slots, cache] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let hub = FakeHub::new(&[("tales-Q8_0.gguf", TALES_FILE)]);
     let server = serve_with(|options| {
+        options.pull = Some(Settings::new(&hub.url, cache.path()).unwrap());
+        options.slots = Some(slots.path().into());
+        options.models.scheduler.keep_texts = true;
+        options.models.models.push(speech());
         options.models.models.push(infiller);
         for (name, folder) in [("words", &embeds), ("ranker", &ranks)] {
             let path = Some(folder.path().into());
             options.models.models.push(ModelSpec { name: name.into(), path, aliases: Vec::new() });
         }
     });
-    (server, [embeds, ranks, infills])
+    (server, ([embeds, ranks, infills, slots, cache], hub))
+}
+
+const TALES_FILE: &[u8] = include_bytes!("../../../akunu/embedded/akunu-tales.gguf");
+
+/// A model that a client made.
+const MADE: &str = "made";
+
+/// Sends a request, after what it needs to be answered.
+fn send(server: &Served, route: &Route, path: &str, body: &Json) -> Answer {
+    let post = |path: &str, body: Json| server.post(path, &body);
+    match path {
+        _ if route.is_form => audio::post(server, path, &form(body)),
+        "/api/delete" => {
+            post("/api/create", json!({ "model": MADE, "from": TALES, "stream": false }));
+            http::send(server.address(), &request("DELETE", path, &[], body.to_string().as_bytes()))
+        }
+        "/slots/{id}" => {
+            let salt = body["cache_salt"].as_str();
+            let text =
+                json!({ "model": TALES, "prompt": "Once upon a time", "max_tokens": 2, "cache_salt": salt });
+            post("/v1/completions", text);
+            // The text is in one of them.
+            let save = |id| post(&format!("/slots/{id}?action=save"), body.clone());
+            let mut answers = (0..4).map(save);
+            let first = answers.next().unwrap();
+            if first.status == 404 {
+                answers.find(|answer| answer.status != 404).unwrap_or(first)
+            } else {
+                first
+            }
+        }
+        _ => post(path, body.clone()),
+    }
+}
+
+/// A form with the fields of an object. The file is some audio, and a value that no field takes is a file elsewhere.
+fn form(body: &Json) -> Vec<u8> {
+    let (mut files, mut texts) = (Vec::new(), Vec::new());
+    for (name, value) in body.as_object().unwrap() {
+        match (name.as_str(), value) {
+            ("file", value) if *value == wrong() => texts.push((name.clone(), "no file".into())),
+            ("file", _) => files.push((name.clone(), audio::audio("../audio/mp3.mp3"))),
+            (_, value) if *value == wrong() => files.push((name.clone(), Vec::new())),
+            (_, Json::Array(list)) => {
+                texts.extend(list.iter().map(|one| (format!("{name}[]"), one.as_str().unwrap().to_string())));
+            }
+            (_, Json::String(text)) => texts.push((name.clone(), text.clone())),
+            (_, Json::Null) => {}
+            (_, value) => texts.push((name.clone(), value.to_string())),
+        }
+    }
+    audio::parts(&files, &texts)
 }
 
 /// A request that is answered.
@@ -61,6 +122,16 @@ fn base(path: &str) -> Json {
         "/embed" => json!({ "model": "words", "inputs": "w5 w6" }),
         "/v1/rerank" | "/v2/rerank" => json!({ "model": "ranker", "query": "w5", "documents": ["w5", "w6"] }),
         "/rerank" => json!({ "model": "ranker", "query": "w5", "texts": ["w5", "w6"] }),
+        "/api/show" => json!({ "model": TALES }),
+        "/api/create" => json!({ "model": MADE, "from": TALES, "stream": false }),
+        "/api/copy" => json!({ "source": TALES, "destination": "copied" }),
+        "/api/delete" => json!({ "model": MADE }),
+        "/api/pull" => json!({ "model": "hf.co/tiny/model-GGUF", "stream": false }),
+        "/v1/audio/transcriptions" | "/v1/audio/translations" => json!({ "model": "speech", "file": "" }),
+        "/tokenize" => json!({ "model": TALES, "content": "a fox" }),
+        "/detokenize" => json!({ "model": TALES, "tokens": [5, 6] }),
+        "/apply-template" => json!({ "model": TALES, "messages": chat }),
+        "/slots/{id}" => json!({ "model": TALES, "filename": "fox.bin" }),
         path => panic!("no request for {path}"),
     }
 }
@@ -78,7 +149,7 @@ fn set(body: &mut Json, name: &str, value: Json) {
     }
 }
 
-fn request(path: &str, field: &Field, value: Json) -> Json {
+fn asked(path: &str, field: &Field, value: Json) -> Json {
     let mut body = base(path);
     let with: Json = serde_json::from_str(&format!("{{{}}}", field.with)).unwrap();
     body.as_object_mut().unwrap().extend(with.as_object().unwrap().clone());
@@ -89,7 +160,8 @@ fn request(path: &str, field: &Field, value: Json) -> Json {
 /// Whether an answer refuses a field by its name.
 fn names(answer: &Answer, name: &str) -> bool {
     let text = answer.text().replace("\\\"", "\"");
-    let is_named = match answer.json()["error"]["param"].as_str() {
+    let json: Json = serde_json::from_str(&answer.text()).unwrap_or_default();
+    let is_named = match json["error"]["param"].as_str() {
         Some(param) => {
             param == name || param.strip_prefix(name).is_some_and(|rest| rest.starts_with(['.', '[']))
         }
@@ -118,7 +190,8 @@ fn said(answer: &Answer) -> Json {
             _ => {}
         }
     }
-    let mut json = answer.json();
+    // Some answers have no body, or several lines.
+    let mut json = serde_json::from_str(&answer.text()).unwrap_or_default();
     strip(&mut json);
     json
 }
@@ -133,10 +206,11 @@ fn nothing(example: &Json) -> Json {
     }
 }
 
-fn check(server: &Served, path: &str, field: &Field, plain: &Json) {
+fn check(server: &Served, route: &Route, path: &str, field: &Field, plain: &Json) {
+    let post = |value: Json| send(server, route, path, &asked(path, field, value));
     let example: Json = serde_json::from_str(field.example).unwrap();
     let place = format!("{path}: {}", field.name);
-    let answer = server.post(path, &request(path, field, example.clone()));
+    let answer = post(example.clone());
     match field.status {
         Status::Done => {
             // An id that was never stored.
@@ -146,13 +220,17 @@ fn check(server: &Served, path: &str, field: &Field, plain: &Json) {
                 "{place}: {}",
                 answer.text()
             );
-            let refused = server.post(path, &request(path, field, wrong()));
+            let refused = post(wrong());
             assert!(names(&refused, field.name), "{place}: {} {}", refused.status, refused.text());
         }
         Status::Ignored | Status::Warned => {
             assert_eq!(answer.status, 200, "{place}: {}", answer.text());
             assert_eq!(&said(&answer), plain, "{place}");
-            assert_eq!(server.post(path, &request(path, field, wrong())).status, 200, "{place}");
+            let wrong = post(wrong());
+            match field.is_checked {
+                true => assert!(names(&wrong, field.name), "{place}: {} {}", wrong.status, wrong.text()),
+                false => assert_eq!(wrong.status, 200, "{place}"),
+            }
             let warned = format!("ignored: {}", field.name);
             let expected = (field.status == Status::Warned).then_some(warned.as_str());
             assert_eq!(answer.header(WARNINGS), expected, "{place}");
@@ -163,7 +241,7 @@ fn check(server: &Served, path: &str, field: &Field, plain: &Json) {
                 "" => nothing(&example),
                 values => serde_json::from_str::<Vec<Json>>(values).unwrap().remove(0),
             };
-            let accepted = server.post(path, &request(path, field, off));
+            let accepted = post(off);
             assert_eq!(accepted.status, 200, "{place}: {}", accepted.text());
         }
     }
@@ -171,14 +249,23 @@ fn check(server: &Served, path: &str, field: &Field, plain: &Json) {
 
 #[test]
 fn every_row_is_as_the_table_says() {
+    check_all(|route| !route.is_form);
+}
+
+#[test]
+fn every_row_of_forms_is_as_the_table_says() {
+    check_all(|route| route.is_form);
+}
+
+fn check_all(is_wanted: impl Fn(&Route) -> bool) {
     let (server, _folders) = serve();
     let mut failed = Vec::new();
-    for route in ROUTES {
+    for route in ROUTES.iter().filter(|route| is_wanted(route)) {
         let Route { paths, .. } = route;
         for path in *paths {
-            let plain = said(&server.post(path, &base(path)));
+            let plain = said(&send(&server, route, path, &base(path)));
             let fails = |field: &&Field| {
-                catch_unwind(AssertUnwindSafe(|| check(&server, path, field, &plain))).is_err()
+                catch_unwind(AssertUnwindSafe(|| check(&server, route, path, field, &plain))).is_err()
             };
             failed.extend(route.fields().filter(fails).map(|field| format!("{path}: {}", field.name)));
         }
@@ -206,6 +293,8 @@ fn the_tables_have_every_field_of_openais_description() {
         ("/v1/completions", "CreateCompletionRequest"),
         ("/v1/responses", "CreateResponse"),
         ("/v1/embeddings", "CreateEmbeddingRequest"),
+        ("/v1/audio/transcriptions", "CreateTranscriptionRequest"),
+        ("/v1/audio/translations", "CreateTranslationRequest"),
     ] {
         let route = ROUTES.iter().find(|route| route.paths.contains(&path)).unwrap();
         let mut all = Vec::new();
@@ -224,15 +313,17 @@ fn fields_of_the_servers_description_are_done() {
     let mut count = 0;
     for route in ROUTES {
         for path in route.paths {
-            let media =
-                &description["paths"][*path]["post"]["requestBody"]["content"]["application/json"]["schema"];
+            let kind = if route.is_form { "multipart/form-data" } else { "application/json" };
+            let method = route.method.to_lowercase();
+            let media = &description["paths"][*path][method]["requestBody"]["content"][kind]["schema"];
             let schema = match media["$ref"].as_str() {
                 Some(name) => description.pointer(name.strip_prefix('#').unwrap()).unwrap(),
                 None => media,
             };
             for name in schema["properties"].as_object().unwrap().keys() {
                 let is_done = |field: &Field| {
-                    field.name == name && matches!(field.status, Status::Done | Status::Ignored)
+                    field.name == name.trim_end_matches("[]")
+                        && matches!(field.status, Status::Done | Status::Ignored)
                 };
                 assert!(route.fields().any(is_done), "{path} is described with {name}");
                 count += 1;

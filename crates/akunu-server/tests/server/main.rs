@@ -6,6 +6,7 @@ mod attacks;
 mod audio;
 mod broken;
 mod calls;
+mod checks;
 mod completions;
 mod description;
 mod embeddings;

@@ -310,7 +310,7 @@ fn reasoning_that_a_template_knows_nothing_of_is_told() {
         assert_eq!(answer.status, 200, "{path} {more}: {}", answer.text());
         answer.header("x-akunu-warnings").map(str::to_string)
     };
-    let thinking = json!({ "thinking": { "type": "enabled", "budget_tokens": 1024 } });
+    let thinking = json!({ "thinking": { "type": "adaptive" } });
     for (path, more) in [
         (CHAT, json!({ "reasoning_effort": "high" })),
         (CHAT, json!({ "chat_template_kwargs": { "enable_thinking": true } })),

@@ -46,6 +46,66 @@ pub fn namer() -> (TempDir, ModelSpec) {
     (folder, ModelSpec { name: CALLER.into(), path: Some(path), aliases: Vec::new() })
 }
 
+/// Models of other families that call two tools: their names, whether they reason and write before they call, and what
+/// their templates are known by.
+const FAMILIES: [(&str, bool, &str, &[&str]); 3] = [
+    (
+        "harmony",
+        true,
+        "<|channel|>analysis<|message|> <|end|> <|call|>",
+        &[
+            "<|channel|>analysis<|message|>",
+            "Hmm.",
+            "<|end|>",
+            "<|start|>assistant<|channel|>commentary<|message|>Let me see.<|end|>",
+            "<|start|>assistant<|channel|>commentary to=functions.clo",
+            "ck <|constrain|>json<|message|>{\"zo",
+            "ne\": \"UTC\"}",
+            "<|call|>",
+            // With this token, `<|end|>` does not end a turn.
+            "<|return|>",
+        ],
+    ),
+    (
+        "mistral",
+        false,
+        "[TOOL_CALLS] [ARGS]",
+        &[
+            "[TOOL_",
+            "CALLS]clock[AR",
+            "GS]{\"zone\": \"U",
+            "TC\"}",
+            "[TOOL_CALLS]add[ARGS]{\"b\": 1, \"a\": 2}",
+        ],
+    ),
+    (
+        "llama",
+        false,
+        "{\"name\": function name, \"parameters\": its arguments}",
+        &[
+            "{\"na",
+            "me\": \"clock\", \"parameters\": {\"zo",
+            "ne\": \"UTC\"}}",
+            "; {\"name\": \"add\", \"parameters\": {\"b\": 1, \"a\": 2}}",
+        ],
+    ),
+];
+
+/// The folders and models of [`FAMILIES`], and whether they reason.
+pub fn callers() -> Vec<(TempDir, ModelSpec, bool)> {
+    let model = |(name, reasons, signs, tokens): (&str, bool, &str, &[&str])| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(format!("{name}.gguf"));
+        let template = format!(
+            "{{% if tools %}}{{{{ tools | tojson }}}}{{% endif %}}{}{{# {signs} #}}",
+            scripted::CHATML
+        );
+        scripted::write(&path, Some(&template), &[&["\n"], tokens].concat());
+        (folder, ModelSpec { name: name.into(), path: Some(path), aliases: Vec::new() }, reasons)
+    };
+    FAMILIES.map(model).into()
+}
+
 /// A model that calls `clock` with numbers that are no number of a program.
 pub fn counter() -> (TempDir, ModelSpec) {
     let call = "<tool_call>{\"name\": \"clock\", \"arguments\": {\"n\": [12345678901234567890123, 1e999]}}</tool_call>";

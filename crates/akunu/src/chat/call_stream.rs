@@ -4,7 +4,9 @@ use akunu_grammar::{CallTags, ValueKind};
 use serde_json::Value as Json;
 
 use super::call_json::is_json;
-use super::call_tags::{MOST_QUOTED, argument, begin_argument, may_quote, name_in, tool_of, value_end};
+use super::call_tags::{
+    MOST_QUOTED, argument, begin_argument, has_lines, may_quote, name_in, tool_of, value_end,
+};
 use super::calls::{LONGEST_HEADER, OnSegment, Segment};
 use super::reasoning::overlap;
 
@@ -104,8 +106,7 @@ impl TagStream {
                 self.enter(stage, text.len() - value.len());
             }
             Stage::Text { is_start: true } => {
-                // Templates put values on separate lines.
-                let is_line = rest.starts_with('\n');
+                let is_line = has_lines(tags) && rest.starts_with('\n');
                 if rest.is_empty() {
                     return false;
                 }
@@ -115,7 +116,8 @@ impl TagStream {
                 let close = tags.value[1];
                 let found = rest.find(close);
                 let certain = &rest[..found.unwrap_or_else(|| rest.len() - overlap(rest, close))];
-                let certain = certain.strip_suffix('\n').unwrap_or(certain);
+                let line = if has_lines(tags) { certain.strip_suffix('\n') } else { None };
+                let certain = line.unwrap_or(certain);
                 let quoted = Json::from(certain).to_string();
                 if !certain.is_empty() {
                     on_segment(Segment::Arguments(&quoted[1..quoted.len() - 1]));
@@ -142,7 +144,7 @@ impl TagStream {
                     }
                 };
                 let Some(found) = found else { return false };
-                on_segment(Segment::Arguments(&argument(&rest[..found], kind)));
+                on_segment(Segment::Arguments(&argument(tags, &rest[..found], kind)));
                 self.enter(Stage::Key, self.at + found + close.len());
             }
         }

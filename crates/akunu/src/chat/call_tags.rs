@@ -42,7 +42,7 @@ fn next_argument<'t>(
 ) -> Option<(&'t str, String, &'t str)> {
     let (key, kind, behind) = begin_argument(tags, tool, text)?;
     let end = value_end(behind, tags.value[1], kind)?;
-    Some((key, argument(&behind[..end], kind), &behind[end + tags.value[1].len()..]))
+    Some((key, argument(tags, &behind[..end], kind), &behind[end + tags.value[1].len()..]))
 }
 
 /// The name of the first argument, the kind of its value, and the text from the value on. `None`: the value has not begun.
@@ -111,9 +111,17 @@ fn between<'t>(text: &'t str, [open, close]: [&str; 2]) -> Option<(&'t str, &'t 
     rest.split_once(close)
 }
 
-/// An argument as JSON text. Templates put values on separate lines, and write values other than strings as JSON or as in
-/// Python.
-pub(super) fn argument(written: &str, kind: Option<ValueKind>) -> String {
+/// Whether a template puts values on separate lines, so that a line's end on either side is not a part of the value. One
+/// whose tags say what is a string writes strings as they are.
+pub(super) fn has_lines(tags: &CallTags) -> bool {
+    tags.kinds.is_none()
+}
+
+/// An argument as JSON text. Templates write values other than strings as JSON or as in Python.
+pub(super) fn argument(tags: &CallTags, written: &str, kind: Option<ValueKind>) -> String {
+    if !has_lines(tags) && kind == Some(ValueKind::Text) {
+        return Json::from(written).to_string();
+    }
     let text = written.strip_prefix('\n').unwrap_or(written);
     let text = text.strip_suffix('\n').unwrap_or(text);
     let quoted = || Json::from(text).to_string();

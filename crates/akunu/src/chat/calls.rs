@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use akunu_grammar::fits_tags;
 use serde_json::{Map, Value as Json};
 
 use super::call_json::{self, Scan, Unnamed, begins_bare, is_json, named_arguments};
@@ -183,11 +184,11 @@ impl CallReader {
             }
             State::Text => {
                 let start = self.skip_space(0);
-                if let Some(at) = self.held[start..].find(self.marks.open()).map(|at| start + at) {
+                if let Some((at, mark)) = self.begin_of_call(start) {
                     let before = self.held[..self.section_before(at).unwrap_or(at)].trim_end();
                     let text = if at > start { before.len() } else { 0 };
                     self.say(text, on_segment);
-                    self.enter(State::Marked { mark: at - text + self.marks.open().len() });
+                    self.enter(State::Marked { mark: mark - text });
                 } else {
                     let certain = self.held.len() - self.begun();
                     if certain > start {
@@ -351,10 +352,26 @@ impl CallReader {
         if end.is_some() { Early::All } else { Early::Sent { scan, sent } }
     }
 
+    /// Where the first call begins behind `start`, and where its mark ends, which may be missing.
+    fn begin_of_call(&self, start: usize) -> Option<(usize, usize)> {
+        let (text, open) = (&self.held[start..], self.marks.open());
+        let marked = text.find(open).map(|at| (start + at, start + at + open.len()));
+        let unmarked =
+            self.unmarked().filter_map(|begin| text.find(&begin)).map(|at| (start + at, start + at));
+        marked.into_iter().chain(unmarked).min()
+    }
+
+    /// What begins calls of the tools without a mark.
+    fn unmarked(&self) -> impl Iterator<Item = String> {
+        let fits = |tool: &&Json| tool["function"].get("parameters").is_none_or(fits_tags);
+        self.tools.iter().filter(fits).filter_map(name_of).filter_map(|name| self.marks.unmarked(name))
+    }
+
     /// How much of the end of what is held may be the beginning of marks before a call.
     fn begun(&self) -> usize {
         let (held, section) = (self.held.as_str(), self.marks.form.section[0]);
-        let open = overlap(held, self.marks.open());
+        let unmarked = self.unmarked().map(|begin| overlap(held, &begin)).max().unwrap_or(0);
+        let open = overlap(held, self.marks.open()).max(unmarked);
         match self.section_before(held.len() - open) {
             _ if section.is_empty() => open,
             Some(at) => held.len() - at,

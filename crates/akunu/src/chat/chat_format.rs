@@ -9,8 +9,8 @@ use akunu_tokenizer::{EncodeOptions, Tokenizer};
 use serde_json::{Map, Value as Json, json};
 
 use super::conversation::message;
-use super::families::GENERIC;
-use super::{CallMarks, CallReader, Splitter, Tags, adapted, generic_tools};
+use super::families::{GENERIC, writes_tools};
+use super::{CallMarks, CallReader, Splitter, Tags, adapted, generic_tools, settings};
 use crate::constraint::Preamble;
 use crate::{Error, GenerateOptions, Model};
 
@@ -69,6 +69,11 @@ impl ChatFormat {
         self.marks.is_some()
     }
 
+    /// Whether the template writes tools. Otherwise they are described in the system's message.
+    pub fn writes_tools(&self) -> bool {
+        self.knows_calls() && writes_tools(&self.template)
+    }
+
     pub fn tokenizer(&self) -> &Arc<dyn Tokenizer> {
         &self.tokenizer
     }
@@ -125,7 +130,7 @@ impl ChatFormat {
     pub(super) fn preamble(&self, prompt: &str, has_tools: bool) -> Option<Preamble> {
         let is_open = self.tags.opened_by(prompt);
         let knows = is_open || self.template.source().contains(self.tags.close);
-        let Tags { open, close, silent, anywhere } = *self.tags;
+        let Tags { open, close, silent, anywhere, around: _ } = *self.tags;
         let reasoning = knows.then(|| Reasoning {
             open: open.into(),
             close: close.into(),
@@ -174,12 +179,20 @@ fn written(
             message["role"] = "system".into();
         }
     }
+    let with_reasoning = settings::with_reasoning(template, variables);
+    let variables = with_reasoning.as_ref().unwrap_or(variables);
     let with_functions = adapted::with_functions(template, tools, variables);
     let variables = with_functions.as_ref().unwrap_or(variables);
     // For all forms of the conversation together.
     let deadline = ChatTemplate::deadline();
     let render =
         |messages: &[Json], tools| template.render_until(messages, tools, add_prompt, variables, deadline);
+    let described = tools.filter(|tools| knows_calls && !tools.is_empty() && !writes_tools(template));
+    if let Some(described) = described {
+        let marks = CallMarks::of_tools(template).unwrap_or(&GENERIC);
+        messages = generic_tools::with_tools(messages.into_owned(), described, marks).into();
+    }
+    let tools = if described.is_some() { None } else { tools };
     if knows_calls {
         let has_calls = |message: &Json| message["tool_calls"].is_array();
         if messages.iter().any(has_calls) {
@@ -214,9 +227,9 @@ fn written(
         render(messages, None).or_else(|error| render(messages, Some(&[])).map_err(|_| error))
     };
     let Some(tools) = tools.filter(|tools| !tools.is_empty()) else { return Ok(render(&messages)?) };
-    let messages = generic_tools::with_tools(messages.into_owned(), tools);
+    let messages = generic_tools::with_tools(messages.into_owned(), tools, &GENERIC);
     match render(&messages) {
-        Ok(rendered) if rendered.text.contains(&generic_tools::description(tools)) => Ok(rendered),
+        Ok(rendered) if rendered.text.contains(&generic_tools::description(tools, &GENERIC)) => Ok(rendered),
         // The template refuses the system's message, or leaves it out.
         _ => Ok(render(&generic_tools::without_system(messages))?),
     }

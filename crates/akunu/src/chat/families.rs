@@ -6,7 +6,7 @@ use akunu_grammar::CallPart::{
 use akunu_grammar::{CallForm, CallLiterals, CallPart, CallTags, NAME_AND_ARGUMENTS};
 
 use akunu_tokenizer::chat::ChatTemplate;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use super::adapted::reads_tools_of_system;
 use super::call_literals::{self, LiteralForm};
@@ -34,6 +34,7 @@ const FORM: CallForm = CallForm {
     is_list: false,
     close: "",
     is_bare: false,
+    may_lack_open: false,
     text_name: "",
 };
 
@@ -164,7 +165,13 @@ static FAMILIES: [CallMarks; 27] = [
     },
     // Qwen3-Coder, Qwen 3.5, Nemotron 3, Step.
     CallMarks {
-        form: CallForm { open: "<tool_call>", call: FUNCTION, close: "</tool_call>", ..FORM },
+        form: CallForm {
+            open: "<tool_call>",
+            call: FUNCTION,
+            close: "</tool_call>",
+            may_lack_open: true,
+            ..FORM
+        },
         signs: &["<parameter="],
         ..DEFAULT
     },
@@ -248,7 +255,27 @@ static FAMILIES: [CallMarks; 27] = [
     },
     // Apriel.
     CallMarks {
-        form: CallForm { open: "<tool_calls>", is_list: true, close: "</tool_calls>", ..FORM },
+        form: CallForm {
+            open: "<tool_calls>",
+            call: &[
+                Text("{"),
+                Gap,
+                Text("\"name\":"),
+                Gap,
+                QuotedName,
+                Text(","),
+                Gap,
+                Text("\"arguments\":"),
+                Gap,
+                Arguments,
+                Maybe(&[Text(", \"id\": \""), Id, Text("\"")]),
+                Gap,
+                Text("}"),
+            ],
+            is_list: true,
+            close: "</tool_calls>",
+            ..FORM
+        },
         signs: &["<tool_calls>"],
         ..DEFAULT
     },
@@ -388,16 +415,29 @@ static FAMILIES: [CallMarks; 27] = [
     LLAMA,
 ];
 
+/// Whether a template writes tools, in its own way or from a field of the system's message.
+pub(super) fn writes_tools(template: &ChatTemplate) -> bool {
+    template.writes_tools() || reads_tools_of_system(template)
+}
+
 impl CallMarks {
     /// The marks for a template's models; `None` if their format is unknown.
     pub fn of_template(source: &str) -> Option<&'static CallMarks> {
         FAMILIES.iter().find(|marks| marks.signs.iter().all(|sign| source.contains(sign)))
     }
 
-    /// The marks for a template that writes tools. `None`: its models get tools as text.
+    /// The marks for a template that writes tools, or calls in a form that can be described to its models. `None`: they get
+    /// tools and calls as text.
     pub(super) fn of_tools(template: &ChatTemplate) -> Option<&'static CallMarks> {
-        let writes = || template.writes_tools() || reads_tools_of_system(template);
-        CallMarks::of_template(template.source()).filter(|_| writes())
+        CallMarks::of_template(template.source())
+            .filter(|marks| writes_tools(template) || marks.example().is_some())
+    }
+
+    /// A call of `NAME` with `ARGUMENTS`, as models of the family write it. `None`: see [`CallMarks::write`].
+    pub(super) fn example(&self) -> Option<String> {
+        let is_json = self.form.call.contains(&Arguments);
+        let call = json!({ "function": { "name": "NAME", "arguments": {} } });
+        self.write(&[call]).filter(|_| is_json).map(|written| written.replace("{}", "ARGUMENTS"))
     }
 
     /// All families, and the generic form.
@@ -469,6 +509,16 @@ impl CallMarks {
             false => written.iter().map(|call| format!("{open}{call}{close}")).collect(),
         };
         Some(format!("{begin}{written}{end}"))
+    }
+
+    /// What begins a call of a tool of this name where models leave out the mark.
+    pub(super) fn unmarked(&self, name: &str) -> Option<String> {
+        match self.form.call {
+            [Text(before), Name, Text(after), ..] if self.form.may_lack_open => {
+                Some(format!("{before}{name}{after}"))
+            }
+            _ => None,
+        }
     }
 
     /// How arguments are written, if they are between tags.

@@ -19,6 +19,9 @@ mod history;
 mod prefill;
 mod reasoning;
 mod responder;
+mod settings;
+#[cfg(test)]
+mod transcripts;
 
 use std::sync::Arc;
 
@@ -36,6 +39,7 @@ pub use history::TokenizedHistory;
 pub use prefill::render_open;
 pub use reasoning::{Kind, OnPart, Part, Splitter, Tags};
 pub use responder::{ChatPrompt, ChatRequest, Event, OnEvent, Responder, Response};
+pub use settings::reads_effort;
 
 /// A conversation, and the session in which it is answered.
 #[derive(Debug)]

@@ -12,40 +12,61 @@ pub struct Tags {
     /// Reasoning may start anywhere, because its tags are control tokens, which cannot be quoted in an answer. Otherwise it
     /// may only start the text.
     pub anywhere: bool,
+    /// Around the answer that follows reasoning, if anything.
+    pub around: [&'static str; 2],
 }
 
 /// A template that contains the tags of a row belongs to its family. The last row is for all others.
-const FAMILIES: [Tags; 8] = [
+const FAMILIES: [Tags; 9] = [
     Tags {
         open: "<|channel|>analysis<|message|>",
         close: "<|end|>",
-        // A header may name the tool that its message is for: see the marks of calls.
+        // A header may name the tool that its message is for: see the marks of calls. Calls in the channel of reasoning
+        // occur, although tools are not called there.
         silent: &[
             "<|start|>assistant",
+            "<|channel|>analysis ",
             "<|channel|>final",
             "<|channel|>commentary",
             "<|message|>",
             "<|end|>",
         ],
         anywhere: true,
+        around: [""; 2],
     },
-    Tags { open: "<|channel>thought", close: "<channel|>", silent: &[], anywhere: true },
+    Tags { open: "<|channel>thought", close: "<channel|>", silent: &[], anywhere: true, around: [""; 2] },
     Tags {
         open: "<|START_THINKING|>",
         close: "<|END_THINKING|>",
         silent: &["<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"],
         anywhere: true,
+        around: [""; 2],
     },
-    Tags { open: "<|inner_prefix|>", close: "<|inner_suffix|>", silent: &[], anywhere: true },
-    Tags { open: "<seed:think>", close: "</seed:think>", silent: &[], anywhere: false },
-    Tags { open: "[THINK]", close: "[/THINK]", silent: &[], anywhere: false },
+    Tags {
+        open: "<|inner_prefix|>",
+        close: "<|inner_suffix|>",
+        silent: &[],
+        anywhere: true,
+        around: [""; 2],
+    },
+    Tags { open: "<seed:think>", close: "</seed:think>", silent: &[], anywhere: false, around: [""; 2] },
+    Tags { open: "[THINK]", close: "[/THINK]", silent: &[], anywhere: false, around: [""; 2] },
     Tags {
         open: "Here are my reasoning steps:",
         close: "[BEGIN FINAL RESPONSE]",
         silent: &[],
         anywhere: false,
+        around: [""; 2],
     },
-    Tags { open: "<think>", close: "</think>", silent: &[], anywhere: false },
+    // Granite 3.3: its template names all four tags.
+    Tags {
+        open: "<think>",
+        close: "</think>",
+        silent: &[],
+        anywhere: false,
+        around: ["<response>", "</response>"],
+    },
+    Tags { open: "<think>", close: "</think>", silent: &[], anywhere: false, around: [""; 2] },
 ];
 
 impl Tags {
@@ -53,7 +74,8 @@ impl Tags {
     pub fn of_template(source: &str) -> &'static Tags {
         let [families @ .., usual] = &FAMILIES;
         // Both are required, because other templates end messages with `<|end|>` too.
-        let is_meant = |tags: &&Tags| source.contains(tags.close) && source.contains(tags.open);
+        let is_meant =
+            |tags: &&Tags| source.contains(tags.close) && (!tags.anywhere || source.contains(tags.open));
         families.iter().find(is_meant).unwrap_or(usual)
     }
 
@@ -101,6 +123,10 @@ enum State {
     /// Only white space so far.
     Start,
     Reasoning,
+    /// After reasoning, where a tag may begin the answer.
+    Between,
+    /// In an answer that such a tag has begun, and another one may end.
+    Within,
     Answer,
 }
 
@@ -131,12 +157,15 @@ impl Splitter {
     /// Ends the text; what was held back is not a tag.
     pub fn finish(&mut self, on_part: OnPart<'_>) -> ControlFlow<()> {
         let kind = if self.state == State::Reasoning { Kind::Reasoning } else { Kind::Answer };
+        if self.state == State::Within && self.held.trim() == self.tags.around[1] {
+            self.held.clear();
+        }
         self.give(kind, self.held.len(), on_part)
     }
 
     /// False: more text is needed.
     fn step(&mut self, on_part: OnPart<'_>) -> ControlFlow<(), bool> {
-        let Tags { open, close, silent, anywhere } = *self.tags;
+        let Tags { open, close, silent, anywhere, around: [begin, end] } = *self.tags;
         match self.state {
             State::Start => {
                 self.space_end = self.held.len() - self.held[self.space_end..].trim_start().len();
@@ -154,7 +183,8 @@ impl Splitter {
                 Some(at) => {
                     self.give(Kind::Reasoning, at, on_part)?;
                     self.give(Kind::Tag, close.len(), on_part)?;
-                    self.state = State::Answer;
+                    self.state = if begin.is_empty() { State::Answer } else { State::Between };
+                    self.space_end = 0;
                 }
                 None => {
                     let certain = self.held.len() - overlap(&self.held, close);
@@ -162,6 +192,27 @@ impl Splitter {
                     return ControlFlow::Continue(false);
                 }
             },
+            State::Between => {
+                self.space_end = self.held.len() - self.held[self.space_end..].trim_start().len();
+                let text = &self.held[self.space_end..];
+                if text.starts_with(begin) {
+                    self.held.drain(..self.space_end + begin.len());
+                    self.state = State::Within;
+                } else if begin.starts_with(text) {
+                    return ControlFlow::Continue(false);
+                } else {
+                    self.state = State::Answer;
+                }
+            }
+            State::Within => {
+                let text = self.held.trim_end();
+                let held = match text.strip_suffix(end) {
+                    Some(text) => text.len(),
+                    None => self.held.len() - overlap(&self.held, end),
+                };
+                self.give(Kind::Answer, held, on_part)?;
+                return ControlFlow::Continue(false);
+            }
             State::Answer if !anywhere => {
                 self.give(Kind::Answer, self.held.len(), on_part)?;
                 return ControlFlow::Continue(false);
@@ -244,6 +295,21 @@ mod tests {
     }
 
     #[test]
+    fn tags_around_the_answer_are_not_text() {
+        let granite = Tags::of_template("between <think></think> and between <response></response>");
+        let text = "<think>Hm.</think>\n<response>It is <b>so</b>: </response> ends it.</response>\n";
+        let answer = "It is <b>so</b>: </response> ends it.";
+        assert_eq!(split(granite, false, &[text]), parts("Hm.", answer, 2));
+        let pieces: Vec<&str> = text.split_inclusive(|_: char| true).collect();
+        assert_eq!(split(granite, false, &pieces), parts("Hm.", answer, 2));
+        for text in ["<response>a</response>", "a </response>"] {
+            assert_eq!(split(granite, false, &[text]), parts("", text, 0));
+        }
+        let cut = "<think>Hm.</think><response>It </resp";
+        assert_eq!(split(granite, false, &[cut]), parts("Hm.", "It </resp", 2));
+    }
+
+    #[test]
     fn channel_headers_are_not_text() {
         let harmony = Tags::of_template("<|channel|>analysis<|message|> and <|end|>");
         assert!(harmony.anywhere);
@@ -271,9 +337,9 @@ mod tests {
         #[test]
         fn pieces_give_what_the_whole_gives(
             words in prop::collection::vec(
-                prop::sample::select(vec!["<think>", "</think>", "<|channel>thought", "<channel|>", "<", "a", "é", " "]), 0..8),
+                prop::sample::select(vec!["<think>", "</think>", "<response>", "</response>", "<|channel>thought", "<channel|>", "<", "a", "é", " "]), 0..8),
             cuts in prop::collection::vec(0usize..40, 0..6),
-            row in prop::sample::select(vec![1usize, 7]),
+            row in prop::sample::select(vec![1usize, 7, 8]),
             inside in any::<bool>(),
         ) {
             let whole = words.concat();

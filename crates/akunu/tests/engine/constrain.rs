@@ -124,6 +124,7 @@ fn an_answer_may_have_to_be_a_call() {
         is_list: false,
         close: "</tool_call>",
         is_bare: false,
+        may_lack_open: false,
         text_name: "",
     };
     let parameters = json!({ "type": "object", "properties": { "x": { "enum": [1, 2] } }, "required": ["x"], "additionalProperties": false });

@@ -119,7 +119,7 @@ pub struct ChatArgs {
     /// Does not read or write the input history
     #[arg(long)]
     no_history: bool,
-    /// No notes on stderr
+    /// No notes on stderr, except calls of tools
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]

@@ -20,7 +20,7 @@ pub struct Tools {
     toolbox: Toolbox,
     /// All calls are run unasked.
     allow_all: bool,
-    /// Only what is asked for is shown.
+    /// Results are not shown.
     quiet: bool,
     /// Names of tools whose calls are run unasked.
     allowed: HashSet<String>,
@@ -88,11 +88,10 @@ impl Tools {
             return Ok(format!("There is no tool named {name}."));
         };
         let asked = !self.allow_all && !self.allowed.contains(name);
-        if asked || !self.quiet {
-            let shown = Json::Object(arguments.clone());
-            let server = self.toolbox.servers().nth(offered.server).unwrap_or_default();
-            output::note(&format!("call of {} by the MCP server {server}: {shown}", offered.tool.name));
-        }
+        // Even if all else is quiet: what a model does should be seen.
+        let shown = Json::Object(arguments.clone());
+        let server = self.toolbox.servers().nth(offered.server).unwrap_or_default();
+        output::note(&format!("call of {} by the MCP server {server}: {shown}", offered.tool.name));
         if asked {
             match consent(input)? {
                 Some(Consent::Yes) => {}

@@ -32,6 +32,7 @@ pub(super) fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     vec![
         ("/v1/responses", post(create)),
         ("/v1/responses/input_tokens", post(input_tokens)),
+        ("/v1/responses/compact", post(compact)),
         ("/v1/responses/{id}", get(retrieve).delete(delete)),
         ("/v1/responses/{id}/cancel", post(cancel)),
         ("/v1/responses/{id}/input_items", get(input_items)),
@@ -62,7 +63,8 @@ async fn create(
         false => None,
     };
     let has_logprobs = job.logprobs.is_some();
-    let mut running = start(&app, job, caller, may_truncate).await?;
+    let mut running =
+        start(&app, job, caller, may_truncate).await.map_err(|refusal| refusal.too_long_in("input"))?;
     let warnings = warnings.of(&running);
     let model = running.model();
     if response["model"].is_null() {
@@ -77,6 +79,13 @@ async fn create(
         answer.output(output?, &mut String::new());
     }
     Ok(warnings.on(json(&answer.into_response())))
+}
+
+/// OpenAI's servers return the conversation in an item that only they can read.
+async fn compact() -> Refusal {
+    let message = "'/v1/responses/compact' is not supported: send fewer items, a summary of your own, or \
+                   'truncation': \"auto\"";
+    Refusal::invalid(message).code("unsupported_path")
 }
 
 /// The number of tokens of a request's prompt, without an answer.

@@ -2,12 +2,13 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::super::options;
-use super::items::{self, unsupported};
+use super::super::options::{self, VERBOSITIES, metadata};
+use super::items;
 use super::tools::{Mode, choice, is_ignored, offered, tools};
 use crate::fields::Fields;
 use crate::job::{Conversation, Job, Prompt};
 use crate::openai::{self, hex_id, now};
+use crate::reasoning::{OPENAI, set_effort};
 use crate::refusal::Refusal;
 use crate::response_format::{self, RequestedFormat, require_call};
 use crate::texts::missing;
@@ -15,8 +16,6 @@ use crate::texts::missing;
 /// What may be in `include`.
 const LOGPROBS: &str = "message.output_text.logprobs";
 const ENCRYPTED: &str = "reasoning.encrypted_content";
-
-const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 #[derive(Debug)]
 pub(super) struct Request<'a> {
@@ -70,13 +69,15 @@ impl<'a> Request<'a> {
             Json::Null => json!({ "type": "text" }),
             format => format,
         };
+        // Reasoning is not summarised.
+        let summary = Some(within("reasoning", "summary")).filter(|summary| summary == "auto");
         let response = json!({
             "id": format!("resp_{}", hex_id()), "object": "response", "created_at": now(),
             "status": "in_progress", "background": false, "completed_at": null, "error": null,
             "incomplete_details": null, "instructions": instructions, "max_output_tokens": job.max_tokens,
             "max_tool_calls": fields.count("max_tool_calls", 1..=usize::MAX)?, "model": given("model"), "output": [],
             "parallel_tool_calls": is_parallel, "previous_response_id": previous,
-            "reasoning": { "effort": within("reasoning", "effort"), "summary": within("reasoning", "summary") },
+            "reasoning": { "effort": within("reasoning", "effort"), "summary": summary },
             "store": is_stored, "temperature": given("temperature"), "text": { "format": text },
             "tool_choice": choice.as_given(fields), "tools": tools, "top_logprobs": job.logprobs.unwrap_or(0),
             "top_p": given("top_p"), "truncation": if may_truncate { "auto" } else { "disabled" },
@@ -122,11 +123,7 @@ fn check_stream_options(fields: &Fields<'_>, is_streamed: bool) -> Result<(), Re
 /// The format of an answer without calls: `text.format`.
 fn format(fields: &Fields<'_>, other: Option<RequestedFormat>) -> Result<Option<RequestedFormat>, Refusal> {
     let text = fields.object("text")?.map(|text| Fields::within(text, "text."));
-    if let Some(verbosity) = text.map(|text| text.text("verbosity")).transpose()?.flatten()
-        && verbosity != "medium"
-    {
-        return Err(unsupported("text.verbosity", "cannot be set: ask for it in 'instructions'"));
-    }
+    text.map(|text| text.one_of("verbosity", VERBOSITIES)).transpose()?;
     let of_text = text.map(|text| text.object("format")).transpose()?.flatten();
     let of_text = of_text.map(|format| Fields::within(format, "text.format."));
     if let Some(format) = &of_text
@@ -143,24 +140,9 @@ fn format(fields: &Fields<'_>, other: Option<RequestedFormat>) -> Result<Option<
 fn reasoning(fields: &Fields<'_>, variables: &mut Map<String, Json>) -> Result<(), Refusal> {
     let Some(reasoning) = fields.object("reasoning")? else { return Ok(()) };
     let reasoning = Fields::within(reasoning, "reasoning.");
-    if let Some(effort) = reasoning.text("effort")? {
-        if !EFFORTS.contains(&effort) {
-            return Err(reasoning.refuse("effort", format!("one of {}", EFFORTS.join(", "))));
-        }
-        variables.insert("reasoning_effort".into(), effort.into());
-        if effort == "none" {
-            variables.insert("enable_thinking".into(), false.into());
-        }
-    }
+    set_effort(&reasoning, "effort", OPENAI, variables)?;
     for name in ["summary", "generate_summary"] {
-        match reasoning.text(name)? {
-            None | Some("auto") => {}
-            Some("concise" | "detailed") => {
-                let what = "can only be \"auto\": reasoning is returned whole, and not summarised";
-                return Err(unsupported(&format!("reasoning.{name}"), what));
-            }
-            Some(_) => return Err(reasoning.refuse(name, "\"auto\"")),
-        }
+        reasoning.one_of(name, &["auto", "concise", "detailed"])?;
     }
     Ok(())
 }
@@ -186,21 +168,4 @@ fn logprobs(fields: &Fields<'_>) -> Result<Option<usize>, Refusal> {
         return Err(Refusal::invalid(message).param("top_logprobs").code("invalid_value"));
     }
     Ok(is_included.then(|| top.unwrap_or(0)))
-}
-
-/// At most 16 texts, as OpenAI limits them.
-fn metadata(fields: &Fields<'_>) -> Result<Json, Refusal> {
-    let metadata = fields.object("metadata")?.cloned().unwrap_or_default();
-    let is_short = |text: &str, limit: usize| text.chars().count() <= limit;
-    let is_valid = |(name, value): (&String, &Json)| {
-        is_short(name, 64) && value.as_str().is_some_and(|value| is_short(value, 512))
-    };
-    match metadata.len() <= 16 && metadata.iter().all(is_valid) {
-        true => Ok(Json::Object(metadata)),
-        false => {
-            let expected =
-                "an object of at most 16 strings of at most 512 characters, with names of at most 64";
-            Err(fields.refuse("metadata", expected))
-        }
-    }
 }

@@ -24,7 +24,7 @@ pub(super) fn tools(fields: &Fields<'_>) -> Result<Vec<Json>, Refusal> {
     for (namespace, function) in functions(&tools) {
         let name = joined(namespace, name_of(function));
         // Calls of both could not be told apart.
-        if !names.insert(name.clone()) && namespace.is_some() {
+        if !names.insert(name.clone()) {
             let message = format!("'tools' has two functions whose calls would be named \"{name}\"");
             return Err(Refusal::invalid(message).param("tools").code("invalid_value"));
         }
