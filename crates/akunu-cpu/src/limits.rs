@@ -85,6 +85,7 @@ pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<
 pub(crate) fn is_folded(kernel: Kernel) -> bool {
     match kernel {
         Kernel::Matmul(ops::Matmul { scaled, norm, .. }) => scaled || norm.is_some(),
+        Kernel::AllReduce(ops::AllReduce { norm, .. }) => norm.is_some(),
         Kernel::Qkv(ops::Qkv { scaled, .. }) | Kernel::GluMatmul(ops::GluMatmul { scaled, .. }) => scaled,
         Kernel::Attention(ops::Attention { rope, .. }) => rope.is_some(),
         _ => false,

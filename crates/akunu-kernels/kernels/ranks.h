@@ -71,6 +71,28 @@ INLINE u32x4 await_packet(const DEVICE u8* from, u32 chunk, DEVICE Exchange* exc
     return packet;
 }
 
+#if DEFERS
+// Begins the deferred norm of two numbers of each thread, from `first` on, in blocks of 32, as `store_block` of matrix.h
+// does.
+INLINE void begin_norm(Bindings in, Params params, u64 first, u64 total, f32 a, f32 b, Place at) {
+    THREADGROUP f32* const sums = (THREADGROUP f32*)at.shared;
+    // All threads have read what is there.
+    BARRIER();
+    sums[2 * at.in_group] = a;
+    sums[2 * at.in_group + 1] = b;
+    BARRIER();
+    for (u32 block = SIMD; first + (u64)block * 32 < total && block < PACKETS / 16; block += SIMDS) {
+        const u64 i = first + (u64)block * 32;
+        const u32 row = (u32)(i / COLS), o = (u32)(i % COLS) + LANE;
+        const f32 value = sums[block * 32 + LANE];
+        const f32 deferred = value * ((const DEVICE f32*)in.norm_weight)[o], squares = SIMD_SUM(value * value);
+        if (LANE == 0) ((DEVICE f32*)in.out_squares)[(u64)row * (COLS / 32) + o / 32] = squares + 32 * params.norm.epsilon;
+        if (NORM_F32) ((DEVICE f32*)in.normed)[(u64)row * COLS + o] = deferred;
+        if (NORM_Q8) store_q8(in.normed_q8 + row * Q8_ROW_BYTES(COLS), COLS, o / 32, deferred, LANE);
+    }
+}
+#endif
+
 // residual + the sum over ranks, in their order; for few numbers. A thread has two at a time.
 BODY(all_reduce_few) {
     WAIT_FOR_INPUT();
@@ -108,6 +130,9 @@ BODY(all_reduce_few) {
         }
         if (one) ((DEVICE f32*)in.out)[i] = sum_a;
         if (both) ((DEVICE f32*)in.out)[i + 1] = sum_b;
+#if DEFERS
+        begin_norm(in, params, first, total, sum_a, sum_b, at);
+#endif
     }
     // All threads have read the number of chunks.
     BARRIER();

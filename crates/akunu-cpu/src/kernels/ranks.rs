@@ -1,7 +1,7 @@
 //! Kernels that combine what the ranks of a model have computed. All workers of all ranks meet twice: when every part has
 //! been written, and when every part has been read.
 
-use akunu_plan::ops::{self, AllGatherParams, ElementParams};
+use akunu_plan::ops::{self, AllGatherParams, NormParams};
 use akunu_plan::{Kernel, Member};
 
 use super::rows::parts_of_rows;
@@ -23,7 +23,7 @@ fn meet<'a>(context: &Context<'a>, part: *mut f32) -> Option<&'a Member> {
 impl OpKernel for ops::AllReduce {
     #[inline(always)]
     unsafe fn run<V: Target>(command: &Command, context: &Context) {
-        let p: ElementParams = command.params();
+        let p: NormParams = command.params();
         let Kernel::AllReduce(op) = command.kernel else { return };
         let o = command.operands(op);
         let cols = p.cols as usize;

@@ -31,7 +31,8 @@ fn emulated_ranks_match_float64_goldens() {
     if akunu_emulated::skipped() {
         return;
     }
-    let cases: [(&str, usize, usize, Make); 3] = [
+    let cases: [(&str, usize, usize, Make); 4] = [
+        ("llama-hd64-gqa2", 2, 1, Emulator::cuda),
         ("llama-hd64-gqa2", 2, 7, Emulator::cuda),
         ("qwen2-moe-shared", 3, 1, Emulator::default),
         ("gemma2-hd64-softcap", 4, 7, Emulator::default),

@@ -6,11 +6,12 @@ use akunu_device_testing::{f32s, to_f32s, values};
 use akunu_emulated::Emulator;
 use akunu_fleet::Fleet;
 use akunu_plan::ops::{
-    AllGather, AllGatherOperands, AllGatherParams, AllReduce, AllReduceOperands, ElementParams, F32, Op,
+    AllGather, AllGatherOperands, AllGatherParams, AllReduce, AllReduceOperands, F32, Forms, NormParams, Op,
+    Q8,
 };
 use akunu_plan::{
-    BufferId, Device, DeviceBuffer, DispatchCommand, DispatchTable, Entries, Group, Member, Row, RowBounds,
-    Submission, TableIo,
+    BufferId, Device, DeviceBuffer, DispatchCommand, DispatchTable, Entries, Group, Kernel, Member,
+    OutputForms, Row, RowBounds, Submission, TableIo,
 };
 
 use crate::common::{cpus, references};
@@ -43,8 +44,21 @@ fn run(
     lives: &[usize],
 ) -> Vec<Vec<f32>> {
     let table = table(command, most);
-    let sizes =
-        [most * Row::BYTES, most * 4, most * 8, 4, most * cols * 4, most * cols * 4, most * out_cols * 4];
+    let wide = most * cols * 4;
+    // The last four: the weights of a norm, what it begins, and the sums of squares.
+    let sizes = [
+        most * Row::BYTES,
+        most * 4,
+        most * 8,
+        4,
+        wide,
+        wide,
+        most * out_cols * 4,
+        wide,
+        wide,
+        wide * 2,
+        wide,
+    ];
     let buffers: Vec<DeviceBuffer> =
         sizes.iter().map(|bytes| device.allocate("test", *bytes as u64).unwrap()).collect();
     let replay = device.prepare(&table, &buffers).unwrap();
@@ -53,6 +67,7 @@ fn run(
     let cut = akunu_plan::Cut { entries: 1, bytes: all.len() * 4, share: most * cols * 4, same: 1, ranks };
     device.upload_cut(buffers[4], &f32s(&all), &cut).unwrap();
     device.upload(buffers[5], 0, &f32s(&values(99, most * cols))).unwrap();
+    device.upload(buffers[7], 0, &f32s(&values(77, cols))).unwrap();
     let results = lives.iter().map(|live| {
         let rows: Vec<Row> = (0..*live).map(|i| Row::causal(1, i as u32, 0)).collect();
         let asked: Vec<u32> = (0..*live as u32).collect();
@@ -62,11 +77,27 @@ fn run(
             .replay(replay, Submission { entries, logit_rows: &asked, steps: 1, stop: &[], cancel: None })
             .unwrap();
         device.wait().unwrap();
-        let mut found = vec![0; live * out_cols * 4];
-        device.download(buffers[6], 0, &mut found).unwrap();
-        to_f32s(&found)
+        let mut read = |buffer: usize, bytes: usize| {
+            let mut found = vec![0; bytes];
+            device.download(buffers[buffer], 0, &mut found).unwrap();
+            found
+        };
+        let mut found = to_f32s(&read(6, live * out_cols * 4));
+        if begins_norm(command) {
+            found.extend(to_f32s(&read(8, live * cols * 4)));
+            found.extend(to_f32s(&read(10, live * cols / 8)));
+            for row in read(9, live * akunu_plan::q8::row_bytes(cols)).chunks(akunu_plan::q8::row_bytes(cols))
+            {
+                found.extend(akunu_plan::q8::dequantise_row(row, cols));
+            }
+        }
+        found
     });
     results.collect()
+}
+
+fn begins_norm(command: DispatchCommand) -> bool {
+    matches!(command.kernel, Kernel::AllReduce(AllReduce { norm: Some(_), .. }))
 }
 
 fn emulated(ranks: usize, gpu: fn() -> Emulator) -> Box<dyn Device> {
@@ -87,6 +118,10 @@ fn fleets(ranks: usize) -> Vec<(&'static str, Box<dyn Device>)> {
 fn agree(command: DispatchCommand, shape: [usize; 3], ranks: usize, lives: &[usize]) {
     let expected = run(&mut *references(ranks), command, shape, ranks, lives);
     for (name, mut fleet) in fleets(ranks) {
+        // The CPU divides at once.
+        if name == "cpu" && begins_norm(command) {
+            continue;
+        }
         let found = run(&mut *fleet, command, shape, ranks, lives);
         for ((found, expected), live) in found.iter().zip(&expected).zip(lives) {
             let close =
@@ -103,19 +138,54 @@ fn f32(id: u32) -> F32<akunu_plan::Binding> {
     F32(BufferId(id).into())
 }
 
+fn plain() -> AllReduceOperands<akunu_plan::Binding> {
+    AllReduceOperands {
+        x: f32(4),
+        out: f32(6),
+        residual: None,
+        norm_weight: None,
+        normed: None,
+        out_squares: None,
+    }
+}
+
+/// One chunk of a threadgroup and several, in each form.
+#[test]
+fn sums_begin_the_norm_that_follows() {
+    let (f32s, q8) = (Some(f32(8)), Some(Q8(BufferId(9).into())));
+    for (form, normed_f32, normed_q8) in
+        [(OutputForms::Both, f32s, q8), (OutputForms::F32, f32s, None), (OutputForms::Q8, None, q8)]
+    {
+        let op = AllReduce { residual: true, norm: Some(form) };
+        let operands = AllReduceOperands {
+            residual: f32s.map(|_| f32(5)),
+            norm_weight: Some(f32(7)),
+            normed: Some(Forms { f32: normed_f32, q8: normed_q8, f16: None, lanes: false }),
+            out_squares: Some(f32(10)),
+            ..plain()
+        };
+        for ([rows, cols], lives) in
+            [([1, 64], &[1, 1][..]), ([1, 8192], &[1]), ([1, 16384], &[1]), ([5, 544], &[5, 2])]
+        {
+            let command = op.command(operands, NormParams { cols: cols as u32, epsilon: 1e-5 });
+            agree(command, [rows, cols, cols], 2, lives);
+        }
+    }
+}
+
 /// Fewer numbers than a packet has, odd numbers of columns, several chunks of each threadgroup.
 #[test]
 fn sums_over_ranks_are_those_of_the_reference() {
     for residual in [false, true] {
-        let op = AllReduce { residual };
-        let operands = AllReduceOperands { x: f32(4), out: f32(6), residual: residual.then_some(f32(5)) };
+        let op = AllReduce { residual, norm: None };
+        let operands = AllReduceOperands { residual: residual.then_some(f32(5)), ..plain() };
         for ([rows, cols], lives) in [
             ([1, 64], &[1, 1][..]),
             ([3, 37], &[3, 1]),
             ([1, 5000], &[1]),
             ([40, 1000], &[40, 3, 40, 40, 40, 40]),
         ] {
-            let command = op.command(operands, ElementParams { cols: cols as u32 });
+            let command = op.command(operands, NormParams { cols: cols as u32, epsilon: 0.0 });
             for ranks in [2, 3] {
                 agree(command, [rows, cols, cols], ranks, lives);
             }
@@ -126,9 +196,9 @@ fn sums_over_ranks_are_those_of_the_reference() {
 /// More chunks than there are threadgroups, so that places are used again.
 #[test]
 fn long_sums_use_places_again() {
-    let operands = AllReduceOperands { x: f32(4), out: f32(6), residual: None };
     let cols = 4096;
-    let command = AllReduce { residual: false }.command(operands, ElementParams { cols });
+    let op = AllReduce { residual: false, norm: None };
+    let command = op.command(plain(), NormParams { cols, epsilon: 0.0 });
     agree(command, [600, cols as usize, cols as usize], 2, &[600, 600]);
 }
 

@@ -1,6 +1,7 @@
 //! What ranks exchange.
 
-use akunu_plan::ops::{AllGatherParams, AllReduce, ElementParams};
+use akunu_plan::OutputForms;
+use akunu_plan::ops::{AllGatherParams, AllReduce, NormParams};
 use bytemuck::{Pod, Zeroable};
 
 use super::{Launch, LaunchBuilder, Shape};
@@ -53,19 +54,26 @@ fn chunk_of(total: u64) -> u32 {
 }
 
 impl Shape<'_> {
-    pub(super) fn all_reduce(&self, AllReduce { residual }: AllReduce) -> Launch {
-        let cols = self.command.params::<ElementParams>().cols;
+    pub(super) fn all_reduce(&self, AllReduce { residual, norm }: AllReduce) -> Launch {
+        let cols = self.command.params::<NormParams>().cols;
         let total = u64::from(self.rows) * u64::from(cols);
-        if total > MOST_IN_PACKETS {
+        if total > MOST_IN_PACKETS && norm.is_none() {
             let finish = |launch: LaunchBuilder| {
                 launch.variant([("RESIDUAL", residual.into())]).constants([("COLS", cols)])
             };
             return self.in_chunks("all_reduce_many", cols, total, finish);
         }
-        let groups = total.div_ceil(u64::from(PACKETS) * 2).max(1) as u32;
+        let groups = total.div_ceil(u64::from(PACKETS) * 2).clamp(1, GROUPS.into()) as u32;
+        let has = |form: fn(OutputForms) -> bool| u32::from(norm.is_some_and(form));
         self.launch("all_reduce_few", vec![&RANKS], &format!("_{cols}"))
-            .variant([("RESIDUAL", residual.into()), ("CHUNK", FLOATS)])
-            .constants([("COLS", cols), ("GROUPS", groups)])
+            .variant([("RESIDUAL", residual.into()), ("CHUNK", FLOATS), ("DEFERS", norm.is_some().into())])
+            .constants([
+                ("COLS", cols),
+                ("GROUPS", groups),
+                ("NORM_F32", has(OutputForms::f32)),
+                ("NORM_Q8", has(OutputForms::q8)),
+            ])
+            .shared(if norm.is_some() { PACKETS * 8 } else { 0 })
             .over([groups, 1, 1], PACKETS)
     }
 

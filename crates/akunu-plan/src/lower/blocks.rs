@@ -462,7 +462,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             return x;
         }
         let out = self.graph.value("summed", self.graph.cols(x), RowSet::All);
-        self.graph.push(format!("{label}.sum"), Action::AllReduce { x, residual: None, out });
+        self.graph.push(format!("{label}.sum"), Action::AllReduce { x, residual: None, out, defers: None });
         out
     }
 

@@ -335,11 +335,19 @@ impl Emitter<'_> {
                 let params = ArgmaxParams { vocab: *vocab as u32, advance: u32::from(self.advances) };
                 self.push(label, Argmax.command(operands, params));
             }
-            Action::AllReduce { x, residual, out } => {
-                let residual = residual.map(|residual| self.f32s(residual));
-                let op = AllReduce { residual: residual.is_some() };
-                let operands = AllReduceOperands { x: self.f32s(*x), out: self.f32s(*out), residual };
-                self.push(label, op.command(operands, self.elements(*out)));
+            Action::AllReduce { x, residual, out, defers } => {
+                let norm = defers.map(|defers| self.forms.written(defers.normed));
+                let op = AllReduce { residual: residual.is_some(), norm };
+                let operands = AllReduceOperands {
+                    x: self.f32s(*x),
+                    out: self.f32s(*out),
+                    residual: residual.map(|residual| self.f32s(residual)),
+                    norm_weight: defers.map(|defers| F32(defers.norm.weight.into())),
+                    normed: defers.zip(norm).map(|(defers, forms)| self.bind_forms(forms, defers.normed)),
+                    out_squares: defers.map(|defers| self.f32s(defers.squares)),
+                };
+                let epsilon = defers.map_or(0.0, |defers| defers.norm.epsilon);
+                self.push(label, op.command(operands, NormParams { cols: self.cols(*out), epsilon }));
             }
             Action::AllGather { x, out } => {
                 let operands = AllGatherOperands { x: self.f32s(*x), out: self.f32s(*out) };

@@ -2,7 +2,7 @@
 //! them.
 
 use super::Context;
-use super::graph::{Action, Form, Graph, Heads, Read, Value};
+use super::graph::{Action, Form, Graph, Heads, Product, Read, Value};
 use super::pass::Products;
 use crate::ops::RowSet;
 use crate::{DType, KvType, OutputForms, halves, q8};
@@ -44,7 +44,11 @@ impl Shape<'_> {
             // Products that multiply in f16 have it rounded with a scale for each row.
             Action::LatentAttend { .. } | Action::HeadsTogether { .. } if !wanted.f16() => wanted,
             Action::Product(product) if product.leaves_f16 => OutputForms::F16,
-            Action::Product(product) if product.defers.is_some_and(|defers| defers.normed == value) => wanted,
+            Action::Product(Product { defers, .. }) | Action::AllReduce { defers, .. }
+                if defers.is_some_and(|defers| defers.normed == value) =>
+            {
+                wanted
+            }
             Action::Attend(attend) if self.attention_writes(attend.heads, wanted) => wanted,
             _ => OutputForms::F32,
         }

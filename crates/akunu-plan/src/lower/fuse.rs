@@ -5,7 +5,7 @@ use super::graph::{
     Action, Attend, Columns, DeferredNorm, Graph, Product, Read, RoutedBy, Step, Unfinished, Value,
 };
 use super::pass::Products;
-use crate::ops::RowSet;
+use crate::ops::{AllReduce, RowSet};
 use crate::{BufferId, DType, KvType, Side, q8};
 use akunu_arch::NormKind;
 
@@ -194,8 +194,8 @@ fn add_at_once(graph: &mut Graph) {
     }
 }
 
-/// Defers a norm that directly follows the product whose output it normalizes, and whose output is read only by
-/// products: the product multiplies by the norm's weights and sums squares, and the consumers divide.
+/// Defers a norm that directly follows the product, or the sum over ranks, whose output it normalizes, and whose output is
+/// read only by products: the product multiplies by the norm's weights and sums squares, and the consumers divide.
 fn defer_norms(graph: &mut Graph) {
     for at in 0..graph.steps.len().saturating_sub(1) {
         let Some(Action::Norm { norm, x, rows: RowSet::All, out: normed }) =
@@ -207,14 +207,21 @@ fn defer_norms(graph: &mut Graph) {
         let cols = graph.cols(x);
         let on_device = graph.steps[at..at + 2].iter().all(|step| step.side == Side::Device);
         let fits = on_device && norm.kind == NormKind::Rms && cols.is_multiple_of(q8::BLOCK);
-        let writes_x = matches!(&graph.steps[at].action, Action::Product(product)
-            if product.out.of == x && product.residual.is_some() && product.rows == RowSet::All);
+        let writes_x = match &graph.steps[at].action {
+            Action::Product(product) => {
+                product.out.of == x && product.residual.is_some() && product.rows == RowSet::All
+            }
+            Action::AllReduce { residual: Some(_), out, .. } => *out == x && cols <= AllReduce::MOST_NORMED,
+            _ => false,
+        };
         if !(fits && writes_x && graph.steps.iter().all(|step| may_divide(&step.action, normed))) {
             continue;
         }
         let squares = graph.value("squares", cols / q8::BLOCK, RowSet::All);
-        if let Action::Product(product) = &mut graph.steps[at].action {
-            product.defers = Some(DeferredNorm { norm, normed, squares });
+        if let Action::Product(Product { defers, .. }) | Action::AllReduce { defers, .. } =
+            &mut graph.steps[at].action
+        {
+            *defers = Some(DeferredNorm { norm, normed, squares });
         }
         graph.steps.remove(at + 1);
         for step in &mut graph.steps {

@@ -499,6 +499,8 @@ pub(super) enum Action {
         x: Value,
         residual: Option<Value>,
         out: Value,
+        /// The norm of the sum that is deferred to its consumers.
+        defers: Option<DeferredNorm>,
     },
     /// The columns of `x` of all ranks, as far as `out` has columns.
     AllGather {
@@ -649,7 +651,6 @@ impl Action {
             | Action::ExpertSum { out, .. }
             | Action::Combine { out, .. }
             | Action::Add { out, .. }
-            | Action::AllReduce { out, .. }
             | Action::AllGather { out, .. }
             | Action::NormAdd { out, .. } => vec![*out],
             Action::Route { picks, shares, .. } => vec![*picks, *shares],
@@ -657,6 +658,10 @@ impl Action {
             Action::Product(product) => {
                 let deferred = product.defers.iter().flat_map(|defers| [defers.normed, defers.squares]);
                 [product.out.of].into_iter().chain(deferred).collect()
+            }
+            Action::AllReduce { out, defers, .. } => {
+                let deferred = defers.iter().flat_map(|defers| [defers.normed, defers.squares]);
+                [*out].into_iter().chain(deferred).collect()
             }
             Action::HeadNorm { out, .. } | Action::HeadScores { out, .. } => vec![out.of],
             Action::RopeKv { q, .. } => q.iter().copied().collect(),

@@ -39,7 +39,7 @@ params! {
 }
 
 pub(super) const WEIGHT: PlaneNames = ["weight", "weight_scales", "weight_offsets"];
-const NORMED: FormNames = ["normed", "normed_q8", "out_f16", "out_scales"];
+pub(super) const NORMED: FormNames = ["normed", "normed_q8", "out_f16", "out_scales"];
 
 operands! {
     MatmulOperands of Matmul as op {
@@ -118,7 +118,7 @@ impl Op for Matmul {
 }
 
 /// `y · weight` in the requested forms, and `y² + epsilon` summed over each block.
-fn defer_norm(
+pub(super) fn defer_norm(
     bound: &mut Bound<'_>,
     (weight, normed, squares): (F32<Binding>, Forms<Binding>, F32<Binding>),
     y: &[Vec<f32>],
