@@ -138,10 +138,7 @@ fn what_cannot_be_done_is_refused_in_plain_words() {
         ("a)", "a group is closed at byte 1 that was not opened"),
         ("[a", "the class of characters at byte 0 is not closed"),
         ("[b-a]", "the class of characters \"[b-a]\" is not valid"),
-        (
-            r"\p{Klingon}",
-            "the class of characters \"\\\\p{Klingon}\" is not valid: Unicode property not found",
-        ),
+        (r"\p{Klingon}", "the class of characters \"\\p{Klingon}\" is not valid: Unicode property not found"),
         (r"\p{L", "the name of a property is not closed"),
         ("*", "nothing that can be repeated is before the repetition at byte 0"),
         ("a{3,2}", "the repetition at byte 1 has a minimum above its maximum"),
