@@ -24,6 +24,7 @@ mod gpu;
 mod hash;
 mod kernels;
 mod metal;
+mod oracle;
 mod page;
 mod python;
 mod routers;
@@ -48,6 +49,7 @@ cargo xtask TASK
   loom       model-check the thread pool's barrier
   cross      lint for macOS and Windows, run the CPU's tests for ARM in an emulator
   clients    test akunu serve with official clients
+  oracle     compare tokenizers with the library `tokenizers`, which takes a minute to compile
   page       test the chat page in headless Chromium
   python [wheel]  test the Python package with pytest; as a wheel that maturin builds, in a fresh environment
   ray        test the deployment for Ray Serve
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         Some("loom") => loom(),
         Some("cross") => cross::cross(),
         Some("clients") => clients::clients(),
+        Some("oracle") => oracle::oracle(),
         Some("page") => page::page(),
         Some("python") => python::python(rest),
         Some("ray") => python::ray(),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use akunu::ResponseFormat;
+use akunu::{Constraints, ResponseFormat};
 use clap::Args;
 
 use crate::failure::Failure;
@@ -30,10 +30,18 @@ impl FormatArgs {
         self.json_schema.is_some() || self.grammar.is_some() || self.regex.is_some()
     }
 
-    /// The format that is asked for, with the contents of its file.
+    /// The format that is asked for, with the contents of its file. A wrong one is found here, before a model is opened.
     pub fn read(&self) -> Result<Option<ResponseFormat>, Failure> {
+        let format = self.contents()?;
+        if let Some(format) = &format {
+            check(Constraints::check(format, None))?;
+        }
+        Ok(format)
+    }
+
+    fn contents(&self) -> Result<Option<ResponseFormat>, Failure> {
         if let Some(path) = &self.json_schema {
-            let refuse = |error| Failure::new(format!("{} is not JSON: {error}", path.display()));
+            let refuse = |error| Failure::usage(format!("{} is not JSON: {error}", path.display()));
             let schema = serde_json::from_str(&text(path)?).map_err(refuse)?;
             return Ok(Some(ResponseFormat::Schema(schema)));
         }
@@ -42,6 +50,14 @@ impl FormatArgs {
         }
         Ok(self.regex.as_ref().map(|regex| ResponseFormat::Regex(regex.clone())))
     }
+}
+
+/// What was found when a format was compiled. That it is wrong is an error of usage.
+pub fn check<T>(compiled: Result<T, akunu::Error>) -> Result<T, Failure> {
+    compiled.map_err(|error| match &error {
+        akunu::Error::Grammar(reason) if reason.is_of_format() => Failure::usage(reason.to_string()),
+        _ => error.into(),
+    })
 }
 
 fn text(path: &Path) -> Result<String, Failure> {

@@ -47,13 +47,20 @@ pub enum Prompt {
 impl PromptArgs {
     /// The model, if one is given, and the prompt.
     pub fn resolve(self) -> Result<(Option<PathBuf>, Prompt), Failure> {
-        self.resolve_with(piped_prompt)
+        let reads_stdin = self.file.as_deref() == Some(Path::new("-"));
+        let (model, prompt) = self.resolve_with(piped_prompt)?;
+        match prompt {
+            (Prompt::Text(text), Source::Given) if !reads_stdin => {
+                Ok((model, Prompt::Text(after_piped(text)?)))
+            }
+            (prompt, _) => Ok((model, prompt)),
+        }
     }
 
     fn resolve_with(
         self,
         piped: fn() -> Result<Option<String>, Failure>,
-    ) -> Result<(Option<PathBuf>, Prompt), Failure> {
+    ) -> Result<(Option<PathBuf>, (Prompt, Source)), Failure> {
         let is_option = self.model.is_some();
         let explicit = match (self.prompt, self.file, self.prompt_ids) {
             (Some(text), _, _) => Some(Prompt::Text(text)),
@@ -66,6 +73,7 @@ impl PromptArgs {
             Some(model) => (Some(model.into_os_string()), self.first),
             None => (self.first, self.second),
         };
+        let mut source = Source::Given;
         let (model, prompt) = match (explicit, first, second) {
             (Some(_), _, Some(second)) => {
                 let extra = second.display();
@@ -76,6 +84,7 @@ impl PromptArgs {
             (None, Some(only), None) if is_option || is_model(Path::new(&only)) => {
                 let model = PathBuf::from(only);
                 let text = piped()?.ok_or_else(|| without_prompt(&model))?;
+                source = Source::Piped;
                 (Some(model), Prompt::Text(text))
             }
             (None, Some(only), None) => (None, Prompt::Text(alone(only)?)),
@@ -85,15 +94,48 @@ impl PromptArgs {
                         .hint("akunu run \"Once upon a time\", or -f FILE, or pipe it in")
                         .hint("akunu chat is for conversations")
                 })?;
+                source = Source::Piped;
                 (None, Prompt::Text(text))
             }
         };
         match prompt {
             Prompt::Text(text) if text.is_empty() => Err(akunu::Error::EmptyPrompt.into()),
             Prompt::Ids(ids) if ids.is_empty() => Err(akunu::Error::EmptyPrompt.into()),
-            prompt => Ok((model, prompt)),
+            prompt => Ok((model, (prompt, source))),
         }
     }
+}
+
+/// Where a prompt is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Given,
+    Piped,
+}
+
+/// The prompt behind the text of a pipe or a file on stdin, as in other programs: `akunu run "Summary:" < text.txt`.
+/// Whatever else stdin is (a terminal, a device, a socket that a parent left open) may never end, and is not read.
+fn after_piped(prompt: String) -> Result<String, Failure> {
+    let piped = if is_pipe_or_file() { piped_prompt()? } else { None };
+    Ok(match piped {
+        Some(text) => format!("{text}\n{prompt}"),
+        None => prompt,
+    })
+}
+
+#[cfg(unix)]
+fn is_pipe_or_file() -> bool {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileTypeExt;
+
+    let file = std::io::stdin().as_fd().try_clone_to_owned().map(std::fs::File::from);
+    let kind = file.and_then(|file| file.metadata()).map(|about| about.file_type());
+    kind.is_ok_and(|kind| kind.is_fifo() || kind.is_file())
+}
+
+#[cfg(not(unix))]
+fn is_pipe_or_file() -> bool {
+    !std::io::stdin().is_terminal()
 }
 
 impl Prompt {
@@ -220,8 +262,12 @@ mod tests {
         Ok(None)
     }
 
-    fn text(text: &str) -> Prompt {
-        Prompt::Text(text.into())
+    fn text(text: &str) -> (Prompt, Source) {
+        (Prompt::Text(text.into()), Source::Given)
+    }
+
+    fn from_pipe(text: &str) -> (Prompt, Source) {
+        (Prompt::Text(text.into()), Source::Piped)
     }
 
     #[test]
@@ -251,16 +297,16 @@ mod tests {
     #[test]
     fn a_pipe_is_the_prompt_if_there_is_no_other() {
         let piped = || Ok(Some("Once".to_string()));
-        assert_eq!(args(None, None, None).resolve_with(piped).unwrap(), (None, text("Once")));
+        assert_eq!(args(None, None, None).resolve_with(piped).unwrap(), (None, from_pipe("Once")));
         assert_eq!(args(Some("A fox"), None, None).resolve_with(piped).unwrap(), (None, text("A fox")));
         let file = tempfile::NamedTempFile::new().unwrap();
         let model = Some(file.path().to_path_buf());
         assert_eq!(
             args(file.path().to_str(), None, None).resolve_with(piped).unwrap(),
-            (model.clone(), text("Once"))
+            (model.clone(), from_pipe("Once"))
         );
         let option = PromptArgs { model: Some("m.gguf".into()), ..args(None, None, None) };
-        assert_eq!(option.resolve_with(piped).unwrap(), (Some("m.gguf".into()), text("Once")));
+        assert_eq!(option.resolve_with(piped).unwrap(), (Some("m.gguf".into()), from_pipe("Once")));
     }
 
     #[test]

@@ -54,6 +54,15 @@ impl GrammarError {
         matches!(self, GrammarError::TooLarge { .. } | GrammarError::CompileTime { .. })
     }
 
+    /// Whether another format would be accepted.
+    pub fn is_of_format(&self) -> bool {
+        use GrammarError::{CompileTime, Invalid, Panicked, TooLarge, Unsatisfiable};
+        matches!(
+            self,
+            Invalid { .. } | Unsatisfiable { .. } | TooLarge { .. } | CompileTime { .. } | Panicked { .. }
+        )
+    }
+
     /// Whether it is about the tools that may be called.
     pub fn is_of_tools(&self) -> bool {
         use GrammarError::{CompileTime, Invalid, Panicked, TooLarge, Unsatisfiable};

@@ -33,15 +33,15 @@ fn named(value: &str) -> Cases {
     }
 }
 
-/// One case of each `step`, from the first on; with `fewest` one of twice as many, unless all are meant, and with `many`
-/// one of each third of that.
+/// One case of each `step`, from the first on; with `fewest` one of three times as many, unless all are meant, and with
+/// `many` one of each third of that. An odd step stays odd, so that what alternates from case to case still does.
 pub fn some_of<T>(all: impl IntoIterator<Item = T>, step: usize) -> impl Iterator<Item = T> {
     all.into_iter().step_by(step_of(cases(), step))
 }
 
 fn step_of(cases: Cases, step: usize) -> usize {
     match cases {
-        Cases::Fewest if step > 1 => 2 * step,
+        Cases::Fewest if step > 1 => 3 * step,
         Cases::Fewest | Cases::Few => step,
         Cases::Many => step.div_ceil(3),
         Cases::All => 1,
@@ -51,6 +51,11 @@ fn step_of(cases: Cases, step: usize) -> usize {
 /// A number for few cases, or the one for many.
 pub fn few_or_many<T>(few: T, many: T) -> T {
     if cases() <= Cases::Few { few } else { many }
+}
+
+/// A number for the fewest cases, for few, or for many.
+pub fn fewest_or<T>(fewest: T, few: T, many: T) -> T {
+    if cases() == Cases::Fewest { fewest } else { few_or_many(few, many) }
 }
 
 /// Whether a test is left to CI, as those are that take several seconds and rarely fail alone. Says so if it is.
@@ -76,7 +81,7 @@ mod tests {
 
     #[test]
     fn more_cases_have_shorter_steps() {
-        for (step, expected) in [(1, [1, 1, 1, 1]), (3, [6, 3, 1, 1]), (7, [14, 7, 3, 1])] {
+        for (step, expected) in [(1, [1, 1, 1, 1]), (3, [9, 3, 1, 1]), (7, [21, 7, 3, 1])] {
             assert_eq!(
                 [Cases::Fewest, Cases::Few, Cases::Many, Cases::All].map(|cases| step_of(cases, step)),
                 expected

@@ -9,7 +9,7 @@ mod failing;
 mod growth;
 
 pub use allocations::{CountingAllocator, allocations};
-pub use cases::{Cases, cases, few_or_many, left_to_ci, some_of};
+pub use cases::{Cases, cases, few_or_many, fewest_or, left_to_ci, some_of};
 pub use clock::thread_time;
 pub use data::data;
 pub use failing::{FailingAllocator, allocation_fails, allow_allocations, fail_allocations};

@@ -70,8 +70,14 @@ pub enum TokenizerError {
 /// Text from an untrusted file for use in an error: truncated, with control characters escaped.
 pub(crate) fn printable(text: &str) -> String {
     const SHOWN: usize = 60;
-    let mut out: String = text.escape_debug().take(SHOWN).collect();
-    if text.escape_debug().nth(SHOWN).is_some() {
+    // Quotes and backslashes are no danger to a terminal, and of regular expressions and JSON they are a part.
+    let shown = |c: char| match c {
+        '"' | '\'' | '\\' => c.to_string(),
+        c => c.escape_debug().to_string(),
+    };
+    let escaped: String = text.chars().take(SHOWN + 1).map(shown).collect();
+    let mut out: String = escaped.chars().take(SHOWN).collect();
+    if escaped.chars().nth(SHOWN).is_some() {
         out.push('…');
     }
     out

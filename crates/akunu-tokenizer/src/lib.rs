@@ -28,6 +28,9 @@ mod languages;
 mod merge;
 mod model_file;
 mod native;
+#[cfg(feature = "oracle")]
+#[doc(hidden)]
+pub mod oracle;
 mod pretokenizer;
 mod protobuf;
 mod ranks;

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use akunu_grammar::{Client, Grammar, Reasoning, ResponseFormat, Session, Workers};
+use akunu_grammar::{Client, Grammar, Limits, Reasoning, ResponseFormat, Session, Vocabulary, Workers};
 use akunu_plan::sample::mask_words;
 
 use crate::{Error, Model};
@@ -50,6 +50,20 @@ impl Constraints {
     #[must_use]
     pub fn of(&self, owner: u64) -> Constraints {
         Constraints { shared: self.shared.clone(), owner }
+    }
+
+    /// Finds what is wrong with a format before a model is opened. Grammars that name tokens need its vocabulary, and are
+    /// not looked at here.
+    pub fn check(format: &ResponseFormat, cancel: Option<&AtomicBool>) -> Result<(), Error> {
+        if matches!(format, ResponseFormat::Lark(text) | ResponseFormat::Gbnf(text) if text.contains('<')) {
+            return Ok(());
+        }
+        let bytes: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
+        let vocabulary = Arc::new(Vocabulary::new(&bytes, Limits::default())?);
+        format.check_size(vocabulary.limits())?;
+        let workers: Arc<Workers> = Arc::default();
+        workers.compile(&vocabulary, format, None, Client { cancel, ..Client::default() })?;
+        Ok(())
     }
 
     /// The constraint of a format. Waits until it is compiled, or until `cancel` is set.

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::args::{self, GeneratingArgs};
 use crate::failure::Failure;
-use crate::format::FormatArgs;
+use crate::format::{self, FormatArgs};
 use crate::ids::{self, Ids};
 use crate::interrupt;
 use crate::output::{self, Output};
@@ -26,6 +26,7 @@ const EXAMPLES: &str = "\
 Examples:
   akunu run \"Once upon a time\"                      a story from the model inside the binary
   akunu run model.gguf \"The capital of France is\" --temp 0 -n 20
+  git log -5 | akunu run model.gguf \"In short, these changes\"   the piped text, then the prompt
   akunu run model.gguf -f prompt.txt -c 16384 --kv-type q8_0
   akunu run model.gguf --prompt-ids 1,2,3 --ids     ids in, ids out: no vocabulary needed";
 
@@ -33,10 +34,13 @@ Examples:
 ///
 /// Prints the prompt and its continuation token by token, until the model ends the text, -n tokens are generated, or
 /// the context is full. Ctrl-C stops after the current token; printed text is kept.
+///
+/// The text of a pipe or of a file on stdin is the prompt, or comes before it on lines of its own. Where stdin is
+/// something else, or with < /dev/null, nothing is read.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = EXAMPLES,
-    override_usage = "akunu run [OPTIONS] [MODEL] PROMPT\n       akunu run [OPTIONS] [MODEL] -p PROMPT | -f FILE | --prompt-ids IDS\n       COMMAND | akunu run [OPTIONS] [MODEL]"
+    override_usage = "akunu run [OPTIONS] [MODEL] PROMPT\n       akunu run [OPTIONS] [MODEL] -p PROMPT | -f FILE | --prompt-ids IDS\n       COMMAND | akunu run [OPTIONS] [MODEL] [PROMPT]"
 )]
 pub struct RunArgs {
     #[command(flatten)]
@@ -186,8 +190,8 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open_generating(path.as_deref(), args.engine.engine.device.no_mmap)?;
     let ids = prompt.ids(&model)?;
     let cancel = interrupt::flag();
-    let constraint =
-        format.map(|format| Constraints::new(model.clone()).get(&format, None, Some(&cancel))).transpose()?;
+    let constrain = |format| Constraints::new(model.clone()).get(&format, None, Some(&cancel));
+    let constraint = format.map(constrain).map(format::check).transpose()?;
     let mut engine = super::engine(&model, &args.engine.options(), quiet)?;
     akunu::check_prompt(&ids, engine.vocab_size(), engine.context())?;
     let options = GenerateOptions {

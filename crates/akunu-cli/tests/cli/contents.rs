@@ -145,6 +145,13 @@ fn json_files_are_recognised_by_their_keys() {
     let found = shown(&file, &["tokenizer (JSON)", "NFC, Lowercase", "Whitespace"]);
     assert_eq!((&found["facts"]["vocabulary"], &found["facts"]["type"]), (&26.into(), &"BPE".into()));
     assert!(!found["facts"]["read as"].as_str().unwrap().contains("not supported"), "{found}");
+    let mut split = tokenizer.clone();
+    split["normalizer"] = Json::Null;
+    split["pre_tokenizer"] = serde_json::json!({"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": r#""a"|\w+"#}, "behavior": "Isolated", "invert": false},
+        {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]});
+    fs::write(&file, split.to_string()).unwrap();
+    shown(&file, &[r#"(the expression "a"|\w+)"#]);
     fs::write(&file, r#"{"some": [1, 2], "other": {"a": 1}}"#).unwrap();
     let found = shown(&file, &["an object (JSON)", "[1,2]", "1 keys"]);
     assert_eq!(found["facts"]["some"], serde_json::json!([1, 2]));
@@ -152,4 +159,38 @@ fn json_files_are_recognised_by_their_keys() {
     shown(&file, &["an array of 3 values"]);
     fs::write(&file, "{ broken").unwrap();
     refuses(&["inspect", path(&file)], 1, &["a JSON file"]);
+}
+
+/// A piece of a SentencePiece vocabulary: its text and its kind.
+fn piece(text: &str, kind: u8) -> Vec<u8> {
+    let piece = [&[0x0a, text.len() as u8], text.as_bytes(), &[0x18, kind]].concat();
+    [&[0x0a, piece.len() as u8], &piece[..]].concat()
+}
+
+#[test]
+fn a_vocabulary_of_sentencepiece_is_described() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tokenizer.model");
+    let pieces =
+        [("<unk>", 2), ("<s>", 3), ("</s>", 3), ("a", 1), ("b", 4)].map(|(text, kind)| piece(text, kind));
+    // The trainer's field 3 is the type: 1 for Unigram, 2 for BPE, 4 for characters.
+    let with_type = |kind: u8| [&pieces.concat()[..], &[0x12, 2, 0x18, kind]].concat();
+    for (kind, name) in [(1, "Unigram"), (2, "BPE")] {
+        fs::write(&file, with_type(kind)).unwrap();
+        let found = shown(&file, &["tokenizer (SentencePiece)", "cannot be run", name, "pieces", "eos id"]);
+        let facts = &found["facts"];
+        assert_eq!(
+            (&facts["type"], &facts["pieces"], &facts["control pieces"]),
+            (&name.into(), &5.into(), &2.into())
+        );
+        assert_eq!(
+            (&facts["unknown id"], &facts["bos id"], &facts["eos id"]),
+            (&0.into(), &1.into(), &2.into())
+        );
+        assert_eq!((&facts["user-defined pieces"], &facts["read as"]), (&1.into(), &name.into()));
+    }
+    fs::write(&file, with_type(4)).unwrap();
+    shown(&file, &["tokenizer (SentencePiece)", "not supported", "character model"]);
+    fs::write(&file, [0x0a, 200]).unwrap();
+    refuses(&["inspect", path(&file)], 1, &["tokenizer.model"]);
 }

@@ -311,6 +311,25 @@ fn pages_use_standard_words() {
 }
 
 #[test]
+fn words_of_the_glossary_are_in_order() {
+    let page = fs::read_to_string(root().join("docs/glossary.md")).unwrap();
+    let words = page.lines().filter_map(|line| line.strip_prefix("| **")?.split_once("**"));
+    let first = |word: &str| word.split([',', '(']).next().unwrap().trim().to_lowercase().replace('-', "");
+    let words: Vec<String> = words.map(|(word, _)| first(word)).collect();
+    assert!(words.len() > 50 && words.is_sorted(), "{words:?}");
+}
+
+/// `curl --json` is of version 7.82; older systems have older ones.
+#[test]
+fn curl_has_no_option_of_new_versions() {
+    for (name, page) in pages() {
+        let wrong =
+            page.lines().find(|line| line.trim_start().starts_with("curl ") && line.contains(" --json "));
+        assert_eq!(wrong, None, "{name}");
+    }
+}
+
+#[test]
 fn every_page_is_in_the_index() {
     let pages = pages();
     let index = pages.iter().find(|(name, _)| name == "docs/README.md").unwrap();

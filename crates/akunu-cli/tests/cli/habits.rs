@@ -1,6 +1,6 @@
 //! Forms of commands and options that people know from other programs.
 
-use crate::common::{akunu, finish, ok, run, with_stdin};
+use crate::common::{akunu, finish, ok, refuses, run, with_stdin};
 
 const EMBEDDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../akunu/embedded/akunu-tales.gguf");
 
@@ -127,5 +127,70 @@ fn names_of_other_programs_get_a_hint() {
         let done = run(arguments);
         assert_eq!(done.code, 2, "{arguments:?}: {}", done.stderr);
         assert!(done.stderr.contains(hint), "{arguments:?}: {}", done.stderr);
+    }
+}
+
+#[test]
+fn a_wrong_format_is_found_before_a_model_is_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let file = dir.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_string()
+    };
+    let schema = file("schema.json", r#"{"type": "nonsense"}"#);
+    let broken = file("broken.json", "{");
+    let gbnf = file("rules.gbnf", "root ::= missing");
+    let lark = file("rules.lark", "start: missing");
+    for (option, value, word) in [
+        ("--json-schema", &schema[..], "schema"),
+        ("--json-schema", &broken, "is not JSON"),
+        ("--grammar", &gbnf, "grammar"),
+        ("--grammar", &lark, "grammar"),
+        ("--regex", "(a", "regular expression"),
+    ] {
+        refuses(&["run", "no-such.gguf", "Once", option, value], 2, &[word]);
+        refuses(&["chat", "no-such.gguf", "-p", "Hello", option, value], 2, &[word]);
+    }
+    refuses(&["run", "no-such.gguf", "Once", "--regex", "a+"], 1, &["no-such.gguf"]);
+}
+
+#[test]
+fn piped_text_comes_before_a_prompt() {
+    let options = ["--temp", "0", "-n", "4", "-q"];
+    let expected = ok(&[&["run", "Once upon\na time"][..], &options].concat());
+    let piped = |arguments: &[&str], text: &str| {
+        let done = with_stdin(&[&["run"], arguments, &options].concat(), text.as_bytes());
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        done.stdout
+    };
+    assert_eq!(piped(&["a time"], "Once upon\n"), expected);
+    assert_eq!(piped(&[EMBEDDED, "a time"], "Once upon"), expected);
+    assert_eq!(piped(&["-p", "a time"], "Once upon\n"), expected);
+    assert_eq!(piped(&["Once upon\na time"], ""), expected);
+    assert_eq!(piped(&["-f", "-"], "Once upon\na time\n"), expected);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("text.txt");
+    std::fs::write(&file, "Once upon\n").unwrap();
+    let mut command = akunu(&[&["run", "a time"][..], &options].concat());
+    command.stdin(std::fs::File::open(&file).unwrap());
+    assert_eq!(finish(command).stdout, expected);
+}
+
+/// A device is not read, a closed stdin is none, and a socket that a parent keeps open is not waited for.
+#[cfg(unix)]
+#[test]
+fn a_stdin_that_may_never_end_is_not_read_beside_a_prompt() {
+    let arguments = ["run", "Once upon", "--temp", "0", "-n", "4", "-q"];
+    let expected = ok(&arguments);
+    let mut of_zeros = akunu(&arguments);
+    of_zeros.stdin(std::fs::File::open("/dev/zero").unwrap());
+    let (open, _kept) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mut of_socket = akunu(&arguments);
+    of_socket.stdin(std::os::fd::OwnedFd::from(open));
+    let mut closed = std::process::Command::new("sh");
+    closed.args(["-c", "exec \"$0\" \"$@\" <&-", env!("CARGO_BIN_EXE_akunu")]).args(arguments);
+    for command in [of_zeros, of_socket, closed] {
+        assert_eq!(finish(command).stdout, expected);
     }
 }

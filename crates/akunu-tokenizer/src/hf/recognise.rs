@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::file::{File, Model};
 use super::normalize::Normalizer;
 use super::parts::{sequence, short};
+use crate::error::printable;
 use crate::pretokenizer::{PreTokenizer, Step};
 
 /// The reason why a file needs the general form.
@@ -140,7 +141,8 @@ fn byte_level(parts: &[&Value], ignore_merges: bool) -> Result<Method, Unknown> 
 fn split(part: &Value) -> Result<Step, Unknown> {
     let known = fields(part, &["pattern", "behavior", "invert"]) && fields(&part["pattern"], &["Regex"]);
     let step = part["pattern"]["Regex"].as_str().filter(|_| known).and_then(Step::of_pattern);
-    let step = step.ok_or_else(|| format!("the expression {}", short(&part["pattern"])))?;
+    let shown = || part["pattern"]["Regex"].as_str().map_or_else(|| short(&part["pattern"]), printable);
+    let step = step.ok_or_else(|| format!("the expression {}", shown()))?;
     match (part["behavior"].as_str(), part["invert"].as_bool()) {
         (Some("Isolated"), Some(false)) => Ok(step),
         // The text between matches is removed; here the matches cover the whole text.

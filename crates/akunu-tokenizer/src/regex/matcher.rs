@@ -98,7 +98,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// Remembers all states after this many steps.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "oracle"))]
     pub(super) fn allow(&mut self, steps: u64) {
         (self.allowed, self.allowed_per_byte) = (steps, 0);
     }

@@ -54,6 +54,20 @@ impl Regex {
     ) -> Result<(), TokenizerError> {
         each_match(&mut Matcher::new(&self.0, text, watch)?, text, emit)
     }
+
+    /// The same, for tests, with states remembered after `allowed` steps.
+    #[cfg(any(test, feature = "oracle"))]
+    pub(crate) fn matches(&self, text: &str, allowed: u64) -> Result<Vec<(usize, usize)>, TokenizerError> {
+        let (mut found, mut watch) = (Vec::new(), Watch::new());
+        let mut matcher = Matcher::new(&self.0, text, &mut watch)?;
+        matcher.allow(allowed);
+        let keep = |start, end| {
+            found.push((start, end));
+            Ok(())
+        };
+        each_match(&mut matcher, text, keep)?;
+        Ok(found)
+    }
 }
 
 fn each_match(

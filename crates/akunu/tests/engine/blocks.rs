@@ -9,7 +9,7 @@ use crate::common::{generate, tales_engine};
 use akunu::schedule::{Event, Handle, Request, Scheduler, SchedulerOptions, Stats};
 use akunu::{BackendOptions, DeviceChoice, Engine, EngineOptions, Error, GenerateOptions};
 use akunu_device_testing::FailingDevice;
-use akunu_testing::few_or_many;
+use akunu_testing::{few_or_many, fewest_or};
 
 /// The embedded model with a context of 256, in blocks of 64, and a cache of `blocks` blocks.
 fn engine(slots: usize, blocks: u64) -> Engine {
@@ -147,7 +147,7 @@ fn long_texts_that_begin_alike_pause_and_end() {
         })
         .collect();
     let expected = alone(&requests);
-    for blocks in 4..9 {
+    for blocks in (4..9).step_by(fewest_or(2, 1, 1)) {
         let (found, stats, most) = run(engine(5, blocks), &requests);
         assert_eq!(found, expected, "{blocks}");
         assert_eq!((stats.finished, stats.failed, stats.kv_tokens), (9, 0, 0));

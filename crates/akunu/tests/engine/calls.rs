@@ -8,7 +8,7 @@ use crate::common::shared;
 use akunu::chat::{Call, CallMarks, CallReader, ChatTemplate, Segment};
 use akunu::{Calls, ResponseFormat, Tool, WithoutCalls};
 use akunu_grammar::{Client, Limits, Session, Vocabulary, Workers};
-use akunu_testing::few_or_many;
+use akunu_testing::fewest_or;
 use serde_json::{Map, Value as Json, json};
 
 /// Templates that have marks but do not write earlier calls: at all, or beside a text.
@@ -244,7 +244,7 @@ fn what_the_grammar_allows_is_parsed() {
     };
     for marks in CallMarks::all() {
         let mut read = 0;
-        for round in 0..few_or_many(10, 150) {
+        for round in 0..fewest_or(tools.len(), 10, 150) {
             let of_one = &tools[round % tools.len()..][..1];
             let begins = begins(marks, of_one[0]["function"]["name"].as_str().unwrap());
             let begin = begins[(round + round / tools.len()) % begins.len()].clone();

@@ -11,6 +11,7 @@ use akunu_arch::convert::{Conversion, ConvertOptions};
 use akunu_arch::{GgufModel, RopeScaling, WeightProvider, open_model};
 use akunu_format::DType;
 use akunu_format::quantise::Mix;
+use akunu_testing::fewest_or;
 
 fn convert(weights: &dyn WeightProvider, mix: &str, file: &Path) {
     let recipe =
@@ -37,7 +38,9 @@ fn folders_as_f32_gguf_give_the_same_logits() {
         convert(open_model(&folder).unwrap().as_ref(), "F32", &file);
         let golden = json(folder.join("golden.json"));
         let sequences: Vec<Vec<u32>> = golden["sequences"].as_array().unwrap().iter().map(ids).collect();
-        for device in DEVICES {
+        // The reference takes most of the time, and what is compared are two files.
+        for device in &DEVICES[fewest_or(1, 0, 0)..] {
+            let device = *device;
             let (before, after) = (logits(&folder, &sequences, device), logits(&file, &sequences, device));
             assert_eq!(before.len(), after.len());
             let off = before.iter().zip(&after).map(|(b, a)| (b - a).abs()).fold(0.0, f32::max);

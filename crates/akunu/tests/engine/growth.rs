@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 
 use akunu::chat::{CallMarks, CallReader, Splitter, Tags};
-use akunu_testing::{MeasuringAllocator, assert_growth};
+use akunu_testing::{MeasuringAllocator, assert_growth, fewest_or};
 use serde_json::json;
 
 #[global_allocator]
@@ -85,61 +85,67 @@ fn pieces(text: &str, mut each: impl FnMut(&str)) {
     }
 }
 
+/// Each template with each answer; with the fewest cases with every third, so that each answer still meets some.
+fn all() -> impl Iterator<Item = (&'static str, (&'static str, &'static str))> {
+    let step = fewest_or(3, 1, 1);
+    let answers = move |at: usize| ANSWERS.into_iter().skip(at % step).step_by(step);
+    TEMPLATES
+        .into_iter()
+        .enumerate()
+        .flat_map(move |(at, template)| answers(at).map(move |parts| (template, parts)))
+}
+
 #[test]
 fn tool_calls() {
     let tools = ["add", "clock"].map(|name| json!({ "type": "function", "function": { "name": name } }));
-    for template in TEMPLATES {
+    for (template, parts) in all() {
         let marks = CallMarks::of_template(template).unwrap();
-        for parts in ANSWERS {
-            for whole in [false, true] {
-                let what = format!("{parts:?} for {template:?}, whole: {whole}");
-                assert_growth(
-                    &what,
-                    SIZE,
-                    |size| answer(parts, size),
-                    |text| {
-                        let (mut reader, mut segments) = (CallReader::new(marks, tools.to_vec()), 0);
-                        let mut on_segment = |_: akunu::chat::Segment<'_>| segments += 1;
-                        if whole {
-                            reader.push(text, &mut on_segment);
-                        } else {
-                            pieces(text, |piece| reader.push(piece, &mut on_segment));
-                        }
-                        reader.finish(&mut on_segment);
-                        segments
-                    },
-                );
-            }
+        for whole in [false, true] {
+            let what = format!("{parts:?} for {template:?}, whole: {whole}");
+            assert_growth(
+                &what,
+                SIZE,
+                |size| answer(parts, size),
+                |text| {
+                    let (mut reader, mut segments) = (CallReader::new(marks, tools.to_vec()), 0);
+                    let mut on_segment = |_: akunu::chat::Segment<'_>| segments += 1;
+                    if whole {
+                        reader.push(text, &mut on_segment);
+                    } else {
+                        pieces(text, |piece| reader.push(piece, &mut on_segment));
+                    }
+                    reader.finish(&mut on_segment);
+                    segments
+                },
+            );
         }
     }
 }
 
 #[test]
 fn reasoning() {
-    for template in TEMPLATES {
+    for (template, parts) in all() {
         let tags = Tags::of_template(template);
-        for parts in ANSWERS {
-            for inside in [false, true] {
-                let what = format!("{parts:?} for {template:?}, inside: {inside}");
-                assert_growth(
-                    &what,
-                    SIZE,
-                    |size| answer(parts, size),
-                    |text| {
-                        let mut splitter = Splitter::new(tags, inside);
-                        let mut bytes = 0;
-                        let mut on_part = |part: akunu::chat::Part<'_>| {
-                            bytes += part.text.len();
-                            ControlFlow::Continue(())
-                        };
-                        pieces(text, |piece| assert!(splitter.push(piece, &mut on_part).is_continue()));
-                        assert!(splitter.finish(&mut on_part).is_continue());
-                        // Headers are neither reasoning nor answer.
-                        let has_headers = tags.silent.iter().any(|header| text.contains(header));
-                        assert!(bytes == text.len() || has_headers, "{bytes} of {}", text.len());
-                    },
-                );
-            }
+        for inside in [false, true] {
+            let what = format!("{parts:?} for {template:?}, inside: {inside}");
+            assert_growth(
+                &what,
+                SIZE,
+                |size| answer(parts, size),
+                |text| {
+                    let mut splitter = Splitter::new(tags, inside);
+                    let mut bytes = 0;
+                    let mut on_part = |part: akunu::chat::Part<'_>| {
+                        bytes += part.text.len();
+                        ControlFlow::Continue(())
+                    };
+                    pieces(text, |piece| assert!(splitter.push(piece, &mut on_part).is_continue()));
+                    assert!(splitter.finish(&mut on_part).is_continue());
+                    // Headers are neither reasoning nor answer.
+                    let has_headers = tags.silent.iter().any(|header| text.contains(header));
+                    assert!(bytes == text.len() || has_headers, "{bytes} of {}", text.len());
+                },
+            );
         }
     }
 }

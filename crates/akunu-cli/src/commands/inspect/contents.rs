@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use akunu_format::gguf::{ListedTensor, Listing};
 use akunu_format::{FormatError, Imatrix, ImatrixEntry, Metadata};
-use akunu_tokenizer::{HfTokenizer, Tokenizer};
+use akunu_tokenizer::{
+    HfTokenizer, Model, TokenKind, Tokenizer, TokenizerError, Vocabulary, from_model_file,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -107,7 +109,7 @@ fn read(path: &Path) -> Option<Found> {
         _ if first.starts_with(b"GGUF") => gguf(path),
         // The length of a header, then its opening brace.
         Some((length, b"{")) if u64::from_le_bytes(*length) <= about.len() => safetensors_file(path),
-        _ => json(path).or_else(|| dat(path)),
+        _ => json(path).or_else(|| sentencepiece(path)).or_else(|| dat(path)),
     }
 }
 
@@ -171,6 +173,52 @@ fn dat(path: &Path) -> Option<Found> {
         ..Contents::default()
     };
     Some((contents, tensors, Map::new()))
+}
+
+/// A `tokenizer.model`: what is of SentencePiece and cannot be used is named.
+fn sentencepiece(path: &Path) -> Option<Found> {
+    let bytes = akunu_file::read_regular(path, MAX_JSON).ok()?;
+    let mut found = Map::new();
+    match Vocabulary::from_sentencepiece(&bytes) {
+        Ok(vocabulary) => {
+            let kind = if vocabulary.model == Model::Unigram { "Unigram" } else { "BPE" };
+            found.insert("type".to_string(), kind.into());
+            found.insert("pieces".to_string(), vocabulary.tokens.len().into());
+            let kinds = [
+                ("control pieces", TokenKind::Control),
+                ("user-defined pieces", TokenKind::UserDefined),
+                ("bytes", TokenKind::Byte),
+            ];
+            for (name, kind) in kinds {
+                let count = vocabulary.kinds.iter().filter(|found| **found == kind).count();
+                found.insert(name.to_string(), count.into());
+            }
+            let special = &vocabulary.special;
+            let ids = [
+                ("unknown id", special.unknown),
+                ("bos id", special.bos),
+                ("eos id", special.eos),
+                ("padding id", special.padding),
+            ];
+            found.extend(ids.into_iter().filter_map(|(name, id)| Some((name.to_string(), id?.into()))));
+            let read = match from_model_file(path) {
+                Ok(_) => kind.to_string(),
+                Err(error) => format!("not supported: {error}"),
+            };
+            found.insert("read as".to_string(), read.into());
+        }
+        Err(error @ TokenizerError::Unsupported { .. }) => {
+            found.insert("read as".to_string(), format!("not supported: {error}").into());
+        }
+        Err(_) => return None,
+    }
+    let contents = Contents {
+        format: "SentencePiece",
+        content: "tokenizer".to_string(),
+        facts: found,
+        ..Contents::default()
+    };
+    Some((contents, Vec::new(), Map::new()))
 }
 
 /// Facts of an importance matrix: the number of weight matrices, and of tokens, if it is stated.

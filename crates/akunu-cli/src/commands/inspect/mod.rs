@@ -22,7 +22,7 @@ use crate::output::{self, Output};
 ///
 /// Of other files it shows what can be read, and why they cannot be run: vocabularies, unknown architectures and types,
 /// importance matrices and single parts of split models (GGUF), SafeTensors files and folders without config.json,
-/// tokenizer.json, config.json.
+/// tokenizer.json, tokenizer.model, config.json.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
     #[command(flatten)]

@@ -32,7 +32,7 @@ Examples:
   akunu serve --models /srv/models                        what is there, on demand
   akunu serve small.gguf large.gguf --alias fast=small --idle-unload 600
 
-  curl http://127.0.0.1:8080/v1/chat/completions --json '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'";
+  curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'";
 
 /// Serves models over HTTP
 ///

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use akunu::{DeviceChoice, Engine, EngineOptions, Model};
+use akunu::{DeviceChoice, Engine, Model};
 use akunu_fixtures::Dequantised;
 
 use super::exact;
@@ -25,13 +25,26 @@ pub fn unrounded(model: &Model) -> Engine {
     Engine::new(Arc::new(dequantised), &exact(DeviceChoice::Reference)).unwrap()
 }
 
-/// Processes `ids` and checks the three points above. `golden` has the most probable token after each.
-pub fn follow(model: &Arc<Model>, ids: &[u32], golden: &[u32], options: &EngineOptions, name: &str) {
-    let mut engine = Engine::new(model.clone(), options).unwrap();
-    let vocab = engine.vocab_size();
+/// Processes `ids` on each device and checks the three points above. `golden` has the most probable token after each.
+pub fn follow(model: &Arc<Model>, ids: &[u32], golden: &[u32], devices: &[DeviceChoice], name: &str) {
     let unrounded = unrounded(model).logits(ids, true, None).unwrap();
+    for device in devices {
+        follow_on(model, ids, golden, &unrounded, *device, &format!("{name} on {device}"));
+    }
+}
+
+fn follow_on(
+    model: &Arc<Model>,
+    ids: &[u32],
+    golden: &[u32],
+    unrounded: &[f32],
+    device: DeviceChoice,
+    name: &str,
+) {
+    let mut engine = Engine::new(model.clone(), &exact(device)).unwrap();
+    let vocab = engine.vocab_size();
     let rounded = engine.logits(ids, true, None).unwrap();
-    let (noise, signal) = noise_and_signal(&rounded, &unrounded);
+    let (noise, signal) = noise_and_signal(&rounded, unrounded);
 
     let mut disagreements = Vec::new();
     let positions = rounded.chunks_exact(vocab).zip(unrounded.chunks_exact(vocab));
