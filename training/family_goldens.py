@@ -315,6 +315,12 @@ def deepseek_v3(seed: int, kind: str, *of, **fields) -> Family:
     return Family(config, twin={**config, "model_type": "deepseek_v3"}, store=store, seed=seed)
 
 
+def glm4_moe_lite(seed: int, *of, **fields) -> Family:
+    config = deepseek("glm4_moe_lite", "Glm4MoeLiteForCausalLM", *of, norm_topk_prob=True, scoring_func="sigmoid",
+                      topk_method="noaux_tc", **fields) | {"n_shared_experts": 1, "rms_norm_eps": 1e-5}
+    return Family(config, store=glm_moe, seed=seed)
+
+
 def llama_twin(config: dict, **fields) -> dict:
     """The LLaMA that computes the same."""
     shared = ("torch_dtype", "vocab_size", "max_position_embeddings", "hidden_size", "num_attention_heads", "head_dim",
@@ -534,6 +540,9 @@ FAMILIES = {
     "kimi-k2": deepseek_v3(604, "kimi_k2", "bfloat16", wide(40, 2, 5, 5, 64), (18, 8, 4, 12), 22, n_group=1,
                            n_routed_experts=9, num_experts_per_tok=3, num_nextn_predict_layers=0, topk_group=1,
                            routed_scaling_factor=2.827, rope_scaling=yarn(32, 1.0)),
+    "glm4-moe-lite": glm4_moe_lite(627, "bfloat16", wide(48, 3, 3, 3, 80), (20, 18, 6, 22), 26, n_group=1,
+                                   n_routed_experts=8, num_experts_per_tok=3, num_nextn_predict_layers=1, topk_group=1,
+                                   routed_scaling_factor=1.8, rope_scaling=None),
     # Rows of its matrices are whole blocks of quantised types.
     "deepseek-v3-hd32": deepseek_v3(613, "deepseek_v3", "float16", wide(64, 2, 3, 3, 96), (64, 32, 32, 32), 32,
                                     n_group=2, n_routed_experts=6, num_experts_per_tok=2, num_nextn_predict_layers=0,

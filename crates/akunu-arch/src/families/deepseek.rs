@@ -1,4 +1,4 @@
-//! DeepSeek V2, V3, R1 and V3.1, and Kimi K2: latent attention; the first layers are dense, the others have experts that
+//! DeepSeek V2, V3, R1 and V3.1, Kimi K2, and GLM 4.7 Flash: latent attention; the first layers are dense, the others have experts that
 //! all tokens share and others that are chosen: in V2 by a softmax, in V3 by sigmoids with a bias.
 
 use crate::card::{Card, HfKind, RopeStyle};
@@ -10,9 +10,9 @@ use crate::tensors::{
 use crate::{Biases, ExpertShape, GroupRank, LatentFacts, RopeScaling, Router, Scores, Shape};
 
 pub static CARD: Card = Card {
-    names: &["deepseek2", "deepseek_v2", "deepseek_v3", "kimi_k2"],
+    names: &["deepseek2", "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"],
     facts: &[LLAMA_FACTS, EXPERT_FACTS, EXPERT_SIZES, FACTS],
-    hf: &[DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2],
+    hf: &[DEEPSEEK_V2, DEEPSEEK_V3, KIMI_K2, GLM4_MOE_LITE],
     tensors: &[
         EMBEDDING,
         LATENT_ATTENTION,
@@ -121,6 +121,33 @@ const DEEPSEEK_V3: HfKind = HfKind {
 };
 
 const KIMI_K2: HfKind = HfKind { model_type: "kimi_k2", ..DEEPSEEK_V3 };
+
+const GLM4_MOE_LITE: HfKind = HfKind {
+    model_type: "glm4_moe_lite",
+    defaults: &[
+        (Fact::ContextLength, 202_752.0),
+        (Fact::HiddenSize, 2048.0),
+        (Fact::LayerCount, 47.0),
+        (Fact::FfnSize, 10_240.0),
+        (Fact::HeadCount, 20.0),
+        (Fact::NormEpsilon, 1e-5),
+        (Fact::RopeBase, 10_000.0),
+        (Fact::LatentSize, 512.0),
+        (Fact::QueryRank, 768.0),
+        (Fact::PlainKeySize, 192.0),
+        (Fact::RopeDims, 64.0),
+        (Fact::ValueSize, 256.0),
+        (Fact::ExpertCount, 64.0),
+        (Fact::ExpertsUsed, 4.0),
+        (Fact::ExpertFfnSize, 1536.0),
+        (Fact::SharedExperts, 1.0),
+        (Fact::ShareScale, 1.8),
+        (Fact::ExpertGroups, 1.0),
+        (Fact::ExpertGroupsUsed, 1.0),
+        (Fact::NormalisedShares, 1.0),
+    ],
+    ..DEEPSEEK_V3
+};
 
 const DEEPSEEK_V2_LITE: Shape = Shape {
     name: "deepseek-v2-lite",

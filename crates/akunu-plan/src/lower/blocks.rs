@@ -8,10 +8,13 @@ use super::graph::{
     Action, Attend, Columns, Graph, HeadRotation, Heads, InputOrder, Part, PositionBias, Product,
     QueryFactors, Routed, RoutedBy, RowCount, Sorted, TokenTypes, Value,
 };
-use super::weights::{Matrix, RopeTable, Tensors, position_bias, query_factors};
+use super::weights::{Matrix, Norm, RopeTable, Tensors, position_bias, query_factors};
 use crate::ops::{GluKind, RowSet};
 use crate::plan::PlanError;
 use crate::{BufferId, Card, OnHost, Side};
+
+/// The epsilon of the norms within latent attention, whatever that of a model's other norms is.
+const LATENT_EPSILON: f32 = 1e-6;
 
 /// Frames of audio in a row.
 const FRAMES: usize = 2;
@@ -328,7 +331,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             let part = self.part(layer, "attn_q_a", "q_a", [rank, self.graph.cols(x)])?;
             let made = self.graph.value("q_a", rank, RowSet::All);
             self.product(x, part, Columns { of: made, first: 0 });
-            let norm = self.tensors.norm(&q_norm, &[rank])?;
+            let norm = Norm { epsilon: LATENT_EPSILON, ..self.tensors.norm(&q_norm, &[rank])? };
             let out = self.graph.value("q_a_normed", rank, RowSet::All);
             self.graph.push(label("q_a_norm"), Action::Norm { norm, x: made, rows: RowSet::All, out });
             q_in = (out, "attn_q_b", "q_b");
@@ -342,7 +345,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let part = self.part(layer, "attn_kv_a_mqa", "kv_a", [latent.size + rope, self.graph.cols(x)])?;
         let made = self.graph.value("kv_a", latent.size + rope, RowSet::All);
         self.product(x, part, Columns { of: made, first: 0 });
-        let norm = self.tensors.norm(&kv_norm, &[latent.size])?;
+        let norm = Norm { epsilon: LATENT_EPSILON, ..self.tensors.norm(&kv_norm, &[latent.size])? };
         self.graph.push(label("latent_kv"), Action::LatentKv { layer, norm, x: made, angles });
 
         let keys = self.head_part(layer, "k_b", [heads, latent.size, latent.plain])?;
