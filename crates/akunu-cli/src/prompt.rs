@@ -4,6 +4,8 @@
 use std::ffi::OsString;
 use std::io::{ErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender};
+use std::time::Duration;
 
 use akunu::Model;
 use akunu_hub::Known;
@@ -12,6 +14,7 @@ use clap::Args;
 use crate::failure::Failure;
 use crate::hub;
 use crate::ids::{self, Ids};
+use crate::output;
 
 /// No context is as long; devices have no end.
 const MAX_TEXT: u64 = 1 << 30;
@@ -116,11 +119,38 @@ enum Source {
 /// The prompt behind the text of a pipe or a file on stdin, as in other programs: `akunu run "Summary:" < text.txt`.
 /// Whatever else stdin is (a terminal, a device, a socket that a parent left open) may never end, and is not read.
 fn after_piped(prompt: String) -> Result<String, Failure> {
-    let piped = if is_pipe_or_file() { piped_prompt()? } else { None };
+    let piped = match is_pipe_or_file() {
+        true => {
+            let _waiting = Waiting::for_stdin();
+            piped_prompt()?
+        }
+        false => None,
+    };
     Ok(match piped {
         Some(text) => format!("{text}\n{prompt}"),
         None => prompt,
     })
+}
+
+/// Says after a while that stdin is waited for: whoever started the program may have left a pipe open.
+struct Waiting {
+    _ends: Sender<()>,
+}
+
+impl Waiting {
+    const PATIENCE: Duration = Duration::from_secs(2);
+
+    fn for_stdin() -> Waiting {
+        let (ends, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            if ended.recv_timeout(Waiting::PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                output::note(
+                    "note: waiting for the end of the text on stdin; with < /dev/null nothing is read",
+                );
+            }
+        });
+        Waiting { _ends: ends }
+    }
 }
 
 #[cfg(unix)]

@@ -52,6 +52,28 @@ fn a_prompt_may_come_from_a_pipe() {
     assert!(none.stderr.contains("akunu chat"), "{}", none.stderr);
 }
 
+/// The note comes while the pipe is open, and the text of the pipe is before the prompt.
+#[cfg(unix)]
+#[test]
+fn a_pipe_that_stays_open_is_said() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::process::Stdio;
+
+    let mut child = akunu(&["run", "and then", "-n", "1", "-q"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut note = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut note).unwrap();
+    assert!(note.contains("waiting for the end of the text on stdin"), "{note}");
+    child.stdin.take().unwrap().write_all(b"Once").unwrap();
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(child.wait().unwrap().success() && text.starts_with("Once\nand then"), "{text}");
+}
+
 #[test]
 fn a_name_on_the_hub_without_its_prefix_gets_a_hint() {
     let done = run(&["run", "Qwen/Qwen3-0.6B-GGUF:Q8_0", "Once"]);
