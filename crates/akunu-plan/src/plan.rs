@@ -166,6 +166,9 @@ pub struct MemoryPlan {
     pub workspace: u64,
     /// The commands themselves, on the host.
     pub tables: u64,
+    /// What a device with memory of its own needs beside that while it loads: a copy of the largest weight, which is
+    /// repacked, and what allocations are rounded up by.
+    pub loading: u64,
     /// Memory of the host for blocks of the cache that the device has no memory for.
     pub host_cache: u64,
     /// Weights that the device of the host uses in the mapped file, if a part of the model is on the host.
@@ -178,6 +181,11 @@ impl MemoryPlan {
     /// Memory that the device allocates.
     pub fn allocated(&self) -> u64 {
         self.weights_copied + self.constants + self.kv + self.scratch + self.io + self.workspace
+    }
+
+    /// The most memory that the device needs at any time.
+    pub fn peak(&self) -> u64 {
+        self.allocated() + self.loading
     }
 
     /// Everything but what the device of the host has.

@@ -61,5 +61,5 @@ fn longest(config: &ModelConfig) -> usize {
 fn free_beside(model: &Model, memory: &MemoryPlan, available: u64) -> u64 {
     // What was read is not available any more.
     let in_place = if model.read_bytes() == 0 { memory.weights_in_place } else { 0 };
-    available.saturating_sub(memory.allocated() - memory.kv - memory.workspace + in_place)
+    available.saturating_sub(memory.peak() - memory.kv - memory.workspace + in_place)
 }

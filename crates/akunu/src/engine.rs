@@ -250,7 +250,7 @@ fn check_host(plan: &ModelPlan, capabilities: &Capabilities) -> Result<(), Error
 pub(crate) fn check_memory(plan: &MemoryPlan, context: usize, available: Option<u64>) -> Result<(), Error> {
     let Some(available) = available else { return Ok(()) };
     // The device has allocated its own workspace already.
-    if plan.allocated() - plan.workspace <= available {
+    if plan.peak() - plan.workspace <= available {
         return Ok(());
     }
     let advice = memory::advice(plan, context, available);

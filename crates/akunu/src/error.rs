@@ -52,7 +52,7 @@ pub enum Error {
 
     #[error(
         "this model with a context of {context} needs {} of memory, and {} are available; {advice}\n{}",
-        crate::memory::human(plan.allocated()), crate::memory::human(*available), crate::memory::listing(plan)
+        crate::memory::human(plan.peak()), crate::memory::human(*available), crate::memory::listing(plan)
     )]
     DoesNotFit { plan: Box<MemoryPlan>, context: usize, available: u64, advice: String },
 

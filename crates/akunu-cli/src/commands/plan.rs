@@ -100,6 +100,7 @@ struct Parts {
     io: u64,
     workspace: u64,
     tables: u64,
+    loading: u64,
     host_cache: u64,
     host_weights: u64,
     host_work: u64,
@@ -108,7 +109,7 @@ struct Parts {
 impl From<MemoryPlan> for Parts {
     fn from(plan: MemoryPlan) -> Parts {
         let MemoryPlan { weights_in_place, weights_copied, constants, kv, scratch, io, .. } = plan;
-        let MemoryPlan { workspace, tables, host_cache, host_weights, host_work, .. } = plan;
+        let MemoryPlan { workspace, tables, loading, host_cache, host_weights, host_work, .. } = plan;
         Parts {
             weights_in_place,
             weights_copied,
@@ -118,6 +119,7 @@ impl From<MemoryPlan> for Parts {
             io,
             workspace,
             tables,
+            loading,
             host_cache,
             host_weights,
             host_work,
@@ -165,7 +167,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         args.planned.engine.device.no_mmap.then(|| files.map(|region| region.bytes().len() as u64).sum());
     let allocated = memory.allocated() + files_read.unwrap_or(0);
     let shares = capabilities.in_place != akunu_plan::InPlace::Nothing;
-    let needed = allocated + if shares { memory.host_cache } else { 0 };
+    let needed = allocated + memory.loading + if shares { memory.host_cache } else { 0 };
     let report = PlanReport {
         model: model.name(),
         device: capabilities.name,
@@ -241,6 +243,11 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
             },
         ),
         ("total", report.total, ""),
+        (
+            "for loading",
+            m.loading,
+            "beside that: a copy of the largest weight while it is loaded, and rounding",
+        ),
         ("weights on CPU", m.host_weights, "beside that: what the CPU computes, in the mapped file"),
         ("work on CPU", m.host_work, "beside that: the CPU's part of the KV cache, activations and tables"),
     ];
@@ -249,6 +256,7 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
         "files" => files_read.is_some(),
         "read by a token" => report.active.is_some(),
         "cache in memory" => m.host_cache > 0,
+        "for loading" => m.loading > 0,
         "weights on CPU" | "work on CPU" => m.host_work > 0,
         _ => true,
     };
@@ -303,7 +311,7 @@ fn verdict(report: &PlanReport<'_>) -> String {
     if report.fits == Some(false) {
         format!(
             "Does not fit: {} to allocate, {free} available. {} (-c) needs less.",
-            human(report.allocated + report.memory.host_cache),
+            human(report.allocated + report.memory.loading + report.memory.host_cache),
             match report.pass {
                 Pass::Generates { .. } => "A smaller context",
                 Pass::Encodes { .. } => "A smaller maximum text length",

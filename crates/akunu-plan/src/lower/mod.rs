@@ -33,8 +33,8 @@ use crate::plan::{MemoryPlan, ModelPlan, PlanError, PlanOptions};
 use crate::shard::Sharded;
 use crate::table::Binding;
 use crate::{
-    BufferId, BufferKind, BufferSpec, CARDS, Capabilities, Card, DispatchTable, FewRows, Home, OnHost,
-    PackedRows, PassKind, Passes, RowBounds, Side, TableIo,
+    BufferId, BufferKind, BufferSpec, CARDS, Capabilities, Card, DispatchTable, FewRows, Home, InPlace,
+    OnHost, PackedRows, PassKind, Passes, RowBounds, Side, TableIo,
 };
 
 /// The buffers of a plan under construction.
@@ -431,7 +431,30 @@ fn memory<'a>(
         *part += buffer.bytes;
     }
     memory.tables = tables.into_iter().map(DispatchTable::bytes).sum();
+    if capabilities.in_place == InPlace::Nothing {
+        memory.loading = loading(buffers.iter().filter(|buffer| buffer.home.has(Side::Device)));
+    }
     memory
+}
+
+/// What drivers round large allocations up to.
+const GRANULE: u64 = 2 << 20;
+/// For the code of kernels and for graphs.
+const CODE: u64 = 64 << 20;
+
+/// As [`MemoryPlan::loading`].
+fn loading<'a>(buffers: impl Iterator<Item = &'a BufferSpec>) -> u64 {
+    let (mut largest, mut rounding) = (0, 0);
+    for buffer in buffers {
+        if matches!(buffer.kind, BufferKind::Weight { .. }) {
+            largest = largest.max(buffer.bytes);
+        }
+        // Small ones share granules.
+        if buffer.bytes >= GRANULE / 2 {
+            rounding += buffer.bytes.next_multiple_of(GRANULE) - buffer.bytes;
+        }
+    }
+    largest + rounding + CODE
 }
 
 /// The buffers of a table that the host accesses.

@@ -124,7 +124,7 @@ fn models_that_do_not_fit_are_split() {
     let base = EngineOptions { context: Some(128), ..options(DeviceChoice::Cpu) };
     let large = FailingDevice::new(cpu()).with_memory(1 << 40);
     let whole = akunu::plan(&tales(), large.capabilities(), &base).unwrap().memory;
-    let all = whole.allocated() - whole.workspace;
+    let all = whole.peak() - whole.workspace;
     let mut before = 0;
     for percent in [100, 99, 80, 70] {
         let device = FailingDevice::new(cpu()).with_memory(all * percent / 100);
