@@ -5,6 +5,7 @@ use akunu_cpu::{CpuDevice, CpuOptions, physical_cores};
 use akunu_fleet::Hybrid;
 use akunu_plan::{Capabilities, Device, InPlace, ModelPlan, OnHost};
 
+use crate::tiers::TIERS;
 use crate::{DeviceChoice, EngineOptions, Error, Model};
 
 /// What the options leave to the CPU of a model on a device.
@@ -41,7 +42,11 @@ pub fn check_split(model: &Model, options: &EngineOptions) -> Result<(), Error> 
     {
         return Err(Error::NoGpuBesideCpu);
     }
-    Ok(akunu_plan::check_host(config, options.backends.ranks.unwrap_or(1), host)?)
+    akunu_plan::check_host(config, options.backends.ranks.unwrap_or(1), host)?;
+    match host.layers > 0 && (options.kv_host.is_some() || options.kv_disk.is_some()) {
+        true => Err(Error::LayersOnHost { what: TIERS }),
+        false => Ok(()),
+    }
 }
 
 /// Whether the part of the CPU is chosen here: if the options do not state it, and the device has memory of its own.

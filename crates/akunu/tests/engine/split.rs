@@ -10,7 +10,8 @@ use std::time::Duration;
 use crate::common::{checked_in, generate, options, tales, tales_engine};
 use akunu::schedule::Request;
 use akunu::{
-    DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, KvType, Model, Note, Overflow, Sampling,
+    DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, KvType, Model, Note, Overflow,
+    ProfileOptions, Sampling,
 };
 use akunu_cpu::{CpuDevice, CpuOptions};
 use akunu_device_testing::FailingDevice;
@@ -279,8 +280,19 @@ fn what_cannot_be_split_is_refused_without_a_device() {
     let layers = EngineOptions { gpu_layers: Some(1), ..options(DeviceChoice::Reference) };
     let transcribes = refused(&whisper, &layers).to_string();
     assert!(transcribes.contains("transcribe"), "{transcribes}");
+    let tiers = EngineOptions { kv_host: Some(1 << 30), ..layers.clone() };
+    let whole_cache = refused(&tales(), &tiers);
+    assert!(matches!(whole_cache, Error::LayersOnHost { .. }), "{whole_cache}");
     let bert = Model::open(checked_in("encoders/bert-mean")).unwrap();
     akunu::check_split(&bert, &layers).unwrap();
+}
+
+#[test]
+fn a_profile_tells_the_sides_apart() {
+    let mut engine = split(2, |options| options);
+    let timings = engine.profile(ProfileOptions { passes: 1, ..ProfileOptions::default() }).unwrap();
+    let of = |label: &str| timings.iter().filter(|timing| timing.label == label).count();
+    assert_eq!([of("embed (CPU)"), of("layer.1.attention (CPU)"), of("layer.2.attention")], [1; 3]);
 }
 
 #[test]
