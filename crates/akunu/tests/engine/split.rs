@@ -239,13 +239,14 @@ fn the_cache_of_both_sides_is_in_their_memory() {
             let kv = of_host("kv.host_k") + of_host("kv.host_v");
             assert!(kv <= akunu::available_memory().unwrap(), "{kv} bytes of {on_host} layers");
         }
-        // A stated size is that of both sides together.
+        // A stated size, of two blocks here, is that of both sides together.
+        let two_blocks = 3 << 18;
         let stated =
-            EngineOptions { gpu_layers, context: Some(64), kv_memory: Some(1 << 20), ..base.clone() };
+            EngineOptions { gpu_layers, context: Some(64), kv_memory: Some(two_blocks), ..base.clone() };
         let plan = akunu::plan(&tales(), device.capabilities(), &stated).unwrap();
         let kv =
             plan.buffers.iter().filter(|buffer| buffer.name.starts_with("kv.") && buffer.name != "kv.blocks");
-        assert_eq!(kv.map(|buffer| buffer.bytes).sum::<u64>(), 1 << 20);
+        assert_eq!(kv.map(|buffer| buffer.bytes).sum::<u64>(), two_blocks);
     }
 }
 
