@@ -244,13 +244,15 @@ fn models_that_do_not_fit_beside_others_are_divided_only_if_they_do_not_fit_alon
     let path = copy(folder.path());
     let server = serve_with(|options| {
         options.models.models.push(spec("copy", &path));
-        options.models.engine.context = Some(64);
+        // The part of a divided model's cache on the card has less than one context.
+        (options.models.engine.context, options.models.engine.slots) = (Some(64), 1);
         options.models.device = on_next_card;
         options.models.log = |text| NOTED.lock().unwrap().push(text.into());
     });
     let ask = |name: &str, cards: &[u64]| {
         *CARDS.lock().unwrap() = cards.to_vec();
-        assert_eq!(ask(&server, name).0, 200, "{name}");
+        let (status, body) = ask(&server, name);
+        assert_eq!(status, 200, "{name}: {body}");
         assert!(CARDS.lock().unwrap().is_empty(), "{name}");
         std::mem::take(&mut *NOTED.lock().unwrap())
     };
