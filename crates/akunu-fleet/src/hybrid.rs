@@ -104,6 +104,11 @@ impl Hybrid {
         }
     }
 
+    /// Bytes that the host's device has allocated, without imports in place: `host_work` of a plan.
+    pub fn host_bytes(&self) -> u64 {
+        self.host.allocated_bytes()
+    }
+
     fn failed(&self, message: impl Into<String>) -> DeviceError {
         DeviceError::Failed { device: self.capabilities.name, message: message.into() }
     }
@@ -426,7 +431,7 @@ impl Device for Hybrid {
         Ok(())
     }
 
-    /// Those of the device; the host's are in [`akunu_plan::MemoryPlan::host_work`].
+    /// Those of the device; the host's are [`Hybrid::host_bytes`].
     fn allocated_bytes(&self) -> u64 {
         self.device.allocated_bytes()
     }

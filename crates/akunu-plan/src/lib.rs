@@ -44,7 +44,7 @@ pub use group::{Broken, Group, Member};
 pub use inputs::{ProductInput, SortedRows, product_inputs};
 pub use keys::KeyOrder;
 pub use load::{Loaded, OnLoad, load, load_buffers, unwatched};
-pub use lower::CacheSizes;
+pub use lower::{CacheSizes, check_host};
 pub use ops::{Access, Content, Kernel, RowSet};
 pub use passes::{PassKind, Passes, Tables};
 pub use plan::{

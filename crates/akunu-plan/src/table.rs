@@ -33,6 +33,16 @@ pub enum Side {
     Host,
 }
 
+impl Side {
+    /// A command's label as it is shown.
+    pub fn of_label(self, label: &str) -> String {
+        match self {
+            Side::Device => label.to_string(),
+            Side::Host => format!("{label} (CPU)"),
+        }
+    }
+}
+
 /// One kernel launch: the kernel, its buffers and its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DispatchCommand {

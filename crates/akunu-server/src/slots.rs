@@ -84,7 +84,9 @@ async fn change(
     let done = done.map_err(|error| match (error, name) {
         (Error::KvFile { problem, .. }, name) => refusal(problem, name.unwrap_or_default()),
         (error @ Error::EmptySlot { .. }, _) => Refusal::new(Reason::NotFound, error.to_string()),
-        (error @ Error::WindowsStay { .. }, _) => Refusal::invalid(error.to_string()),
+        (error @ (Error::WindowsStay { .. } | Error::LayersOnHost { .. }), _) => {
+            Refusal::invalid(error.to_string())
+        }
         (error, _) => error.into(),
     })?;
     Ok(json(&answer(slot, &action, name, done, started.elapsed().as_secs_f64() * 1e3)))

@@ -234,16 +234,25 @@ pub(crate) fn check_fits(plan: &ModelPlan, available: Option<u64>) -> Result<(),
     check_memory(&plan.memory, plan.options.context, available)
 }
 
-/// Checks that the part of the cache in the host's memory fits there.
-fn check_host(plan: &ModelPlan, capabilities: &Capabilities) -> Result<(), Error> {
-    let beside = if capabilities.in_place == InPlace::Nothing { 0 } else { plan.memory.allocated() };
-    let bytes = plan.memory.host_cache + plan.memory.host_work;
-    match memory::available_memory().filter(|available| bytes > 0 && beside + bytes > *available) {
-        Some(available) => {
-            Err(Error::HostCacheTooLarge { bytes, available: available.saturating_sub(beside) })
-        }
-        None => Ok(()),
-    }
+/// Checks that what a plan needs of the host's memory, for the CPU's part and for the cache there, fits into what is
+/// available of that.
+pub fn check_host(
+    memory: &MemoryPlan,
+    capabilities: &Capabilities,
+    available: Option<u64>,
+) -> Result<(), Error> {
+    let beside = if capabilities.in_place == InPlace::Nothing { 0 } else { memory.allocated() };
+    let (cache, work) = (memory.host_cache, memory.host_work);
+    let bytes = cache + work;
+    let Some(available) = available.filter(|available| bytes > 0 && beside + bytes > *available) else {
+        return Ok(());
+    };
+    let available = available.saturating_sub(beside);
+    Err(if work > 0 {
+        Error::CpuPartTooLarge { bytes, available }
+    } else {
+        Error::HostCacheTooLarge { bytes, available }
+    })
 }
 
 /// Checks that a plan fits into the available memory.
@@ -338,7 +347,8 @@ impl Engine {
         Engine::on_device(model, device, options)
     }
 
-    /// As [`Engine::new`], on an open device: `options.threads` is not used, and `options.backends` only for notes.
+    /// As [`Engine::new`], on an open device: `options.threads` and `options.backends` are used only for the CPU beside it, and
+    /// for notes.
     pub fn on_device(
         model: Arc<Model>,
         device: Box<dyn Device>,
@@ -363,16 +373,30 @@ impl Engine {
     /// As [`Engine::load`], models that transcribe included.
     pub(crate) fn load_any(
         model: Arc<Model>,
-        mut device: Box<dyn Device>,
+        device: Box<dyn Device>,
         options: &EngineOptions,
         on_load: OnLoad<'_>,
     ) -> Result<Engine, Error> {
         let start = Instant::now();
         let plan = plan(&model, device.capabilities(), options)?;
-        device = split::device_for_plan(&plan, device, options)?;
+        let engine = Engine::by_plan(model, device, plan, options, on_load)?;
+        Ok(Engine { load_time: start.elapsed(), ..engine })
+    }
+
+    /// As [`Engine::load`], by a plan that [`plan`] has made for this device with these options. Another one could differ:
+    /// the memory that is free changes.
+    pub fn by_plan(
+        model: Arc<Model>,
+        device: Box<dyn Device>,
+        plan: ModelPlan,
+        options: &EngineOptions,
+        on_load: OnLoad<'_>,
+    ) -> Result<Engine, Error> {
+        let start = Instant::now();
+        let mut device = split::device_for_plan(&plan, device, options)?;
         let available = available(device.capabilities());
         check_fits(&plan, available)?;
-        check_host(&plan, device.capabilities())?;
+        check_host(&plan.memory, device.capabilities(), memory::available_memory())?;
         let mut notes = notes(&model, options, &plan, device.capabilities(), available);
         notes.extend(model.tokenizer_notes());
         let loaded = akunu_plan::load(&plan, model.weights(), &mut *device, on_load)?;

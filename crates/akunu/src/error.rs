@@ -129,6 +129,13 @@ pub enum Error {
     )]
     HostCacheTooLarge { bytes: u64, available: u64 },
 
+    #[error(
+        "the CPU's part of the model would take {} of memory beside its weights, and {} are available: use a smaller \
+         context (-c), or leave more to the GPU (--gpu-layers, --n-cpu-moe)",
+        crate::memory::human(*bytes), crate::memory::human(*available)
+    )]
+    CpuPartTooLarge { bytes: u64, available: u64 },
+
     #[error("slot {slot} has no text of this caller: its last request was another's, or there was none")]
     EmptySlot { slot: usize },
 
@@ -228,6 +235,7 @@ impl Error {
             self,
             Error::DoesNotFit { .. }
                 | Error::HostCacheTooLarge { .. }
+                | Error::CpuPartTooLarge { .. }
                 | Error::Device(DeviceError::OutOfMemory { .. })
         )
     }

@@ -73,7 +73,7 @@ pub use chips::ChipChoice;
 pub use constraint::{Constraint, Constraints, Preamble};
 pub use devices::{DeviceChoice, check_device, open_device};
 pub use embed::{EmbedOptions, EmbedTask, Embedder, TextIds, plan_texts};
-pub use engine::{DEFAULT_CHAIN_TIME, Engine, EngineOptions, Note, Prefilled, plan};
+pub use engine::{DEFAULT_CHAIN_TIME, Engine, EngineOptions, Note, Prefilled, check_host, plan};
 pub use error::{Error, KvFileProblem};
 pub use generate::{FinishReason, GenerateOptions, Generated, Overflow, Piece, Timings};
 pub use importance::importance;
@@ -86,7 +86,7 @@ pub use prompt::check_prompt;
 pub use sampling::{Breakers, Sampler, Sampling};
 pub use score::{Perplexity, ScoredToken, Windows};
 pub use session::Session;
-pub use split::{describe_split, device_for_plan};
+pub use split::{check_split, describe_split, device_for_plan};
 pub use tiers::{KvDisk, SavedSession, TierStats};
 pub use towers::{TowerOptions, Towers};
 pub use transcribe::{

@@ -31,7 +31,7 @@ impl Default for ProfileOptions {
 /// One command of the table, in the table's order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LabelTiming {
-    /// Such as `layer.3.attention`.
+    /// Such as `layer.3.attention`, or `layer.3.attention (CPU)` if the CPU computes it beside the device.
     pub label: String,
     /// Such as `gemv_q8_0`.
     pub kernel: String,
@@ -130,7 +130,7 @@ pub(crate) fn time_table(
         let samples = &mut samples[1..];
         samples.sort_unstable();
         LabelTiming {
-            label: label.clone(),
+            label: command.side.of_label(label),
             kernel: command.kernel.name(),
             ns: samples[samples.len() / 2],
             cost: cost(command),

@@ -5,7 +5,8 @@ use akunu_cpu::{CpuDevice, CpuOptions, physical_cores};
 use akunu_fleet::Hybrid;
 use akunu_plan::{Capabilities, Device, InPlace, ModelPlan, OnHost};
 
-use crate::{EngineOptions, Error};
+use crate::tiers::TIERS;
+use crate::{DeviceChoice, EngineOptions, Error, Model};
 
 /// What the options leave to the CPU of a model on a device.
 pub(crate) fn on_host(
@@ -13,15 +14,39 @@ pub(crate) fn on_host(
     capabilities: &Capabilities,
     options: &EngineOptions,
 ) -> Result<OnHost, Error> {
-    let layers = config.layer_count;
-    let host = OnHost {
-        layers: options.gpu_layers.map_or(0, |on_device| layers.saturating_sub(on_device)),
-        experts: options.cpu_experts.unwrap_or(0).min(layers),
-    };
+    let host = stated(config, options);
     if !host.is_nothing() && capabilities.name == "cpu" && capabilities.host.is_none() {
         return Err(Error::NoGpuBesideCpu);
     }
     Ok(host)
+}
+
+fn stated(config: &ModelConfig, options: &EngineOptions) -> OnHost {
+    let layers = config.layer_count;
+    OnHost {
+        layers: options.gpu_layers.map_or(0, |on_device| layers.saturating_sub(on_device)),
+        experts: options.cpu_experts.unwrap_or(0).min(layers),
+    }
+}
+
+/// Why a model cannot be divided as the options state, as far as that shows without opening the device. Models for texts
+/// are not divided.
+pub fn check_split(model: &Model, options: &EngineOptions) -> Result<(), Error> {
+    let config = model.config();
+    let host = stated(config, options);
+    if host.is_nothing() || config.bidirectional {
+        return Ok(());
+    }
+    if options.device.resolve(&options.backends) == DeviceChoice::Cpu
+        && options.backends.ranks.is_none_or(|n| n == 1)
+    {
+        return Err(Error::NoGpuBesideCpu);
+    }
+    akunu_plan::check_host(config, options.backends.ranks.unwrap_or(1), host)?;
+    match host.layers > 0 && (options.kv_host.is_some() || options.kv_disk.is_some()) {
+        true => Err(Error::LayersOnHost { what: TIERS }),
+        false => Ok(()),
+    }
 }
 
 /// Whether the part of the CPU is chosen here: if the options do not state it, and the device has memory of its own.

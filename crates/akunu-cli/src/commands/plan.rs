@@ -55,6 +55,12 @@ struct PlanReport<'a> {
     total: u64,
     available: Option<u64>,
     fits: Option<bool>,
+    /// Why what is on the CPU does not fit into the host's memory.
+    #[serde(skip)]
+    on_host: Option<String>,
+    /// Memory that has to be free on the device.
+    #[serde(skip)]
+    needed: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -167,7 +173,13 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         args.planned.engine.device.no_mmap.then(|| files.map(|region| region.bytes().len() as u64).sum());
     let allocated = memory.allocated() + files_read.unwrap_or(0);
     let shares = capabilities.in_place != akunu_plan::InPlace::Nothing;
-    let needed = allocated + memory.loading + if shares { memory.host_cache } else { 0 };
+    // The device has allocated its workspace already.
+    let on_device = allocated - memory.workspace + memory.loading;
+    let needed = on_device + if shares { memory.host_cache + memory.host_work } else { 0 };
+    let on_host = match available {
+        Some(_) => akunu::check_host(&memory, &capabilities, akunu::available_memory()),
+        None => Ok(()),
+    };
     let report = PlanReport {
         model: model.name(),
         device: capabilities.name,
@@ -184,7 +196,9 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
             memory.total()
         },
         available,
-        fits: available.map(|available| needed <= available),
+        needed,
+        fits: available.map(|available| needed <= available && on_host.is_ok()),
+        on_host: on_host.err().map(|error| error.to_string()),
     };
     match args.json {
         true => out.json(&report)?,
@@ -308,10 +322,12 @@ fn verdict(report: &PlanReport<'_>) -> String {
         return "The available memory of this system is unknown.".to_string();
     };
     let free = human(available);
-    if report.fits == Some(false) {
+    if let Some(reason) = report.on_host.as_ref().filter(|_| report.needed <= available) {
+        format!("Does not fit: {reason}.")
+    } else if report.fits == Some(false) {
         format!(
             "Does not fit: {} to allocate, {free} available. {} (-c) needs less.",
-            human(report.allocated + report.memory.loading + report.memory.host_cache),
+            human(report.needed),
             match report.pass {
                 Pass::Generates { .. } => "A smaller context",
                 Pass::Encodes { .. } => "A smaller maximum text length",

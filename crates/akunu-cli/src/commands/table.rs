@@ -123,13 +123,10 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
         .spare("buffers");
     for (i, command) in commands(&table, &buffers).into_iter().enumerate() {
         let bytes = if command.weight_bytes == 0 { String::new() } else { grouped(command.weight_bytes) };
-        let label = match command.side {
-            "host" => format!("{} (CPU)", command.label),
-            _ => command.label.to_string(),
-        };
+        let side = table.commands[i].side;
         grid.row([
             i.to_string(),
-            label,
+            side.of_label(command.label),
             command.kernel,
             command.follows.join(" "),
             bytes,

@@ -52,6 +52,18 @@ fn every_command_refuses_an_unknown_option_in_the_same_form() {
     }
 }
 
+/// At its start, and not at the first request.
+#[test]
+fn a_server_refuses_a_model_that_cannot_be_divided_as_stated() {
+    let dense = ["serve", "--port", "0", "--device", "reference", "--cpu-moe"];
+    let no_gpu = ["serve", "--port", "0", "--device", "cpu", "--gpu-layers", "1"];
+    for (what, reason) in [(&dense[..], "no experts"), (&no_gpu[..], "the CPU is the only device")] {
+        let done = run(what);
+        check(&done, 1, what);
+        assert!(done.stderr.contains(reason), "{}", done.stderr);
+    }
+}
+
 #[test]
 fn invalid_command_lines_have_one_form() {
     let table: &[(&[&str], &str, &[&str])] = &[

@@ -76,6 +76,23 @@ fn a_cpu_beside_a_cpu_has_the_bits_of_one() {
     }
 }
 
+/// To the byte, on both sides.
+#[test]
+fn both_sides_allocate_what_was_planned() {
+    for folder in some_of([folders("quantised"), folders("models")].concat(), 3) {
+        let model = open_model(&folder).unwrap();
+        for split in splits(&*model) {
+            let mut hybrid = Hybrid::new(Box::new(ReferenceDevice::new()), Box::new(cpu(2)));
+            let options = goldens::options(40, 600, KvType::F16, split);
+            let Ok(plan) = akunu_plan::plan(&*model, hybrid.capabilities(), &options) else { continue };
+            akunu_plan::load(&plan, &*model, &mut hybrid, &mut akunu_plan::unwatched).unwrap();
+            let found = [hybrid.allocated_bytes(), hybrid.host_bytes()];
+            let planned = [plan.memory.allocated(), plan.memory.host_work];
+            assert_eq!(found, planned, "{} with {split:?}", name(&folder));
+        }
+    }
+}
+
 /// Keys, blocks and forms of rows differ between an emulated GPU and the CPU.
 #[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[test]
@@ -141,7 +158,7 @@ fn what_cannot_be_split_is_refused() {
         goldens::logits(&*model, device, &ids, (3, KvType::F16, host)).unwrap_err()
     };
     let alone = refused(&mut ReferenceDevice::new(), OnHost { layers: 1, experts: 0 });
-    assert!(alone.contains("no device of the host"), "{alone}");
+    assert!(alone.contains("no CPU beside this device"), "{alone}");
     let without_experts = refused(&mut *folding(), OnHost { layers: 0, experts: 1 });
     assert!(without_experts.contains("no experts"), "{without_experts}");
     let too_many = refused(&mut *folding(), OnHost { layers: 1000, experts: 0 });

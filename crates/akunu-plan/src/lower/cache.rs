@@ -7,7 +7,7 @@ use akunu_arch::ModelConfig;
 
 use super::{Buffers, HostLayers, KvLayout, card_of, size, too_large};
 use crate::plan::{CachePlan, PlanError, PlanOptions, WindowPlan};
-use crate::{BufferKind, Capabilities, Card, shard};
+use crate::{BufferKind, Capabilities, Card, Side, shard};
 
 const TOO_MANY_POSITIONS: &str = "the requested context and slots need more than 4294967295 cache positions";
 
@@ -26,7 +26,7 @@ pub(super) fn caches(
     buffers: &mut Buffers,
 ) -> Result<Caches, PlanError> {
     let row = options.kv.row_bytes(config.head_dim).unwrap_or(0);
-    let sizes = CacheSizes::new((config, arch), options, capabilities)?;
+    let sizes = CacheSizes::new((config, arch), options, capabilities, None)?;
     let block = sizes.block;
     let slot_positions = options.context.next_multiple_of(block);
     let logical = slot_positions
@@ -149,7 +149,7 @@ fn sliding_before(config: &ModelConfig, arch: &'static Card, layers: usize) -> u
     (0..layers.min(config.layer_count)).filter(|layer| arch.layer_window(config, *layer).is_some()).count()
 }
 
-/// What positions of a KV cache take in the memory of the device.
+/// What positions of a KV cache take in memory: of all layers, or of those of one side.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheSizes {
     /// Positions of a block.
@@ -162,30 +162,36 @@ pub struct CacheSizes {
 }
 
 impl CacheSizes {
-    /// Those of a plan with these options; their `kv_bytes` do not matter.
+    /// Those of a plan with these options; their `kv_bytes` do not matter. `None`: of both sides.
     pub fn of(
         config: &ModelConfig,
         options: &PlanOptions,
         capabilities: &Capabilities,
+        side: Option<Side>,
     ) -> Result<CacheSizes, PlanError> {
         let kv_head_count = shard::kv_heads(config.kv_head_count, capabilities.ranks);
         let of_rank = ModelConfig { kv_head_count, ..config.clone() };
-        CacheSizes::new((&of_rank, card_of(config)?), options, capabilities)
+        CacheSizes::new((&of_rank, card_of(config)?), options, capabilities, side)
     }
 
     fn new(
         (config, arch): (&ModelConfig, &'static Card),
         options: &PlanOptions,
         capabilities: &Capabilities,
+        side: Option<Side>,
     ) -> Result<CacheSizes, PlanError> {
         let row = options.kv.row_bytes(config.head_dim).unwrap_or(0);
         let block = block_positions(capabilities, options.context);
         let parts = if config.latent.is_some() { 1 } else { 2 };
         let bytes_of = |layers: usize| size(&[parts, layers, config.kv_head_count, block, row]);
-        // The host's layers are not in the device's memory.
-        let on_host = sliding_before(config, arch, options.host.layers);
-        let sliding = windows(config, arch).count() - on_host;
-        let whole = config.layer_count - options.host.layers - sliding;
+        let layers = match side {
+            None => 0..config.layer_count,
+            Some(Side::Host) => 0..options.host.layers,
+            Some(Side::Device) => options.host.layers..config.layer_count,
+        };
+        let before = |layer: usize| sliding_before(config, arch, layer);
+        let sliding = before(layers.end) - before(layers.start);
+        let whole = layers.len() - sliding;
         let enough =
             windows(config, arch).max().map_or(0, |window| enough_for_windows(window, options, block));
         let (whole, sliding) = (bytes_of(whole)?, bytes_of(sliding)?);

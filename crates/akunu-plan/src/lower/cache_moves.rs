@@ -21,7 +21,7 @@ pub(super) fn kv_shift(
         // If a layer has no RoPE, its command reads no frequencies, so any buffer will do.
         let frequencies = model.layer_frequencies(layer).or(model.ropes.first().map(|rope| rope.buffer));
         let rotates = model.layer_frequencies(layer).is_some();
-        let frequencies = F32(frequencies.unwrap_or(kv.k).into());
+        let frequencies = F32(frequencies.unwrap_or(v_cache.0.buffer).into());
         let moves = Moves(io.rows.into());
         let rope_dims = if rotates { context.config.rope.dims as u32 } else { 0 };
         let params = KvMoveParams { rope_dims, block: kv.block, ..params(context, &kv) };

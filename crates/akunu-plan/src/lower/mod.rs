@@ -185,7 +185,11 @@ pub(crate) fn plan(
         1 => None,
         ranks => Some(Sharded::new(provider, ranks)?),
     };
-    check_host(config, capabilities, options.host)?;
+    if !options.host.is_nothing() && capabilities.host.is_none() {
+        let reason = "there is no CPU beside this device to compute layers or experts";
+        return Err(PlanError::Unsupported(reason.into()));
+    }
+    check_host(config, capabilities.ranks, options.host)?;
     let provider = sharded.as_ref().map_or(provider, |sharded| sharded as &dyn WeightProvider);
     let config = provider.config();
 
@@ -338,31 +342,28 @@ fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Rejects parts on the host that the model does not have, or that no device is there for.
-fn check_host(config: &ModelConfig, capabilities: &Capabilities, host: OnHost) -> Result<(), PlanError> {
+/// Rejects parts on the host that the model does not have, or that cannot be there.
+pub fn check_host(config: &ModelConfig, ranks: usize, host: OnHost) -> Result<(), PlanError> {
     let unsupported = |reason: &str| Err(PlanError::Unsupported(reason.into()));
     if host.is_nothing() {
         return Ok(());
     }
-    if capabilities.host.is_none() {
-        return unsupported("there is no device of the host beside this device to compute layers or experts");
-    }
-    if capabilities.ranks > 1 {
-        return unsupported("several ranks cannot leave layers or experts to the host");
+    if ranks > 1 {
+        return unsupported("a model on several devices cannot leave layers or experts to the CPU");
     }
     if config.encoder.is_some() {
-        return unsupported("models that transcribe cannot leave layers to the host");
+        return unsupported("models that transcribe cannot leave layers to the CPU");
     }
     if host.layers > config.layer_count || host.experts > config.layer_count {
         let reason = format!(
-            "{} layers on the host; the model has {}",
+            "{} layers on the CPU; the model has {}",
             host.layers.max(host.experts),
             config.layer_count
         );
         return Err(PlanError::Unsupported(reason));
     }
     if host.experts > 0 && config.experts.is_none() {
-        return unsupported("the model has no experts that the host could compute");
+        return unsupported("the model has no experts that the CPU could compute (--cpu-moe, --n-cpu-moe)");
     }
     Ok(())
 }

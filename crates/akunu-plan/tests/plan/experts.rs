@@ -334,5 +334,5 @@ fn experts_on_the_host_are_in_its_memory_only() {
     assert_eq!(split.memory.kv * layers as u64, whole.memory.kv * (layers as u64 - 1));
     assert_eq!(split.cache.host_layers, 1);
     let refused = plan(&model, &capabilities(), &PlanOptions { host: on_host, ..options() }).unwrap_err();
-    assert!(refused.to_string().contains("no device of the host"), "{refused}");
+    assert!(refused.to_string().contains("no CPU beside this device"), "{refused}");
 }

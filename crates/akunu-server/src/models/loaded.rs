@@ -12,7 +12,7 @@ use akunu::embed::plan_texts;
 use akunu::schedule::{Handle, Scheduler};
 use akunu::{
     Constraints, Device, EmbedOptions, EmbedTask, Embedder, Engine, EngineOptions, Error, MemoryPlan, Model,
-    Transcriber, TranscriberOptions, human,
+    Note, Transcriber, TranscriberOptions, human,
 };
 
 use super::entry::longest_text;
@@ -27,6 +27,8 @@ use crate::refusal::{Reason, Refusal};
 pub(super) struct MemoryBudget {
     pub(super) limit: Option<u64>,
     pub(super) used: u64,
+    /// Whether a model that does not fit into a GPU's memory may be divided between the GPU and the CPU.
+    pub(super) may_split: bool,
 }
 
 #[derive(Debug)]
@@ -318,7 +320,9 @@ fn memory_of(
     device: &dyn Device,
 ) -> Result<Memory, LoadError> {
     // Weights in place are among what was read.
-    let bytes = memory.allocated() + memory.host_cache + memory.weights_in_place.max(model.read_bytes());
+    let in_place = memory.weights_in_place + memory.host_weights;
+    let on_host = memory.host_cache + memory.host_work;
+    let bytes = memory.allocated() + on_host + in_place.max(model.read_bytes());
     match budget.limit.filter(|limit| budget.used + bytes > *limit) {
         None => {
             let is_host = matches!(device.capabilities().name, "cpu" | "reference");
@@ -346,11 +350,17 @@ fn start(
         models: shares.unwrap_or(models.len()).max(1),
         ..engine.clone()
     };
+    let is_stated = engine.gpu_layers.is_some() || engine.cpu_experts.is_some();
+    let engine = match budget.may_split || is_stated {
+        true => engine,
+        false => EngineOptions { gpu_layers: Some(usize::MAX), ..engine },
+    };
     let plan = akunu::plan(&model, device.capabilities(), &engine)?;
     let memory = memory_of(&model, &plan.memory, budget, &*device)?;
-    // The memory that is free may change in between.
-    let (context, kv_memory) = (Some(plan.options.context), Some(plan.memory.kv));
-    let mut engine = Engine::on_device(model, device, &EngineOptions { context, kv_memory, ..engine })?;
+    let mut engine = Engine::by_plan(model, device, plan, &engine, &mut |_, _| ControlFlow::Continue(()))?;
+    for note in engine.notes().iter().filter(|note| matches!(note, Note::Split { .. })) {
+        log(&format!("note: {name}: {note}"));
+    }
     engine.set_log(*log);
     let context = engine.context();
     let (mut scheduler, handle) = Scheduler::new(engine, scheduler)?;

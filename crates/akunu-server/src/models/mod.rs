@@ -337,15 +337,18 @@ impl Models {
             return Ok(lease);
         }
         let mut guard = self.loading.clone().lock_owned().await;
+        // Before a model is divided between a GPU and the CPU, others are unloaded.
+        let mut may_split = self.used() == 0;
         loop {
             if let Some(lease) = entry.lease() {
                 return Ok(lease);
             }
             let loaded;
-            (loaded, guard) = self.load_beside(&entry, guard).await?;
+            (loaded, guard) = self.load_beside(&entry, guard, may_split).await?;
             match loaded {
                 Ok(lease) => return Ok(lease),
-                Err(LoadError::OutOfMemory(_)) if self.unload_oldest().await => {}
+                Err(LoadError::OutOfMemory(_)) if self.unload_oldest().await => may_split = self.used() == 0,
+                Err(LoadError::OutOfMemory(_)) if !may_split => may_split = true,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -356,7 +359,7 @@ impl Models {
         for entry in self.entries() {
             let guard = self.loading.clone().lock_owned().await;
             if entry.loaded().is_none() {
-                self.load_beside(&entry, guard).await?.0?;
+                self.load_beside(&entry, guard, true).await?.0?;
             }
         }
         Ok(())
@@ -367,8 +370,9 @@ impl Models {
         &self,
         entry: &Arc<Entry>,
         guard: Loading,
+        may_split: bool,
     ) -> Result<(LeaseResult, Loading), Refusal> {
-        let budget = MemoryBudget { limit: self.options.memory, used: self.used() };
+        let budget = MemoryBudget { limit: self.options.memory, used: self.used(), may_split };
         let (entry, options) = (entry.clone(), self.options.clone());
         let load = move || {
             let loaded = Loaded::load(&entry.spec, options, budget).map(|loaded| {

@@ -2,10 +2,12 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use akunu::open_device;
+use akunu::{Device, DeviceChoice, EngineOptions, Error, Model, open_device};
+use akunu_device_testing::FailingDevice;
 use akunu_server::{Finder, ModelSpec};
 use serde_json::{Value as Json, json};
 
@@ -13,7 +15,7 @@ use crate::http::{connect, request};
 use crate::serve::{ENDLESS, Served, TALES, serve_endless, serve_with};
 
 /// What the server logged.
-static LOGGED: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// A copy of the embedded model.
 fn copy(folder: &Path) -> PathBuf {
@@ -220,4 +222,43 @@ fn models_that_are_added_to_a_folder_are_found() {
         let names: Vec<&Json> = list["data"].as_array().unwrap().iter().map(|model| &model["id"]).collect();
         assert_eq!(names, [TALES, "story-teller", "copy"], "{path}");
     }
+}
+
+/// Of the embedded model on a card, and how much of that the next ones have, in percent.
+static CARDS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+static NOTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn on_next_card(engine: &EngineOptions) -> Result<Box<dyn Device>, Error> {
+    let cpu = || open_device(DeviceChoice::Cpu, Some(1), &engine.backends);
+    let large = FailingDevice::new(cpu()?).with_memory(1 << 40);
+    let whole = akunu::plan(&Model::embedded()?, large.capabilities(), engine)?.memory;
+    let percent = CARDS.lock().unwrap().remove(0);
+    let bytes = (whole.allocated() - whole.workspace) * percent / 100;
+    Ok(Box::new(FailingDevice::new(cpu()?).with_memory(bytes)))
+}
+
+/// A model that does not fit is divided, which is said; but first another one that is idle is unloaded.
+#[test]
+fn models_that_do_not_fit_beside_others_are_divided_only_if_they_do_not_fit_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = copy(folder.path());
+    let server = serve_with(|options| {
+        options.models.models.push(spec("copy", &path));
+        // The part of a divided model's cache on the card has less than one context.
+        (options.models.engine.context, options.models.engine.slots) = (Some(64), 1);
+        options.models.device = on_next_card;
+        options.models.log = |text| NOTED.lock().unwrap().push(text.into());
+    });
+    let ask = |name: &str, cards: &[u64]| {
+        *CARDS.lock().unwrap() = cards.to_vec();
+        let (status, body) = ask(&server, name);
+        assert_eq!(status, 200, "{name}: {body}");
+        assert!(CARDS.lock().unwrap().is_empty(), "{name}");
+        std::mem::take(&mut *NOTED.lock().unwrap())
+    };
+    assert_eq!(ask(TALES, &[100]), [""; 0]);
+    // The other model has the memory until it is unloaded.
+    assert_eq!(ask("copy", &[60, 100]), [""; 0]);
+    let noted = ask(TALES, &[60, 60]);
+    assert!(matches!(&noted[..], [note] if note.contains("the CPU computes")), "{noted:?}");
 }

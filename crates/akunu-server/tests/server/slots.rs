@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use akunu::KvDisk;
+use akunu::{DeviceChoice, EngineOptions, KvDisk};
 use akunu_server::Keys;
 use serde_json::{Value as Json, json};
 
@@ -14,9 +14,14 @@ const PROMPT: &str = "Once upon a time there was a little fox who lived near the
                       ball in the grass, and a bird sat on it and sang a song about the moon and the sea.";
 
 fn with_slots(folder: &Path) -> Served {
+    with_slots_and(folder, |_| {})
+}
+
+fn with_slots_and(folder: &Path, change: impl FnOnce(&mut EngineOptions)) -> Served {
     serve_with(|options| {
         options.slots = Some(folder.into());
         options.models.scheduler.keep_texts = true;
+        change(&mut options.models.engine);
     })
 }
 
@@ -83,6 +88,18 @@ fn slots_are_refused_with_reasons() {
         assert!(found == status && text.contains(what), "{path} {body}: {found} {text}");
         assert!(!text.contains(&folder.path().display().to_string()), "{text}");
     }
+}
+
+/// As a model with windows, this one does not have the whole cache on one device.
+#[test]
+fn slots_of_a_divided_model_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = with_slots_and(folder.path(), |engine| {
+        (engine.device, engine.gpu_layers) = (DeviceChoice::Reference, Some(1));
+    });
+    complete_text(&server, "Once");
+    let (status, text) = refused(&server, "/slots/0?action=save", &json!({ "filename": "a" }));
+    assert!(status == 400 && text.contains("--gpu-layers"), "{status} {text}");
 }
 
 #[test]

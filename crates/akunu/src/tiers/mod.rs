@@ -80,7 +80,7 @@ pub(crate) fn host_bytes(options: &EngineOptions, cache: &CachePlan) -> Result<u
     if options.kv_host.is_none() && options.kv_disk.is_none() {
         return Ok(0);
     }
-    check_movable("the cache outside of the device (--kv-host, --kv-disk)", cache)?;
+    check_movable(TIERS, cache)?;
     let block = cache.block_bytes() as u64;
     Ok(block * (PASSING as u64 + host_blocks(options, block)?))
 }
@@ -97,6 +97,9 @@ fn host_blocks(options: &EngineOptions, block: u64) -> Result<u64, Error> {
         }
     }
 }
+
+/// What messages call the tiers.
+pub(crate) const TIERS: &str = "the cache outside of the device (--kv-host, --kv-disk)";
 
 /// Blocks of sliding-window layers have a pool of their own, whose blocks nothing moves; nor are those moved of which
 /// the host has a part.

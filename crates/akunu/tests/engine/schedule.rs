@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use crate::common::{tales, tales_engine};
+use crate::split::split_engine;
 use akunu::schedule::{Event, Handle, Request, Scheduler, SchedulerOptions};
 use akunu::{
     Constraint, Constraints, Engine, EngineOptions, FinishReason, GenerateOptions, Overflow, ResponseFormat,
@@ -287,6 +288,8 @@ proptest! {
         // Of one block or of two, in a cache with blocks for all slots, or only some more than one slot needs.
         context in prop_oneof![Just(48usize), Just(100)],
         spare in prop::option::of(0..5u32),
+        // Layers of a CPU beside the device.
+        on_host in 0..4usize,
     ) {
         let small = |o: &mut EngineOptions| {
             (o.context, o.chunk, o.chain) = (Some(context), Some(chunk), Some(chain));
@@ -295,7 +298,7 @@ proptest! {
         let cache = engine.plan().cache;
         let block_bytes = engine.plan().memory.kv / u64::from(cache.count);
         let kv_memory = spare.map(|spare| block_bytes * u64::from(cache.slot_blocks + spare));
-        let many = tales_engine(|o| {
+        let many = split_engine(2 * on_host, |o| {
             small(o);
             (o.threads, o.kv_memory) = (Some(threads), kv_memory);
             *o = o.clone().batching(slots);

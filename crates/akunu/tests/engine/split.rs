@@ -1,13 +1,18 @@
 //! Models of which the CPU computes a part beside a device.
 #![allow(clippy::unwrap_used)]
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::common::{checked_in, generate, options, tales};
+use crate::common::{checked_in, generate, options, tales, tales_engine};
 use akunu::schedule::Request;
-use akunu::{DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, Model, Note, Overflow, Sampling};
+use akunu::{
+    DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, KvType, Model, Note, Overflow,
+    ProfileOptions, Sampling,
+};
 use akunu_cpu::{CpuDevice, CpuOptions};
 use akunu_device_testing::FailingDevice;
 use akunu_fleet::Hybrid;
@@ -32,6 +37,17 @@ fn leaving(layers_on_host: usize) -> EngineOptions {
 
 fn split(layers_on_host: usize, change: impl FnOnce(EngineOptions) -> EngineOptions) -> Engine {
     Engine::on_device(tales(), two_cpus(), &change(leaving(layers_on_host))).unwrap()
+}
+
+/// An engine as [`tales_engine`] makes it, of which a second CPU computes so many layers, if any.
+pub fn split_engine(layers_on_host: usize, change: impl FnOnce(&mut EngineOptions)) -> Engine {
+    if layers_on_host == 0 {
+        return tales_engine(change);
+    }
+    split(layers_on_host, |mut options| {
+        change(&mut options);
+        options
+    })
 }
 
 fn alone() -> Engine {
@@ -171,6 +187,113 @@ fn a_side_that_fails_ends_the_pass_with_its_reason() {
     let failed = engine.logits(&[1, 2, 3], false, None).unwrap_err().to_string();
     assert!(failed.contains("it failed on purpose"), "{failed}");
     engine.logits(&[1, 2, 3], false, None).unwrap();
+}
+
+/// Each side fails in each of its passes; what comes then is as if nothing had been.
+#[test]
+fn what_follows_a_failure_of_a_side_is_right() {
+    let ids = prompt(5, 40);
+    let expected = generate(&mut alone(), &ids, &tokens(12, 0.8)).1.ids;
+    for failing_host in [false, true] {
+        let failing = FailingDevice::new(cpu());
+        let switch = failing.failing();
+        let sides: [Box<dyn Device>; 2] = [Box::new(failing), cpu()];
+        let [one, other] = sides;
+        let hybrid = if failing_host { Hybrid::new(other, one) } else { Hybrid::new(one, other) };
+        let options = EngineOptions { chunk: Some(9), ..leaving(3) };
+        let mut engine = Engine::on_device(tales(), Box::new(hybrid), &options).unwrap();
+        let mut session = engine.session().unwrap();
+        for after in [0, 1, 7] {
+            let mut pieces = 0;
+            switch.store(after == 0, Ordering::Relaxed);
+            let failed = engine.generate(&mut session, &ids, &tokens(12, 0.8), &mut |_| {
+                pieces += 1;
+                switch.store(pieces == after, Ordering::Relaxed);
+                ControlFlow::Continue(())
+            });
+            assert!(failed.unwrap_err().to_string().contains("it failed on purpose"));
+            let mut found = Vec::new();
+            let mut hear = |piece: akunu::Piece<'_>| {
+                found.extend_from_slice(piece.ids);
+                ControlFlow::Continue(())
+            };
+            engine.generate(&mut session, &ids, &tokens(12, 0.8), &mut hear).unwrap();
+            assert_eq!(found, expected, "host: {failing_host}, after {after}");
+            session.truncate(20);
+        }
+    }
+}
+
+/// The cache of the host's layers is limited by the host's memory, however much the device has.
+#[test]
+fn the_cache_of_both_sides_is_in_their_memory() {
+    let slots = 20_000;
+    let device = FailingDevice::new(Box::new(ReferenceDevice::new())).with_memory(1 << 50);
+    let base = EngineOptions { kv: KvType::F32, ..options(DeviceChoice::Cpu) }.batching(slots);
+    for on_host in [1, tales().config().layer_count] {
+        let gpu_layers = Some(tales().config().layer_count - on_host);
+        for context in [None, Some(64)] {
+            let options = EngineOptions { gpu_layers, context, ..base.clone() };
+            let plan = akunu::plan(&tales(), device.capabilities(), &options).unwrap();
+            let of_host = |name: &str| plan.buffers.iter().find(|buffer| buffer.name == name).unwrap().bytes;
+            let kv = of_host("kv.host_k") + of_host("kv.host_v");
+            assert!(kv <= akunu::available_memory().unwrap(), "{kv} bytes of {on_host} layers");
+        }
+        // A stated size, of two blocks here, is that of both sides together.
+        let two_blocks = 3 << 18;
+        let stated =
+            EngineOptions { gpu_layers, context: Some(64), kv_memory: Some(two_blocks), ..base.clone() };
+        let plan = akunu::plan(&tales(), device.capabilities(), &stated).unwrap();
+        let kv =
+            plan.buffers.iter().filter(|buffer| buffer.name.starts_with("kv.") && buffer.name != "kv.blocks");
+        assert_eq!(kv.map(|buffer| buffer.bytes).sum::<u64>(), two_blocks);
+    }
+}
+
+/// A server plans before it loads: the engine has what was planned.
+#[test]
+fn an_engine_has_the_plan_that_it_is_given() {
+    let base = EngineOptions { context: Some(128), ..options(DeviceChoice::Cpu) };
+    let large = FailingDevice::new(cpu()).with_memory(1 << 40);
+    let whole = akunu::plan(&tales(), large.capabilities(), &base).unwrap().memory;
+    let device = FailingDevice::new(cpu()).with_memory((whole.allocated() - whole.workspace) * 7 / 10);
+    let plan = akunu::plan(&tales(), device.capabilities(), &base).unwrap();
+    let chosen = plan.options.host;
+    assert!(!chosen.is_nothing());
+    let device = Box::new(device);
+    let mut engine =
+        Engine::by_plan(tales(), device, plan, &base, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    assert_eq!(engine.plan().options.host, chosen);
+    assert!(engine.notes().iter().any(|note| matches!(note, Note::Split { .. })));
+    engine.logits(&[1, 2, 3], false, None).unwrap();
+}
+
+#[test]
+fn what_cannot_be_split_is_refused_without_a_device() {
+    let refused = |model: &Model, options: &EngineOptions| akunu::check_split(model, options).unwrap_err();
+    let no_gpu = refused(&tales(), &leaving(1));
+    assert!(matches!(no_gpu, Error::NoGpuBesideCpu), "{no_gpu}");
+    akunu::check_split(&tales(), &leaving(0)).unwrap();
+    let experts = EngineOptions { cpu_experts: Some(1), ..options(DeviceChoice::Reference) };
+    let dense = refused(&tales(), &experts).to_string();
+    assert!(dense.contains("no experts"), "{dense}");
+    let whisper = Model::open(checked_in("whisper/whisper-80")).unwrap();
+    let layers = EngineOptions { gpu_layers: Some(1), ..options(DeviceChoice::Reference) };
+    let transcribes = refused(&whisper, &layers).to_string();
+    assert!(transcribes.contains("transcribe"), "{transcribes}");
+    let tiers = EngineOptions { kv_host: Some(1 << 30), ..layers.clone() };
+    let whole_cache = refused(&tales(), &tiers);
+    assert!(matches!(whole_cache, Error::LayersOnHost { .. }), "{whole_cache}");
+    let bert = Model::open(checked_in("encoders/bert-mean")).unwrap();
+    akunu::check_split(&bert, &layers).unwrap();
+}
+
+#[test]
+fn a_profile_tells_the_sides_apart() {
+    let mut engine = split(2, |options| options);
+    let timings = engine.profile(ProfileOptions { passes: 1, ..ProfileOptions::default() }).unwrap();
+    let of = |label: &str| timings.iter().filter(|timing| timing.label == label).count();
+    assert_eq!([of("embed (CPU)"), of("layer.1.attention (CPU)"), of("layer.2.attention")], [1; 3]);
 }
 
 #[test]

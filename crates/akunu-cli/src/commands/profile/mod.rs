@@ -194,7 +194,11 @@ fn generating(args: &ProfileArgs, model: &Arc<Model>) -> Result<Measured, Failur
     let row = vec![Row::causal(0, args.depth as u32, 0); args.batch];
     let bytes = engine.plan().tables.decode().cost(Entries::Rows(&row), args.batch).bytes();
     let wanted = ProfileOptions { passes: args.passes, depth: args.depth, rows };
-    let (timings, ceilings) = with_ceilings(&options, bytes, || Ok(engine.profile(wanted)?))?;
+    // Those of one device do not bound what two compute.
+    let (timings, ceilings) = match engine.plan().options.host.is_nothing() {
+        true => with_ceilings(&options, bytes, || Ok(engine.profile(wanted)?))?,
+        false => (engine.profile(wanted)?, None),
+    };
     let pass = match args.prompt {
         Some(rows) => format!("a prompt of {rows} tokens"),
         None => step_of(args.batch),

@@ -267,6 +267,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     // Models are loaded later, and each request would fail.
     let engine = &options.models.engine;
     akunu::check_device(engine.device, &engine.backends)?;
+    check_split(&options)?;
     let is_open = options.keys.is_empty();
     let (pulls, has_tools, deletes) =
         (options.pull.is_some(), options.mcp.is_some(), options.delete.is_some());
@@ -302,6 +303,18 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
         note("stopping: running requests are completed; press Ctrl-C again to end immediately");
     }
     server.stop();
+    Ok(())
+}
+
+/// Checks that the named models can be divided as the options state. Those of a folder may be of any kind.
+fn check_split(options: &Options) -> Result<(), Failure> {
+    let ModelsOptions { models, finder, engine, no_mmap, .. } = &options.models;
+    if finder.is_some() || (engine.gpu_layers.is_none() && engine.cpu_experts.is_none()) {
+        return Ok(());
+    }
+    for spec in models {
+        akunu::check_split(&spec.open(*no_mmap)?, engine)?;
+    }
     Ok(())
 }
 
