@@ -233,7 +233,7 @@ fn on_next_card(engine: &EngineOptions) -> Result<Box<dyn Device>, Error> {
     let large = FailingDevice::new(cpu()?).with_memory(1 << 40);
     let whole = akunu::plan(&Model::embedded()?, large.capabilities(), engine)?.memory;
     let percent = CARDS.lock().unwrap().remove(0);
-    let bytes = (whole.allocated() - whole.workspace) * percent / 100;
+    let bytes = whole.loading + (whole.allocated() - whole.workspace) * percent / 100;
     Ok(Box::new(FailingDevice::new(cpu()?).with_memory(bytes)))
 }
 

@@ -17,7 +17,7 @@ use akunu_cpu::{CpuDevice, CpuOptions};
 use akunu_device_testing::FailingDevice;
 use akunu_fleet::Hybrid;
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{Device, OnHost};
+use akunu_plan::{Device, MemoryPlan, OnHost};
 
 use crate::ranks::together;
 
@@ -134,16 +134,20 @@ fn experts_are_computed_beside_the_rest() {
     }
 }
 
+/// What loading a plan takes, and a part of what it allocates.
+fn part_of(plan: &MemoryPlan, percent: u64) -> u64 {
+    plan.loading + (plan.allocated() - plan.workspace) * percent / 100
+}
+
 /// Without a stated part, the smallest that fits is chosen, and said.
 #[test]
 fn models_that_do_not_fit_are_split() {
     let base = EngineOptions { context: Some(128), ..options(DeviceChoice::Cpu) };
     let large = FailingDevice::new(cpu()).with_memory(1 << 40);
     let whole = akunu::plan(&tales(), large.capabilities(), &base).unwrap().memory;
-    let all = whole.peak() - whole.workspace;
     let mut before = 0;
     for percent in [100, 99, 80, 70] {
-        let device = FailingDevice::new(cpu()).with_memory(all * percent / 100);
+        let device = FailingDevice::new(cpu()).with_memory(part_of(&whole, percent));
         let mut engine = Engine::on_device(tales(), Box::new(device), &base).unwrap();
         let host = engine.plan().options.host;
         assert!(host.layers >= before && (host.layers == 0) == (percent == 100), "{percent}%: {host:?}");
@@ -256,7 +260,7 @@ fn an_engine_has_the_plan_that_it_is_given() {
     let base = EngineOptions { context: Some(128), ..options(DeviceChoice::Cpu) };
     let large = FailingDevice::new(cpu()).with_memory(1 << 40);
     let whole = akunu::plan(&tales(), large.capabilities(), &base).unwrap().memory;
-    let device = FailingDevice::new(cpu()).with_memory((whole.allocated() - whole.workspace) * 7 / 10);
+    let device = FailingDevice::new(cpu()).with_memory(part_of(&whole, 70));
     let plan = akunu::plan(&tales(), device.capabilities(), &base).unwrap();
     let chosen = plan.options.host;
     assert!(!chosen.is_nothing());
