@@ -169,20 +169,17 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
     at_least_1("the number of beams", Some(options.beams))?;
     at_least_1("the number of models", Some(options.models))?;
 
-    let asked =
-        planned(model, capabilities, options, split::on_host(model.config(), capabilities, options)?)?;
-    match split::may_choose(model.config(), capabilities, options)
-        && check_fits(&asked, available(capabilities)).is_err()
-    {
-        false => Ok(asked),
-        true => {
-            let fitting = split::choose(model.config(), options, |host| {
-                let plan = planned(model, capabilities, options, host)?;
-                Ok(check_fits(&plan, available(capabilities)).is_ok().then_some(plan))
-            })?;
-            Ok(fitting.unwrap_or(asked))
-        }
+    let stated = split::on_host(model.config(), capabilities, options)?;
+    let asked = planned(model, capabilities, options, stated)?;
+    let fits = |plan: &ModelPlan| check_fits(plan, available(capabilities)).is_ok();
+    if fits(&asked) || !split::may_choose(model.config(), capabilities, options) {
+        return Ok(asked);
     }
+    let fitting = split::choose(model.config(), options, |host| {
+        let plan = planned(model, capabilities, options, host)?;
+        Ok(fits(&plan).then_some(plan))
+    })?;
+    Ok(fitting.unwrap_or(asked))
 }
 
 /// Plans a model of which the host computes a part.

@@ -51,9 +51,22 @@ fn requests_are_answered_as_over_a_socket() {
     streamed["stream"] = true.into();
     let body = Some(streamed.to_string().into_bytes());
     let answer = local.request("/v1/completions", "application/json", body, Some(notify));
-    let (_, text) = whole(&answer);
-    assert!(text.ends_with("data: [DONE]\n\n"));
-    assert!(announced.load(Ordering::SeqCst) >= 4);
+    let (mut parts, mut text) = (0, Vec::new());
+    loop {
+        parts += 1;
+        match answer.next(LONG).unwrap() {
+            LocalEvent::Status(status) => assert_eq!(status, 200),
+            LocalEvent::Bytes(bytes) => text.extend(bytes),
+            LocalEvent::End => break,
+        }
+    }
+    assert!(text.ends_with(b"data: [DONE]\n\n"));
+    // A part is there before it is announced.
+    let until = Instant::now() + LONG;
+    while announced.load(Ordering::SeqCst) < parts {
+        assert!(Instant::now() < until);
+    }
+    assert_eq!(announced.load(Ordering::SeqCst), parts);
     assert_eq!(answer.next(LONG), Some(LocalEvent::End));
 }
 
