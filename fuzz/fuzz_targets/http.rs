@@ -123,6 +123,7 @@ fn capabilities() -> Capabilities {
         workspace_bytes: 0,
         workspace_row_bytes: 0,
         ranks: 1,
+        host: None,
         available_bytes: Some(u64::MAX),
     }
 }
