@@ -272,7 +272,7 @@ fn tools(fields: &Fields<'_>) -> Result<Option<Vec<Json>>, Refusal> {
 fn budget(fields: &Fields<'_>) -> Result<Option<usize>, Refusal> {
     let Some(thinking) = fields.object("thinking")? else { return Ok(None) };
     let budget = Fields::within(thinking, "thinking.").count("budget_tokens", 1024..=usize::MAX)?;
-    Ok(budget.filter(|_| thinking["type"] == "enabled"))
+    Ok(budget.filter(|_| thinking.get("type").is_some_and(|kind| kind == "enabled")))
 }
 
 /// Refuses a budget that leaves no tokens for the answer. Reasoning between calls (`is_interleaved`) may have more than one
@@ -306,6 +306,16 @@ mod tests {
 
     fn read(body: &Json) -> Result<Conversation, Refusal> {
         conversation(&Fields::new(body)?, true)
+    }
+
+    #[test]
+    fn a_budget_without_a_type_is_none() {
+        let budget_of = |thinking: Json| {
+            let body = json!({ "thinking": thinking });
+            budget(&Fields::new(&body).unwrap()).unwrap()
+        };
+        assert_eq!(budget_of(json!({ "budget_tokens": 1024 })), None);
+        assert_eq!(budget_of(json!({ "type": "enabled", "budget_tokens": 1024 })), Some(1024));
     }
 
     #[test]
