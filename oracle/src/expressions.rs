@@ -7,22 +7,10 @@ use proptest::prelude::*;
 use tokenizers::utils::SysRegex;
 
 use crate::pre_tokenizers;
+use crate::random_expressions::{any_pattern, cases, short_text};
 
 fn theirs(regex: &SysRegex, text: &str) -> Vec<(usize, usize)> {
     regex.find_iter(text).collect()
-}
-
-/// The number of cases, or that of a longer run by hand.
-fn cases(usual: u32) -> ProptestConfig {
-    let cases = std::env::var("AKUNU_REGEX_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig {
-        cases: cases.unwrap_or(usual),
-        failure_persistence: None,
-        max_shrink_iters: 20_000,
-        // The library has accidents of its own, which other cases on each day would find one after the other.
-        rng_seed: proptest::test_runner::RngSeed::Fixed(1),
-        ..ProptestConfig::default()
-    }
 }
 
 fn atom() -> impl Strategy<Value = String> {
@@ -59,12 +47,6 @@ pub(crate) fn pattern() -> impl Strategy<Value = String> {
             2 => (inner, quantifiers).prop_map(|(inner, quantifier)| format!("{inner}{quantifier}")),
         ]
     })
-}
-
-pub(crate) fn short_text() -> impl Strategy<Value = String> {
-    let bits: Vec<&str> =
-        "a|a|a|b|b|c|A|B|k|K|\u{212a}|s|ſ|ß|1|2| |  |\n|\n|é|É|-|.|{|}|]|#|\u{301}|中".split('|').collect();
-    prop::collection::vec(prop::sample::select(bits), 0..9).prop_map(|bits| bits.concat())
 }
 
 /// The library's matches, unless it refuses the expression, or panics, which overflows in tests may do.
@@ -177,15 +159,7 @@ fn classes_contain_the_same_characters() {
 
 #[test]
 fn no_expression_panics() {
-    let bits =
-        "(|)|[|]|{|}|?|*|+|\\|^|$|.|-|&&|~~|--|:|<|>|=|!|#|,|'|P|p|x|i|u|U|b|B|1|99|a| |\n|é|中|(?|(?<|\\p{|\
-        [[:|\\x{|(?i|(?x)|\\b{|{,"
-            .split('|')
-            .chain(["|"]);
-    let bits = prop::sample::select(bits.collect::<Vec<_>>()).prop_map(str::to_string);
-    let bit = prop_oneof![9 => bits, 1 => any::<char>().prop_map(String::from)];
-    let pattern = prop::collection::vec(bit, 0..16).prop_map(|bits| bits.concat());
-    proptest!(cases(3000), |(pattern in pattern, text in short_text(), allowed in 0..40u64)| {
+    proptest!(cases(3000), |(pattern in any_pattern(), text in short_text(), allowed in 0..40u64)| {
         match Expression::new(&pattern) {
             Ok(regex) => {
                 let found = regex.matches(&text, u64::MAX);

@@ -12,6 +12,18 @@ mod pre_tokenizers;
 mod real_files;
 mod tokenizer_json;
 
+// Shared with the tests of the tokenizer.
+#[path = "../../crates/akunu-tokenizer/tests/shared/decoders.rs"]
+mod decoders;
+#[path = "../../crates/akunu-tokenizer/tests/shared/few_tokens.rs"]
+mod few_tokens;
+#[path = "../../crates/akunu-tokenizer/tests/shared/json_files.rs"]
+mod json_files;
+#[path = "../../crates/akunu-tokenizer/tests/shared/pair_files.rs"]
+mod pair_files;
+#[path = "../../crates/akunu-tokenizer/tests/shared/random_expressions.rs"]
+mod random_expressions;
+
 /// A tokenizer of the library. Unlike `from_bytes`, `parse` is not generic, so that the readers of a file's parts are not
 /// compiled here again.
 fn library(json: &[u8]) -> tokenizers::Tokenizer {

@@ -9,15 +9,13 @@ use serde_json::{Value, json};
 use tokenizers::utils::SysRegex;
 use tokenizers::{AddedVocabulary, Model as _, OffsetReferential, OffsetType, PreTokenizer as _};
 
+use crate::decoders::{DECODED, decoder_file, pieces, replace, sequence, strip};
+use crate::json_files::{added, read, unknown_files};
+
 const WHOLE: EncodeOptions = EncodeOptions { add_special: true, parse_special: true };
 const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
 
 type Ids = Option<Vec<u32>>;
-
-fn read(test: &str, file: &str) -> Option<Value> {
-    let path = akunu_testing::data(test, &format!("tokenizers/{file}"))?;
-    Some(serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap())
-}
 
 /// A file opened in three ways: in the form that is chosen, in the general form, and by the library.
 pub(crate) struct Three {
@@ -217,12 +215,6 @@ fn tiny_families_give_the_librarys_ids_for_any_text_and_two_are_general() {
     agree(&tokenizers, 250);
 }
 
-fn added(id: usize, content: &str, flags: &str) -> Value {
-    let has = |flag: &str| flags.split(' ').any(|f| f == flag);
-    json!({"id": id, "content": content, "special": has("special"), "normalized": has("normalized"),
-        "lstrip": has("lstrip"), "rstrip": has("rstrip"), "single_word": has("single_word")})
-}
-
 /// More added tokens than any file has, with all combinations of settings.
 fn with_added(json: &Value) -> Value {
     let mut json = json.clone();
@@ -341,73 +333,14 @@ fn settings_behave_as_in_the_crate() {
 fn unknown_files_use_the_general_form_and_give_the_reason() {
     let test = "unknown_files_use_the_general_form_and_give_the_reason";
     let Some(json) = read(test, "tiny/tiny_bpe_split_cl100k_tokenizer.json") else { return };
-    type Change = fn(&mut Value);
-    let changes: [(Change, &str); 7] = [
-        (
-            |json| json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!(r"\S+|\s+"),
-            "expression",
-        ),
-        (|json| json["pre_tokenizer"]["pretokenizers"][0]["behavior"] = json!("MergedWithNext"), "split"),
-        (|json| json["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = json!(true), "space"),
-        (|json| json["normalizer"] = json!({"type": "Lowercase"}), "Lowercase"),
-        (
-            |json| {
-                let merge = &json["model"]["merges"][0];
-                let made = match merge {
-                    Value::String(pair) => pair.replace(' ', ""),
-                    pair => format!("{}{}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()),
-                };
-                let id = json["model"]["vocab"][&made].as_u64().unwrap() as usize;
-                json["added_tokens"].as_array_mut().unwrap().push(added(id, &made, "special"))
-            },
-            "special token",
-        ),
-        (
-            |json| {
-                let first = json["model"]["merges"][3].clone();
-                json["model"]["merges"].as_array_mut().unwrap().push(first)
-            },
-            "duplicate",
-        ),
-        (
-            |json| json["post_processor"] = json!({"type": "TemplateProcessing", "single": ["$A", "$A"], "pair": ["$A", "$B"], "special_tokens": {}}),
-            "single",
-        ),
-    ];
-    let mut tokenizers = Vec::new();
-    for (change, why) in changes {
-        let mut json = json.clone();
-        change(&mut json);
-        let bytes = serde_json::to_vec(&json).unwrap();
-        let ours = match HfTokenizer::from_bytes(&bytes, &Sidecar::default()) {
-            Ok(ours) => ours,
-            Err(error) => {
-                assert!(why == "single" && error.to_string().contains("single"), "{error}");
-                continue;
-            }
-        };
-        assert!(ours.is_general() && ours.describe().contains(why), "{}", ours.describe());
-        tokenizers.push(Three::of(why, &json));
-    }
+    let tokenizers: Vec<Three> =
+        unknown_files(&json).iter().map(|(why, json)| Three::of(why, json)).collect();
     agree(&tokenizers, 60);
 }
 
 #[test]
 fn decoders_give_the_crates_text() {
-    let texts = ["u", "a", "▁a", "a▁", "▁", "▁▁b", "##", "##b", "b", "</w>"];
-    let vocab: Value = texts.iter().enumerate().map(|(id, text)| (text.to_string(), json!(id))).collect();
-    let file = |decoder: &Value| {
-        let model = json!({"type": "WordLevel", "vocab": vocab, "unk_token": "u"});
-        let json = json!({"version": "1.0", "added_tokens": [], "model": model, "decoder": decoder});
-        serde_json::to_vec(&json).unwrap()
-    };
-    let replace =
-        |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
     let (marks, fuse) = (replace("▁", " "), json!({"type": "Fuse"}));
-    let strip = |content: &str, start: usize, stop: usize| json!({"type": "Strip", "content": content, "start": start, "stop": stop});
-    let sequence = |decoders: &[&Value]| json!({"type": "Sequence", "decoders": decoders});
-    let pieces =
-        |prefix: &str, cleanup: bool| json!({"type": "WordPiece", "prefix": prefix, "cleanup": cleanup});
     for decoder in [
         pieces("##", true),
         pieces("", false),
@@ -418,9 +351,9 @@ fn decoders_give_the_crates_text() {
         sequence(&[&marks, &strip("a", 0, 0)]),
         sequence(&[&fuse, &marks]),
     ] {
-        let ours = HfTokenizer::from_bytes(&file(&decoder), &Sidecar::default()).unwrap();
-        let library = crate::library(&file(&decoder));
-        let ids = 1..texts.len() as u32;
+        let ours = HfTokenizer::from_bytes(&decoder_file(&decoder), &Sidecar::default()).unwrap();
+        let library = crate::library(&decoder_file(&decoder));
+        let ids = 1..DECODED.len() as u32;
         for ids in ids.clone().flat_map(|a| ids.clone().flat_map(move |b| (1..4).map(move |c| [a, b, c]))) {
             for ids in [&ids[..1], &ids[..2], &ids[..]] {
                 assert_eq!(ours.decode(ids), library.decode(ids, false).unwrap(), "{decoder}: {ids:?}");

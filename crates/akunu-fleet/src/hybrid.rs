@@ -44,7 +44,7 @@ struct Copies {
 struct Prepared {
     table: Arc<DispatchTable>,
     runs: Vec<Run>,
-    /// Rows and logit rows for which the bytes of the copies were counted last.
+    /// Rows and logit rows for which the bytes of the transfers were counted last.
     counted: Option<(usize, usize)>,
 }
 
@@ -55,14 +55,14 @@ struct Run {
     first: usize,
     count: usize,
     replay: ReplayId,
-    copies: Vec<Copy>,
+    transfers: Vec<Transfer>,
     /// The buffers on both sides that it writes, and by which command.
     writes: Vec<(usize, DeviceBuffer)>,
 }
 
 /// What a command reads that the other side has written.
 #[derive(Debug)]
-struct Copy {
+struct Transfer {
     command: usize,
     /// The binding of the command.
     binding: usize,
@@ -183,10 +183,13 @@ impl Hybrid {
         run: usize,
         commands: std::ops::Range<usize>,
     ) -> Result<(), DeviceError> {
-        let Run { side, ref copies, .. } = self.prepared[replay.0 as usize].runs[run];
-        let wanted = copies.iter().filter(|copy| commands.contains(&copy.command));
-        let wanted: Vec<(DeviceBuffer, u64)> = wanted.map(|copy| (copy.buffer, copy.bytes)).collect();
-        for (buffer, bytes) in wanted {
+        let Run { side, ref transfers, .. } = self.prepared[replay.0 as usize].runs[run];
+        for index in 0..transfers.len() {
+            let Transfer { command, buffer, bytes, .. } =
+                self.prepared[replay.0 as usize].runs[run].transfers[index];
+            if !commands.contains(&command) {
+                continue;
+            }
             let Copies { of: [Some(on_device), Some(on_host)], .. } = self.copies(buffer)? else { continue };
             self.bytes.resize(bytes as usize, 0);
             let (from, to) = match side {
@@ -213,7 +216,7 @@ impl Hybrid {
         }
     }
 
-    /// Counts the bytes of the copies, for the rows of a submission.
+    /// Counts the bytes of the transfers, for the rows of a submission.
     fn count_bytes(&mut self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
         let counts = (submission.entries.len(), submission.logit_rows.len());
         let name = self.capabilities.name;
@@ -222,7 +225,7 @@ impl Hybrid {
             return Ok(());
         }
         let table = &prepared.table;
-        for copy in prepared.runs.iter_mut().flat_map(|run| &mut run.copies) {
+        for copy in prepared.runs.iter_mut().flat_map(|run| &mut run.transfers) {
             let command = &table.commands[copy.command];
             let extents = command
                 .extents(&Counts { rows: counts.0, logit_rows: counts.1, ..table.counts() })
@@ -325,7 +328,7 @@ impl Device for Hybrid {
         let mut latest: Vec<Option<Side>> = vec![None; buffers.len()];
         let mut runs = Vec::new();
         for (side, first, count) in runs_of(table) {
-            let (mut copies, mut writes) = (Vec::new(), Vec::new());
+            let (mut transfers, mut writes) = (Vec::new(), Vec::new());
             for index in first..first + count {
                 let command = &table.commands[index];
                 let bound = command.kernel.bindings().into_iter().zip(command.bindings()).enumerate();
@@ -338,7 +341,7 @@ impl Device for Hybrid {
                     }
                     let buffer = buffers[id.index()];
                     if slot.access != Access::Write && latest[id.index()] == Some(other(side)) {
-                        copies.push(Copy { command: index, binding, buffer, bytes: 0 });
+                        transfers.push(Transfer { command: index, binding, buffer, bytes: 0 });
                         latest[id.index()] = None;
                     }
                     if slot.access != Access::Read {
@@ -353,7 +356,7 @@ impl Device for Hybrid {
                 ..(**table).clone()
             });
             let replay = self.side(side).prepare(&part, &ids[side as usize])?;
-            runs.push(Run { side, first, count, replay, copies, writes });
+            runs.push(Run { side, first, count, replay, transfers, writes });
         }
         if table.steps > 1 && runs.len() > 1 {
             let message = format!("table {} has {} steps, and runs on two sides", table.name, table.steps);

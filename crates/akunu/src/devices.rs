@@ -164,7 +164,7 @@ pub fn reference_for(capabilities: &Capabilities) -> Result<Box<dyn Device>, Err
     ranks::reference_for(capabilities)
 }
 
-fn cpu(threads: Option<usize>, backends: &BackendOptions) -> Result<CpuDevice, DeviceError> {
+pub(crate) fn cpu(threads: Option<usize>, backends: &BackendOptions) -> Result<CpuDevice, DeviceError> {
     CpuDevice::new(CpuOptions { threads, isa: Some(backends.cpu_isa()?), ..CpuOptions::default() })
 }
 

@@ -1,10 +1,11 @@
 //! Models that are larger than a GPU's memory: the CPU computes some of the layers, or the experts of some.
 
 use akunu_arch::ModelConfig;
-use akunu_cpu::{CpuDevice, CpuOptions, physical_cores};
+use akunu_cpu::physical_cores;
 use akunu_fleet::Hybrid;
 use akunu_plan::{Capabilities, Device, InPlace, ModelPlan, OnHost};
 
+use crate::devices::cpu;
 use crate::tiers::TIERS;
 use crate::{DeviceChoice, EngineOptions, Error, Model};
 
@@ -122,9 +123,7 @@ pub fn device_for_plan(
     if plan.options.host.is_nothing() || device.capabilities().host.is_some() {
         return Ok(device);
     }
-    let isa = options.backends.cpu_isa().map_err(akunu_plan::DeviceError::from)?;
-    let cpu =
-        CpuDevice::new(CpuOptions { threads: options.threads, isa: Some(isa), ..CpuOptions::default() })?;
+    let cpu = cpu(options.threads, &options.backends)?;
     Ok(Box::new(Hybrid::new(device, Box::new(cpu))))
 }
 

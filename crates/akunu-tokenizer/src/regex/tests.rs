@@ -2,6 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::work::counted;
+use random_expressions::{any_pattern, cases, short_text};
+
+#[path = "../../tests/shared/random_expressions.rs"]
+mod random_expressions;
 
 /// Expressions, with the library's matches in texts. Made by `oracle/src/goldens.rs`.
 fn golden() -> Vec<serde_json::Value> {
@@ -28,25 +32,6 @@ fn expressions_match_as_in_the_library() {
         }
     }
     assert!(checked > 500, "{checked}");
-}
-
-/// The number of cases, or that of a longer run by hand.
-fn cases(usual: u32) -> ProptestConfig {
-    let cases = std::env::var("AKUNU_REGEX_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig {
-        cases: cases.unwrap_or(usual),
-        failure_persistence: None,
-        max_shrink_iters: 20_000,
-        // The library has accidents of its own, which other cases on each day would find one after the other.
-        rng_seed: proptest::test_runner::RngSeed::Fixed(1),
-        ..ProptestConfig::default()
-    }
-}
-
-fn short_text() -> impl Strategy<Value = String> {
-    let bits: Vec<&str> =
-        "a|a|a|b|b|c|A|B|k|K|\u{212a}|s|ſ|ß|1|2| |  |\n|\n|é|É|-|.|{|}|]|#|\u{301}|中".split('|').collect();
-    prop::collection::vec(prop::sample::select(bits), 0..9).prop_map(|bits| bits.concat())
 }
 
 #[test]
@@ -184,15 +169,7 @@ fn what_cannot_be_done_is_refused_in_plain_words() {
 
 #[test]
 fn no_expression_panics() {
-    let bits =
-        "(|)|[|]|{|}|?|*|+|\\|^|$|.|-|&&|~~|--|:|<|>|=|!|#|,|'|P|p|x|i|u|U|b|B|1|99|a| |\n|é|中|(?|(?<|\\p{|\
-        [[:|\\x{|(?i|(?x)|\\b{|{,"
-            .split('|')
-            .chain(["|"]);
-    let bits = prop::sample::select(bits.collect::<Vec<_>>()).prop_map(str::to_string);
-    let bit = prop_oneof![9 => bits, 1 => any::<char>().prop_map(String::from)];
-    let pattern = prop::collection::vec(bit, 0..16).prop_map(|bits| bits.concat());
-    proptest!(cases(3000), |(pattern in pattern, text in short_text(), allowed in 0..40u64)| {
+    proptest!(cases(3000), |(pattern in any_pattern(), text in short_text(), allowed in 0..40u64)| {
         match Regex::new(&pattern) {
             Ok(regex) => {
                 let found = regex.matches(&text, u64::MAX).unwrap();

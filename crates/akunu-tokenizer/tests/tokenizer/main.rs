@@ -12,3 +12,13 @@ mod speech;
 mod tokenizer_json;
 mod unigram_and_bpe;
 mod vocabularies;
+
+// The comparison with the library in `oracle/` has these modules, too.
+#[path = "../shared/decoders.rs"]
+mod decoders;
+#[path = "../shared/few_tokens.rs"]
+mod few_tokens;
+#[path = "../shared/json_files.rs"]
+mod json_files;
+#[path = "../shared/pair_files.rs"]
+mod pair_files;

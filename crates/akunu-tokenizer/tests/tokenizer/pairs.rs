@@ -11,28 +11,10 @@ use akunu_tokenizer::{
 };
 use serde_json::{Value, json};
 
+use crate::pair_files::{both_ways, file, golden};
+
 const WHOLE: EncodeOptions = EncodeOptions { add_special: true, parse_special: true };
 const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: true };
-
-/// Made by `golden/pairs.py`.
-fn golden() -> Value {
-    serde_json::from_str(include_str!("../golden/pairs.json")).unwrap()
-}
-
-/// A small tokenizer of the golden file, with one of its post-processors.
-fn file(golden: &Value, model: &str, post: &str) -> Value {
-    let mut file = golden["models"][model].clone();
-    file["post_processor"] = golden["posts"][post].clone();
-    file
-}
-
-fn both_ways(file: &Value) -> [HfTokenizer; 2] {
-    let bytes = serde_json::to_vec(file).unwrap();
-    let sidecar = Sidecar::default();
-    let native = HfTokenizer::from_bytes(&bytes, &sidecar).unwrap();
-    assert!(!native.is_general(), "{}", native.describe());
-    [native, HfTokenizer::from_bytes_in_general_form(&bytes, &sidecar).unwrap()]
-}
 
 fn encode(tokenizer: &dyn Tokenizer, case: &Value) -> Encoding {
     let text = |key: &str| case[key].as_str().unwrap();

@@ -1,13 +1,12 @@
 //! A model on several ranks, through the engine: what it generates, what it keeps, and what happens when a rank fails.
 #![allow(clippy::unwrap_used)]
 
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{generate, options, tales};
-use akunu::schedule::{Event, Request, Scheduler, SchedulerOptions};
+use crate::common::{bits, generate, options, prompt, shares_and_forgets_prefixes, tales, together};
+use akunu::schedule::Request;
 use akunu::{BackendOptions, DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, Sampling};
 use akunu_device_testing::FailingDevice;
 use akunu_fleet::Fleet;
@@ -30,38 +29,6 @@ fn tokens(n: usize, sampling: Sampling) -> GenerateOptions {
 
 fn greedy(n: usize) -> GenerateOptions {
     tokens(n, Sampling { temperature: 0.0, ..Sampling::default() })
-}
-
-fn prompt(kind: u32, n: u32) -> Vec<u32> {
-    (0..n).map(|i| 10 + (kind * 97 + i * 7) % 1000).collect()
-}
-
-fn bits(engine: &mut Engine) -> Vec<u32> {
-    engine.last_logits().unwrap().iter().map(|logit| logit.to_bits()).collect()
-}
-
-/// The ids of each request, or why it failed.
-pub fn together(engine: Engine, requests: &[Request]) -> (Vec<Result<Vec<u32>, String>>, Engine) {
-    let options = SchedulerOptions { queue: requests.len(), ..SchedulerOptions::default() };
-    let (scheduler, handle) = Scheduler::new(engine, &options).unwrap();
-    let found = Arc::new(Mutex::new(vec![Ok(vec![]); requests.len()]));
-    for (number, request) in requests.iter().enumerate() {
-        let found = found.clone();
-        let listener = move |event: Event<'_>| {
-            let found = &mut found.lock().unwrap()[number];
-            match (event, &mut *found) {
-                (Event::Piece { ids: more, .. }, Ok(ids)) => ids.extend_from_slice(more),
-                (Event::Failed(error), _) => *found = Err(error.to_string()),
-                _ => {}
-            }
-            ControlFlow::Continue(())
-        };
-        handle.submit(request.clone(), Box::new(listener)).unwrap();
-    }
-    handle.close();
-    let engine = scheduler.run();
-    let found = found.lock().unwrap().clone();
-    (found, engine)
 }
 
 #[test]
@@ -112,17 +79,7 @@ fn chains_steps_batches_and_runs_of_ranks_are_the_same_bits() {
 #[test]
 fn sessions_share_prefixes_and_forget_tokens_on_all_ranks() {
     let mut engine = Engine::new(tales(), &EngineOptions { slots: 2, ..on(DeviceChoice::Cpu, 4) }).unwrap();
-    let ids = prompt(3, 100);
-    let mut first = engine.session().unwrap();
-    engine.prefill(&mut first, &ids).unwrap();
-    let expected = bits(&mut engine);
-    let mut second = engine.session().unwrap();
-    engine.copy_prefix(&first, &mut second, 70).unwrap();
-    engine.prefill(&mut second, &ids).unwrap();
-    assert_eq!(bits(&mut engine), expected);
-    first.truncate(33);
-    engine.prefill(&mut first, &ids).unwrap();
-    assert_eq!(bits(&mut engine), expected);
+    shares_and_forgets_prefixes(&mut engine);
 }
 
 /// Blocks of all ranks leave for the host's memory, and come back.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::common::{checked_in, generate, options, tales, tales_engine};
+use crate::common::{
+    bits, checked_in, generate, options, prompt, shares_and_forgets_prefixes, tales, tales_engine, together,
+};
 use akunu::schedule::Request;
 use akunu::{
     DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, KvType, Model, Note, Overflow,
@@ -18,8 +20,6 @@ use akunu_device_testing::FailingDevice;
 use akunu_fleet::Hybrid;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{Device, MemoryPlan, OnHost};
-
-use crate::ranks::together;
 
 fn cpu() -> Box<dyn Device> {
     Box::new(CpuDevice::new(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap())
@@ -54,17 +54,9 @@ fn alone() -> Engine {
     Engine::new(tales(), &EngineOptions { context: Some(256), ..options(DeviceChoice::Cpu) }).unwrap()
 }
 
-fn prompt(kind: u32, n: u32) -> Vec<u32> {
-    (0..n).map(|i| 10 + (kind * 97 + i * 7) % 1000).collect()
-}
-
 fn tokens(n: usize, temperature: f32) -> GenerateOptions {
     let sampling = Sampling { seed: 7, temperature, ..Sampling::default() };
     GenerateOptions { max_tokens: Some(n), ignore_eos: true, sampling, ..Default::default() }
-}
-
-fn bits(engine: &mut Engine) -> Vec<u32> {
-    engine.last_logits().unwrap().iter().map(|logit| logit.to_bits()).collect()
 }
 
 #[test]
@@ -97,17 +89,7 @@ fn a_batch_gives_what_each_request_gives_alone() {
 #[test]
 fn sessions_share_prefixes_and_shift_on_both_sides() {
     let mut engine = split(1, |options| EngineOptions { slots: 2, ..options });
-    let ids = prompt(3, 100);
-    let mut first = engine.session().unwrap();
-    engine.prefill(&mut first, &ids).unwrap();
-    let expected = bits(&mut engine);
-    let mut second = engine.session().unwrap();
-    engine.copy_prefix(&first, &mut second, 70).unwrap();
-    engine.prefill(&mut second, &ids).unwrap();
-    assert_eq!(bits(&mut engine), expected);
-    first.truncate(33);
-    engine.prefill(&mut first, &ids).unwrap();
-    assert_eq!(bits(&mut engine), expected);
+    shares_and_forgets_prefixes(&mut engine);
 
     // A context that is full is shifted in the caches of both.
     let wanted = GenerateOptions { overflow: Overflow::Shift { keep: 4 }, ..tokens(100, 0.0) };

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 
-use crate::common::{checked_in, generate, tales, tales_engine};
+use crate::common::{bits, checked_in, generate, tales, tales_engine};
 use akunu::schedule::{Event, Handle, Request, Scheduler, SchedulerOptions, SlotAction, Stats};
 use akunu::{
     DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, KvDisk, KvFileProblem, KvType, Model,
@@ -35,10 +35,6 @@ fn tokens(n: usize) -> GenerateOptions {
 /// `n` ids that differ from those of other kinds.
 fn ids(kind: u32, n: u32) -> Vec<u32> {
     (0..n).map(|i| 10 + (kind * 97 + i * 7) % 1000).collect()
-}
-
-fn bits(engine: &mut Engine) -> Vec<u32> {
-    engine.last_logits().unwrap().iter().map(|logit| logit.to_bits()).collect()
 }
 
 /// The ids of each request, and the statistics.

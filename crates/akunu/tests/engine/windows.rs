@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
-use crate::common::{checked_in, options};
+use crate::common::{bits, checked_in, options};
 use akunu::schedule::{Event, Request, Scheduler, SchedulerOptions};
 use akunu::{DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, Model, Overflow, Session};
 use akunu_testing::fewest_or;
@@ -58,10 +58,6 @@ fn ids(seed: u32, n: usize) -> Vec<u32> {
         3 + (state >> 33) as u32 % (VOCAB - 3)
     };
     (0..n).map(|_| next()).collect()
-}
-
-fn bits(engine: &mut Engine) -> Vec<u32> {
-    engine.last_logits().unwrap().iter().map(|logit| logit.to_bits()).collect()
 }
 
 fn prefill(engine: &mut Engine, session: &mut Session, ids: &[u32]) -> (usize, Vec<u32>) {

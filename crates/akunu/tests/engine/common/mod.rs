@@ -5,8 +5,9 @@ pub mod rounding;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use akunu::schedule::{Event, Request, Scheduler, SchedulerOptions};
 use akunu::{BackendOptions, DeviceChoice, Engine, EngineOptions, GenerateOptions, Generated, KvType, Model};
 use serde_json::Value;
 
@@ -105,4 +106,51 @@ pub fn relative_error(found: &[f32], golden: &[Vec<f64>]) -> f64 {
         (f64::from(f) - g).abs()
     });
     worst.fold(0.0, f64::max) / largest
+}
+
+pub fn prompt(kind: u32, n: u32) -> Vec<u32> {
+    (0..n).map(|i| 10 + (kind * 97 + i * 7) % 1000).collect()
+}
+
+pub fn bits(engine: &mut Engine) -> Vec<u32> {
+    engine.last_logits().unwrap().iter().map(|logit| logit.to_bits()).collect()
+}
+
+/// The ids of each request, or why it failed.
+pub fn together(engine: Engine, requests: &[Request]) -> (Vec<Result<Vec<u32>, String>>, Engine) {
+    let options = SchedulerOptions { queue: requests.len(), ..SchedulerOptions::default() };
+    let (scheduler, handle) = Scheduler::new(engine, &options).unwrap();
+    let found = Arc::new(Mutex::new(vec![Ok(vec![]); requests.len()]));
+    for (number, request) in requests.iter().enumerate() {
+        let found = found.clone();
+        let listener = move |event: Event<'_>| {
+            let found = &mut found.lock().unwrap()[number];
+            match (event, &mut *found) {
+                (Event::Piece { ids: more, .. }, Ok(ids)) => ids.extend_from_slice(more),
+                (Event::Failed(error), _) => *found = Err(error.to_string()),
+                _ => {}
+            }
+            ControlFlow::Continue(())
+        };
+        handle.submit(request.clone(), Box::new(listener)).unwrap();
+    }
+    handle.close();
+    let engine = scheduler.run();
+    let found = found.lock().unwrap().clone();
+    (found, engine)
+}
+
+/// Two sessions of an engine of at least two slots: a shared prefix, and tokens that are forgotten, leave the same bits.
+pub fn shares_and_forgets_prefixes(engine: &mut Engine) {
+    let ids = prompt(3, 100);
+    let mut first = engine.session().unwrap();
+    engine.prefill(&mut first, &ids).unwrap();
+    let expected = bits(engine);
+    let mut second = engine.session().unwrap();
+    engine.copy_prefix(&first, &mut second, 70).unwrap();
+    engine.prefill(&mut second, &ids).unwrap();
+    assert_eq!(bits(engine), expected);
+    first.truncate(33);
+    engine.prefill(&mut first, &ids).unwrap();
+    assert_eq!(bits(engine), expected);
 }
