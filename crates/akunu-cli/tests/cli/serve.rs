@@ -268,7 +268,7 @@ fn a_log_that_nobody_reads_holds_nothing_up() {
     let (_, address) = banner.trim().split_once(" at http://").unwrap();
     // More lines than a pipe holds.
     let path = "x".repeat(180);
-    for _ in 0..1000 {
+    for _ in 0..500 {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(&request(&format!("/{path}"), b"{}")).unwrap();
         let mut answer = String::new();
@@ -278,7 +278,7 @@ fn a_log_that_nobody_reads_holds_nothing_up() {
     signal(&child, "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let lines = stderr.lines().map(Result::unwrap).filter(|line| line.contains(" 404 POST /xxx")).count();
-    assert!((100..1000).contains(&lines), "{lines}");
+    assert!((100..500).contains(&lines), "{lines}");
 }
 
 #[test]
@@ -310,6 +310,9 @@ fn startup_errors_are_reported_immediately() {
 #[test]
 #[cfg(target_os = "linux")]
 fn large_requests_fit_in_little_memory() {
+    if akunu_testing::left_to_ci() {
+        return;
+    }
     const ADDRESS_SPACE_KIB: u32 = 2 << 20;
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(format!("ulimit -v {ADDRESS_SPACE_KIB}; exec \"$@\"")).arg("sh");

@@ -9,15 +9,12 @@ use super::{Finder, ModelSpec, Models, Owner, Settings, Variant, hub_name};
 use crate::blocking::blocking;
 use crate::refusal::{Reason, Refusal};
 
-/// The least time between two searches for models.
-const SEARCH_INTERVAL: Duration = Duration::from_secs(3);
-
 impl Models {
     /// Looks for models that have been added to the server's folder.
     pub(crate) async fn refresh(&self) {
-        let Some(Finder { find, folder }) = self.options.finder.clone() else { return };
+        let Some(Finder { find, folder, every }) = self.options.finder.clone() else { return };
         let mut searched = self.searched.lock().await;
-        if searched.is_some_and(|at| at.elapsed() < SEARCH_INTERVAL) {
+        if searched.is_some_and(|at| at.elapsed() < every) {
             return;
         }
         let known: Vec<Arc<ModelSpec>> = self.entries().iter().map(|entry| entry.spec.clone()).collect();

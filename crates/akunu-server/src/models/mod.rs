@@ -99,6 +99,8 @@ pub struct Finder {
     /// Opens no model, so that it is fast.
     pub find: fn(Option<&Path>) -> Vec<ModelSpec>,
     pub folder: Option<PathBuf>,
+    /// Requests within this time of a search do not search again.
+    pub every: Duration,
 }
 
 pub type OpenDevice = fn(&EngineOptions) -> Result<Box<dyn Device>, Error>;

@@ -311,9 +311,12 @@ fn a_request_that_does_not_arrive_times_out() {
     let server = serve_with(|options| options.limits.read = Duration::from_secs(1));
     let whole = streamed(3);
     let body = whole.windows(4).position(|part| part == b"\r\n\r\n").unwrap() + 4;
-    for (len, expected) in [(0, ""), (body - 10, ""), (body + 10, "HTTP/1.1 408")] {
+    let sent = [(0, ""), (body - 10, ""), (body + 10, "HTTP/1.1 408")].map(|(len, expected)| {
         let mut stream = connect(server.address());
         stream.write_all(&whole[..len]).unwrap();
+        (stream, len, expected)
+    });
+    for (mut stream, len, expected) in sent {
         let mut bytes = Vec::new();
         let _ = stream.read_to_end(&mut bytes);
         let text = String::from_utf8_lossy(&bytes);

@@ -203,9 +203,10 @@ fn find(folder: Option<&Path>) -> Vec<ModelSpec> {
 
 #[test]
 fn models_that_are_added_to_a_folder_are_found() {
+    const SEARCHES: Duration = Duration::from_millis(500);
     let folder = tempfile::tempdir().unwrap();
     let server = serve_with(|options| {
-        options.models.finder = Some(Finder { find, folder: Some(folder.path().into()) });
+        options.models.finder = Some(Finder { find, folder: Some(folder.path().into()), every: SEARCHES });
     });
     assert_eq!(ask(&server, "copy").0, 404);
     copy(folder.path());
@@ -216,7 +217,7 @@ fn models_that_are_added_to_a_folder_are_found() {
         std::thread::sleep(Duration::from_millis(100));
     }
     // Once, and without what cannot be opened.
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(2 * SEARCHES);
     for path in ["/v1/models", "/api/v0/models"] {
         let list = server.get(path).json();
         let names: Vec<&Json> = list["data"].as_array().unwrap().iter().map(|model| &model["id"]).collect();

@@ -325,7 +325,11 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
     let count = specs.len();
     let models = ModelsOptions {
         models: specs,
-        finder: args.found.clone().map(|folder| Finder { find: found::find_again, folder }),
+        finder: args.found.clone().map(|folder| Finder {
+            find: found::find_again,
+            folder,
+            every: Duration::from_secs(3),
+        }),
         engine: akunu::EngineOptions {
             kv_memory: args.kv_memory.map(|mib| (mib as u64) << 20),
             ..args.engine.options().batching(args.parallel)
