@@ -30,6 +30,7 @@ pub mod devices;
 pub mod embed;
 mod engine;
 mod error;
+mod first_layers;
 mod generate;
 mod generation;
 mod held;

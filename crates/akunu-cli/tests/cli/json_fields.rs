@@ -27,7 +27,7 @@ const UNSEEN: [(&str, &str, &str); 7] = [
 
 const OTHER: &str = "akunu inspect, of what is not a model that can be run";
 
-fn file(name: &str) -> PathBuf {
+pub fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name)
 }
 
@@ -138,7 +138,7 @@ fn outputs() -> Vec<(&'static str, Value)> {
         ("akunu plan", json(&["plan", "--json", "--no-mmap"])),
         ("akunu plan", json(&["plan", encoder, "--json"])),
         ("akunu plan", json(&["plan", "--json", "--for", "cuda", "--gpu-layers", "1"])),
-        ("akunu plan", json(&["plan", path(&experts), "--json"])),
+        ("akunu plan", json(&["plan", path(&experts), "--speed", "-c", "8", "--json"])),
         ("akunu doctor", json(&["doctor", "--json"])),
         ("akunu tokenize", json(&["tokenize", "A fox", "--json"])),
         ("akunu detokenize", json(&["detokenize", "5,6", "--json"])),

@@ -23,6 +23,7 @@ mod mcp;
 mod mlx;
 mod models;
 mod out_files;
+mod plan;
 mod promises;
 mod quantize;
 mod run;

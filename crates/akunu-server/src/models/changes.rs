@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use super::entry::Entry;
 use super::{Finder, ModelSpec, Models, Owner, Settings, Variant, hub_name};

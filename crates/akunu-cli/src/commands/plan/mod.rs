@@ -1,7 +1,9 @@
 //! `akunu plan`: the memory of a model, before it is loaded.
 
+mod speed;
+
 use akunu::{MemoryPlan, human};
-use akunu_plan::{EncodeOptions, Entries, Row};
+use akunu_plan::{Capabilities, EncodeOptions, Entries, Row};
 use clap::Args;
 use serde::Serialize;
 
@@ -10,6 +12,7 @@ use crate::bars::{MemoryBar, Style};
 use crate::failure::Failure;
 use crate::grid::{Grid, grouped};
 use crate::output::{self, Output};
+use speed::Speed;
 
 /// Shows exactly how much memory a model needs, and whether it fits
 ///
@@ -23,6 +26,9 @@ pub struct PlanArgs {
     /// Exits with 1 if it does not fit into the available memory
     #[arg(long, conflicts_with = "chip")]
     check: bool,
+    /// Runs a few layers on the device and on the CPU, and shows the speeds that divisions between both would have
+    #[arg(long, conflicts_with = "chip")]
+    speed: bool,
     #[command(flatten)]
     task: TaskArgs,
     #[command(flatten)]
@@ -55,6 +61,9 @@ struct PlanReport<'a> {
     total: u64,
     available: Option<u64>,
     fits: Option<bool>,
+    /// With --speed: what some divisions between the device and the CPU would reach.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    speeds: Vec<Speed>,
     /// Why what is on the CPU does not fit into the host's memory.
     #[serde(skip)]
     on_host: Option<String>,
@@ -136,7 +145,7 @@ impl From<MemoryPlan> for Parts {
 pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(args.model.path(), false)?;
     let capabilities = args.planned.capabilities()?;
-    let (pass, memory, active, host) = match args.task.task(&model) {
+    let (pass, memory, active, host, speeds) = match args.task.task(&model) {
         None => {
             let options = args.tiers.over(args.planned.options());
             let plan = akunu::plan(&model, &capabilities, &options)?;
@@ -150,7 +159,16 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
                 experts: on_host.experts,
                 described: akunu::describe_split(on_host, plan.config.layer_count),
             });
-            (Pass::Generates { context, kv_type, prefill_rows, chain }, plan.memory, active, host)
+            let speeds = match args.speed {
+                true => speed::speeds(&model, &capabilities, &options, on_host)?,
+                false => Vec::new(),
+            };
+            (Pass::Generates { context, kv_type, prefill_rows, chain }, plan.memory, active, host, speeds)
+        }
+        Some(_) if args.speed => {
+            return Err(
+                Failure::usage("models for texts run on one device as a whole").hint("leave out --speed")
+            );
         }
         Some(task) => {
             let options = args.planned.text_options(task)?;
@@ -160,22 +178,25 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
             }
             let EncodeOptions { longest, rows, texts, kv, output, .. } = plan.options;
             let (output, kv_type, width) = (super::describe(output), kv.name(), plan.width);
-            (Pass::Encodes { output, width, longest, kv_type, rows, texts }, plan.memory, None, None)
+            (
+                Pass::Encodes { output, width, longest, kv_type, rows, texts },
+                plan.memory,
+                None,
+                None,
+                Vec::new(),
+            )
         }
     };
     // The available memory of another chip is unknown; this machine's memory is irrelevant for it.
     let available = match args.planned.chip {
         Some(_) => None,
-        None => capabilities.available_bytes.or_else(akunu::available_memory),
+        None => self::available(&capabilities),
     };
     let files = model.weights().regions().iter().filter(|region| region.file().is_some());
     let files_read =
         args.planned.engine.device.no_mmap.then(|| files.map(|region| region.bytes().len() as u64).sum());
     let allocated = memory.allocated() + files_read.unwrap_or(0);
-    let shares = capabilities.in_place != akunu_plan::InPlace::Nothing;
-    // The device has allocated its workspace already.
-    let on_device = allocated - memory.workspace + memory.loading;
-    let needed = on_device + if shares { memory.host_cache + memory.host_work } else { 0 };
+    let needed = needed(&memory, &capabilities) + files_read.unwrap_or(0);
     let on_host = match available {
         Some(_) => akunu::check_host(&memory, &capabilities, akunu::available_memory()),
         None => Ok(()),
@@ -197,6 +218,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         },
         available,
         needed,
+        speeds,
         fits: available.map(|available| needed <= available && on_host.is_ok()),
         on_host: on_host.err().map(|error| error.to_string()),
     };
@@ -208,6 +230,23 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         Some(false) if args.check => Err(Failure::Reported),
         _ => Ok(()),
     }
+}
+
+fn available(capabilities: &Capabilities) -> Option<u64> {
+    capabilities.available_bytes.or_else(akunu::available_memory)
+}
+
+/// Memory that has to be free on the device, beside that for files.
+fn needed(memory: &MemoryPlan, capabilities: &Capabilities) -> u64 {
+    let shares = capabilities.in_place != akunu_plan::InPlace::Nothing;
+    // The device has allocated its workspace already.
+    let on_device = memory.allocated() - memory.workspace + memory.loading;
+    on_device + if shares { memory.host_cache + memory.host_work } else { 0 }
+}
+
+fn fits(memory: &MemoryPlan, capabilities: &Capabilities, available: u64) -> bool {
+    let on_host = akunu::check_host(memory, capabilities, akunu::available_memory());
+    needed(memory, capabilities) <= available && on_host.is_ok()
 }
 
 fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(), Failure> {
@@ -298,6 +337,11 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
     out.text("\n")?;
     out.text(&memory_bar(report).render(Style::of_stdout(), output::width()))?;
     out.text("\n")?;
+    if !report.speeds.is_empty() {
+        out.line("Predicted tokens/s, from a few layers that were run:")?;
+        out.listing(&speed::grid(&report.speeds).render(output::width()))?;
+        out.text("\n")?;
+    }
     match args.planned.chip {
         Some(_) => out.line(&format!("Planned for chip: {}", report.detail)),
         None => out.line(&verdict(report)),

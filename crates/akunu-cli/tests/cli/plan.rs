@@ -1,0 +1,61 @@
+//! Predicted speeds of divisions between a device and the CPU.
+
+use serde_json::Value;
+
+use crate::common::{json, ok, path, refuses};
+use crate::json_fields::file;
+
+fn speeds(arguments: &[&str]) -> Vec<Value> {
+    let report = json(&[&["plan", "--speed", "--json"], arguments].concat());
+    report["speeds"].as_array().unwrap().clone()
+}
+
+fn division(speed: &Value) -> [u64; 2] {
+    ["gpu_layers", "n_cpu_moe"].map(|field| speed[field].as_u64().unwrap())
+}
+
+#[test]
+fn divisions_of_a_model_have_a_speed_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("experts.gguf");
+    ok(&["synth", "tiny-experts", path(&model), "--layers", "8"]);
+    let arguments = [path(&model), "--device", "reference", "-c", "64", "--n-cpu-moe", "3"];
+    let found = speeds(&arguments);
+    let expected = [[8, 0], [8, 2], [8, 3], [8, 4], [8, 6], [8, 8], [6, 8], [4, 8], [2, 8], [0, 8]];
+    assert_eq!(found.iter().map(division).collect::<Vec<_>>(), expected);
+    for speed in &found {
+        assert_eq!(speed["planned"], division(speed) == [8, 3], "{speed}");
+        assert_eq!(speed["fits"], true, "{speed}");
+        for rate in ["decode_tok_s", "prompt_tok_s"] {
+            assert!(speed[rate].as_f64().unwrap() > 0.0, "{speed}");
+        }
+    }
+    // The reference device is far slower than the CPU.
+    let rate = |of: usize| found[of]["decode_tok_s"].as_f64().unwrap();
+    assert!(rate(9) > rate(0), "{found:?}");
+    let shown = ok(&[&["plan", "--speed"], &arguments[..]].concat());
+    assert!(shown.contains("the experts of 3 of 8 layers"), "{shown}");
+}
+
+/// Also of one layer, of which there is no smaller model.
+#[test]
+fn a_cpu_alone_and_models_of_few_layers_have_a_speed() {
+    assert_eq!(speeds(&["--device", "cpu"]).len(), 1);
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("tiny.gguf");
+    for layers in ["1", "2", "3"] {
+        ok(&["synth", "tiny", path(&model), "--layers", layers, "--force"]);
+        let found = speeds(&[path(&model), "--device", "reference", "-c", "16"]);
+        assert!(found.iter().all(|speed| speed["decode_tok_s"].as_f64().unwrap() > 0.0), "{found:?}");
+        assert_eq!(division(found.last().unwrap())[0], 0, "{layers}");
+    }
+}
+
+#[test]
+fn what_cannot_be_run_in_parts_has_no_speed() {
+    let encoder = file("testdata/encoders").join("bert-mean");
+    refuses(&["plan", path(&encoder), "--speed"], 2, &["as a whole", "leave out --speed"]);
+    refuses(&["plan", "--speed", "--for", "cuda"], 2, &["--for", "--speed"]);
+    let hearing = file("testdata/speech/akunu-speech-q8_0.gguf");
+    refuses(&["plan", path(&hearing), "--speed"], 1, &["transcribes"]);
+}
