@@ -4,7 +4,7 @@
 use crate::facts::{Fact, FactRule, LLAMA_FACTS};
 use crate::shape::Shape;
 use crate::tensors::{FusedRule, LLAMA_FUSED, LLAMA_NAMING, LLAMA_TENSORS, Naming, Part, TensorRule};
-use crate::tower::{FeedForwardKind, LayerFn, NormKind, QkNorm, pre_norm};
+use crate::tower::{FeedForwardKind, LayerFn, NormKind, QkNorm, ScaledBy, pre_norm};
 use crate::{Activation, ModelConfig, RopeScaling, Router, Source, WindowPattern, families, names};
 
 /// Everything that the engine knows about a family of models.
@@ -36,9 +36,8 @@ pub struct Card {
     /// without what comes before them.
     pub ggml_names: &'static [(Part, &'static str, &'static str)],
     /// Matrices of all experts that Hugging Face files have in one tensor, with the inputs of each expert outermost, and
-    /// their biases in a tensor whose name ends with `_bias`: the name, and the names of the matrices whose outputs
-    /// alternate in it.
-    pub stacked_experts: &'static [(&'static str, &'static [&'static str])],
+    /// their biases in a tensor whose name ends with `_bias`.
+    pub stacked_experts: &'static [StackedExperts],
     /// Lists of per-head vectors in Hugging Face files, each with the name of the tensor that combines the list.
     pub head_lists: &'static [(&'static str, &'static str)],
     /// Prefixes of Hugging Face tensors that this engine does not need.
@@ -70,6 +69,14 @@ pub struct Card {
     pub default_window: DefaultWindow,
     /// If only some layers have a sliding window, the first layer has none.
     pub full_first: bool,
+    /// Windows are chunks: a token attends to the positions of its own chunk only. The first one begins at position 0.
+    pub chunked: bool,
+    /// By what queries are scaled, in models that scale them.
+    pub scaled_by: ScaledBy,
+    /// Only queries of layers without RoPE are scaled.
+    pub scales_unrotated: bool,
+    /// GGUF files of models with so many experts have no [`ModelConfig::normed_heads`], and do not state it.
+    pub unnormed_expert_counts: &'static [usize],
     /// Attention is bidirectional.
     pub bidirectional: bool,
     /// `general.architecture` values of GGUF models with bidirectional attention, in a family that is causal otherwise.
@@ -142,6 +149,16 @@ pub struct HfKind {
     pub padded_positions: bool,
 }
 
+/// A tensor with matrices of all experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackedExperts {
+    pub name: &'static str,
+    /// The names of the matrices.
+    pub parts: &'static [&'static str],
+    /// Their outputs alternate, instead of following those of the matrix before.
+    pub alternate: bool,
+}
+
 /// How a `config.json` states which layers use sliding-window attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sliding {
@@ -154,6 +171,8 @@ pub enum Sliding {
     OnRequest,
     /// All layers except every n-th.
     Pattern(usize),
+    /// The layers that `layer_types` lists, or those with RoPE if that is absent.
+    Rotated,
 }
 
 /// Which layers use sliding-window attention if a file gives the window size but no pattern.
@@ -233,6 +252,10 @@ impl Card {
         scaled_embeddings: false,
         default_window: DefaultWindow::Everywhere,
         full_first: false,
+        chunked: false,
+        scaled_by: ScaledBy::Position,
+        scales_unrotated: false,
+        unnormed_expert_counts: &[],
         bidirectional: false,
         bidirectional_names: &[],
         rotary: true,

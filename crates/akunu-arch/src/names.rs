@@ -98,7 +98,7 @@ pub(crate) fn hugging_face(name: &str, card: &Card) -> Option<String> {
 
 /// Whether a Hugging Face tensor belongs to a vision encoder.
 pub(crate) fn is_vision(name: &str) -> bool {
-    ["vision_tower.", "multi_modal_projector."].iter().any(|part| name.contains(part))
+    ["vision_tower.", "vision_model.", "multi_modal_projector."].iter().any(|part| name.contains(part))
 }
 
 /// Whether a Hugging Face tensor is not needed by this engine.

@@ -18,6 +18,7 @@ mod granite_moe;
 mod hunyuan_moe;
 mod internlm2;
 mod llama;
+mod llama4;
 mod minimax_m2;
 mod mistral3;
 mod modern_bert;
@@ -64,6 +65,7 @@ pub static CARDS: &[&Card] = &[
     &granite_moe::CARD,
     &hunyuan_moe::CARD,
     &internlm2::CARD,
+    &llama4::CARD,
     &olmo2::CARD,
     &olmoe::CARD,
     &minimax_m2::CARD,

@@ -240,6 +240,7 @@ pub(super) fn model_config(
         rope,
         window: window(&fields, layer_count)?,
         unrotated: unrotated(&fields, layer_count)?,
+        normed_heads: fields.flag(Fact::NormedHeads)?,
         embedding_scale: scale(&fields, Fact::EmbeddingScale)?,
         residual_scale: scale(&fields, Fact::ResidualScale)?,
         logit_scale: scale(&fields, Fact::LogitScale)?,
@@ -286,6 +287,12 @@ fn experts(fields: &Fields<'_>, ffn_size: usize) -> Result<Option<ExpertFacts>, 
         return Ok(None);
     }
     let Some(count) = fields.count(Fact::ExpertCount)?.filter(|&count| count > 0) else { return Ok(None) };
+    if fields.count(Fact::ExpertsEvery)? == Some(0) {
+        return Err(wrong(
+            &fields.text.full(fields.key(Fact::ExpertsEvery)),
+            "0 is not a valid interval of layers".to_string(),
+        ));
+    }
     let ffn_size = fields.count(Fact::ExpertFfnSize)?.unwrap_or(ffn_size);
     let (shared, shared_size) = (fields.count(Fact::SharedExperts)?, fields.count(Fact::SharedFfnSize)?);
     let own = fields.kind.router.unwrap_or(fields.card.router);
@@ -416,7 +423,7 @@ fn activation(fields: &Fields<'_>) -> Result<Activation, FormatError> {
 fn window(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Window>, FormatError> {
     let text = &fields.text;
     let Some(size) = fields.count_unless_null(Fact::WindowSize)? else { return Ok(None) };
-    let listed = layer_types(text, layer_count)?;
+    let listed = layer_types(fields, layer_count)?;
     let pattern = match fields.kind.sliding {
         Sliding::Never => return Ok(None),
         Sliding::All if listed.is_some() => {
@@ -437,6 +444,11 @@ fn window(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Window>, For
             Some(slides) => WindowPattern::Layers(slides),
             None => WindowPattern::FullEvery(pattern(text)?.unwrap_or(every)),
         },
+        Sliding::Rotated => WindowPattern::Layers(match (listed, unrotated(fields, layer_count)?) {
+            (Some(slides), _) => slides,
+            (None, unrotated) if unrotated.is_empty() => vec![true; layer_count],
+            (None, unrotated) => unrotated.into_iter().map(|unrotated| !unrotated).collect(),
+        }),
     };
     if size == 0 {
         return Err(wrong(
@@ -479,14 +491,16 @@ fn pattern(text: &Json<'_>) -> Result<Option<usize>, FormatError> {
 }
 
 /// One entry per layer: whether it uses a sliding window.
-fn layer_types(text: &Json<'_>, layer_count: usize) -> Result<Option<Vec<bool>>, FormatError> {
+fn layer_types(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Vec<bool>>, FormatError> {
     const KEY: &str = "layer_types";
+    let text = &fields.text;
+    let windowed = if fields.card.chunked { "chunked_attention" } else { "sliding_attention" };
     let Some(names) = text.strings(KEY)? else { return Ok(None) };
     if names.len() != layer_count {
         return Err(wrong(KEY, format!("it has {} entries for {layer_count} layers", names.len())));
     }
     let slides = names.into_iter().map(|name| match name {
-        "sliding_attention" => Ok(true),
+        name if name == windowed => Ok(true),
         "full_attention" => Ok(false),
         other => Err(text.unsupported(KEY, format!("asks for {}", printable(other)))),
     });
