@@ -343,6 +343,15 @@ def llama_twin(config: dict, **fields) -> dict:
 GRANITE = dict(hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0, rope_scaling=None, attention_dropout=0.1,
                pad_token_id=0, attention_multiplier=0.4, embedding_multiplier=3.0, logits_scaling=2.5,
                residual_multiplier=0.7)
+GRANITE4_DENSE = published(  # the sizes of Mamba layers are stated all the same
+    "granitemoehybrid", "GraniteMoeHybridForCausalLM", "bfloat16", **wide(64, 2, 4, 2, 56), attention_bias=False,
+    init_method="mup", layer_types=["attention"] * 2, mamba_chunk_size=256, mamba_conv_bias=True, mamba_d_conv=4,
+    mamba_d_head=4, mamba_d_state=8, mamba_expand=2, mamba_n_groups=1, mamba_n_heads=32, mamba_proj_bias=False,
+    normalization_function="rmsnorm", num_experts_per_tok=0, num_local_experts=0, output_router_logits=False,
+    position_embedding_type="rope", router_aux_loss_coef=0.01, shared_intermediate_size=72, tie_word_embeddings=True,
+    **GRANITE)
+GRANITE4_MOE = {**GRANITE4_DENSE, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 20,
+                "position_embedding_type": None, "torch_dtype": "float16", "tie_word_embeddings": False}
 INTERNLM2 = published(
     "internlm2", "InternLM2ForCausalLM", "bfloat16", **wide(64, 2, 8, 2, 56), attn_implementation="eager", bias=False,
     auto_map={"AutoConfig": "configuration_internlm2.InternLM2Config",
@@ -584,6 +593,9 @@ FAMILIES = {
         "bfloat16", **size(40, 4, 3, 3, 20, 12), attention_chunk_size=6, attn_temperature_tuning=True, floor_scale=3,
         intermediate_size_mlp=28, no_rope_layers=[1, 0, 1, 0], num_local_experts=5, rope_scaling=None,
         tie_word_embeddings=False, use_qk_norm=False), seed=702),
+    "granite4-dense": Family(GRANITE4_DENSE, twin={**GRANITE4_DENSE, "layer_types": ["full_attention"] * 2}, seed=711),
+    "granite4-moe-nope": Family(
+        GRANITE4_MOE, twin={**GRANITE4_MOE, "layer_types": ["full_attention"] * 2}, store=granite_moe, seed=712),
 }
 
 

@@ -32,6 +32,8 @@ pub struct Card {
     pub fused_in_gguf: bool,
     /// Prefixes of Hugging Face tensor names.
     pub naming: Naming,
+    /// Other names that modules of layers have in some Hugging Face files, each with the name of a rule.
+    pub aliases: &'static [(&'static str, &'static str)],
     /// Names of tensors in files of whisper.cpp, with the canonical ones: without `.weight` and `.bias`, those of layers
     /// without what comes before them.
     pub ggml_names: &'static [(Part, &'static str, &'static str)],
@@ -121,6 +123,13 @@ pub struct HfKind {
     pub model_type: &'static str,
     /// `model_type` of multimodal configurations that contain this variant as `text_config`.
     pub nested_in: Option<&'static str>,
+    /// Set if another card has a variant with the same `model_type`: whether this one is of models with experts. Such
+    /// models go by the name of the card's GGUF files.
+    pub with_experts: Option<bool>,
+    /// The only types of layers that are supported, if there are others: the file has to list them.
+    pub layer_types: &'static [&'static str],
+    /// A field and the only value of it with which RoPE is applied.
+    pub rotates_if: Option<(&'static str, &'static str)>,
     /// Defaults of transformers for absent fields, in the units of the field. Published files do omit fields: some
     /// `text_config` has no head count, for example.
     pub defaults: &'static [(Fact, f64)],
@@ -233,6 +242,7 @@ impl Card {
         fused: LLAMA_FUSED,
         fused_in_gguf: false,
         naming: LLAMA_NAMING,
+        aliases: &[],
         ggml_names: &[],
         stacked_experts: &[],
         head_lists: &[],
@@ -282,9 +292,11 @@ impl Card {
         self.names.first().copied().unwrap_or_default()
     }
 
-    /// The `config.json` variant with this `model_type`, and its card.
-    pub fn find_kind(model_type: &str) -> Option<(&'static Card, &'static HfKind)> {
-        Card::kinds().find(|(_, kind)| kind.model_type == model_type)
+    /// The `config.json` variant with this `model_type`, for models with or without experts, and its card.
+    pub fn find_kind(model_type: &str, with_experts: bool) -> Option<(&'static Card, &'static HfKind)> {
+        Card::kinds().find(|(_, kind)| {
+            kind.model_type == model_type && kind.with_experts.is_none_or(|with| with == with_experts)
+        })
     }
 
     /// All `config.json` variants.
@@ -361,6 +373,9 @@ impl HfKind {
     pub const PLAIN: HfKind = HfKind {
         model_type: "",
         nested_in: None,
+        with_experts: None,
+        layer_types: &[],
+        rotates_if: None,
         defaults: &[],
         sliding: Sliding::Never,
         activation_fields: &["hidden_act"],

@@ -36,6 +36,8 @@ pub enum Fact {
     Parallel,
     /// RoPE is not applied in layers n, 2n, … (counted from 1).
     UnrotatedEvery,
+    /// 0: RoPE is not applied in any layer.
+    Rotates,
     /// The rate by which queries are scaled: a query is multiplied by 1 + rate · ln(1 + ⌊position / original context
     /// length⌋).
     QueryScaling,

@@ -70,7 +70,9 @@ pub(crate) fn canonical(name: &str, card: &Card) -> Option<String> {
     }
     let stacked =
         || card.fused.iter().find(|stack| stack.hf == part && of == Part::Layer).map(|stack| stack.name);
-    let ours = find(of, part).or_else(stacked)?;
+    let alias =
+        card.aliases.iter().find(|(theirs, _)| *theirs == part).and_then(|(_, known)| find(of, known));
+    let ours = find(of, part).or(alias).or_else(stacked)?;
     Some(format!("{start}{layer}.{ours}.{kind}"))
 }
 

@@ -363,6 +363,10 @@ fn rope(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
 /// Written if it is not what readers assume.
 fn unrotated(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
     let rotates: Vec<bool> = (0..config.layer_count).map(|layer| config.rotates(layer)).collect();
+    if keys.card.rule(Fact::Rotates).is_some() && !rotates.contains(&true) {
+        keys.put(keys.card.gguf_key(Fact::Rotates), Value::Bool(false));
+        return Ok(());
+    }
     let every = match rotates.contains(&false) {
         true => full_every(&rotates),
         false => Some(0),

@@ -174,6 +174,9 @@ fn refuse_unsupported(keys: &Keys<'_>) -> Result<(), FormatError> {
             return Err(keys.unsupported(scale, format!("is {value}")));
         }
     }
+    if keys.usize("ssm.state_size")?.is_some_and(|size| size > 0) {
+        return Err(keys.unsupported("ssm.state_size", "asks for Mamba layers"));
+    }
     let sections = keys.name("rope.dimension_sections");
     if keys.metadata.get(&sections).is_some() {
         return Err(FormatError::unsupported(&sections, "asks for positions in several dimensions"));
@@ -542,6 +545,9 @@ fn window(keys: &Keys<'_>, layer_count: usize) -> Result<Option<Window>, FormatE
 
 /// One entry per layer: true if RoPE is not applied. Empty if RoPE is applied in all layers.
 fn unrotated(keys: &Keys<'_>, layer_count: usize) -> Result<Vec<bool>, FormatError> {
+    if keys.card.rule(Fact::Rotates).is_some() && !keys.flag(Fact::Rotates)? {
+        return Ok(vec![true; layer_count]);
+    }
     let every = keys.count(Fact::UnrotatedEvery)?.filter(|&every| every > 0);
     Ok(every.map_or(vec![], |every| (1..=layer_count).map(|n| n.is_multiple_of(every)).collect()))
 }

@@ -553,6 +553,19 @@ fn rope_without_dimensions_is_rejected() {
 }
 
 #[test]
+fn granites_without_rope_and_mamba_layers() {
+    assert_eq!(file("granite").config().unrotated, Vec::<bool>::new());
+    let unrotated = file("granite").with("rope.scaling.finetuned", Value::Bool(false)).config().unrotated;
+    assert_eq!(unrotated, [true; 4]);
+    // In other families the key has another meaning.
+    let other = file("qwen2").with("rope.scaling.finetuned", Value::Bool(false));
+    assert_eq!(other.config().unrotated, Vec::<bool>::new());
+    file("granitehybrid")
+        .with("ssm.state_size", Value::U32(128))
+        .refused("`granitehybrid.ssm.state_size` asks for Mamba layers, which is not supported");
+}
+
+#[test]
 fn what_files_of_llama4_do_not_state_is_as_in_the_published_models() {
     let mixture = |count: u32| {
         let of = [("expert_count", count), ("expert_used_count", 1), ("expert_feed_forward_length", 24)];

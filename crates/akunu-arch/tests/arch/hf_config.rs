@@ -395,9 +395,36 @@ fn contradictory_routers_are_refused() {
         json!({"router_jitter_noise": -0.5}),
         "expert count in the config.json: the router's tolerance -1 is out of range",
     );
-    // Those with recurrent layers are another kind.
-    let error = open(&with("granitemoehybrid", json!({}))).unwrap_err().to_string();
-    assert!(error.starts_with("`model_type` is granitemoehybrid (and not one of "), "{error}");
+}
+
+#[test]
+fn models_with_mamba_layers_are_refused_by_the_type_of_the_layer() {
+    let kind = "granitemoehybrid";
+    for experts in [0, 5] {
+        let with_types = |key: &str, types: [&str; 4]| json!({key: types, "num_local_experts": experts, "num_experts_per_tok": 2});
+        let mixed = |name| with_types("layer_types", ["attention", name, "attention", name]);
+        refused(kind, mixed("mamba"), "`layer_types` asks for mamba layers, which is not supported");
+        refused(
+            kind,
+            mixed("linear_attention"),
+            "`layer_types` asks for linear_attention layers, which is not supported",
+        );
+        // The name of the field in files of the first models.
+        refused(
+            kind,
+            with_types("layers_block_type", ["mamba"; 4]),
+            "`layer_types` asks for mamba layers, which is not supported",
+        );
+        let error = open(&with(kind, json!({"num_local_experts": experts}))).unwrap_err().to_string();
+        assert!(error.starts_with("`layer_types` is missing"), "{error}");
+
+        let plain = config(kind, mixed("full_attention"));
+        assert_eq!(plain.architecture, if experts == 0 { "granite" } else { "granitemoe" });
+        assert_eq!((plain.experts.is_some(), plain.unrotated), (experts > 0, vec![true; 4]));
+        let mut rotated = mixed("attention");
+        rotated["position_embedding_type"] = json!("rope");
+        assert_eq!(config(kind, rotated).unrotated, Vec::<bool>::new());
+    }
 }
 
 #[test]
