@@ -596,6 +596,18 @@ FAMILIES = {
     "granite4-dense": Family(GRANITE4_DENSE, twin={**GRANITE4_DENSE, "layer_types": ["full_attention"] * 2}, seed=711),
     "granite4-moe-nope": Family(
         GRANITE4_MOE, twin={**GRANITE4_MOE, "layer_types": ["full_attention"] * 2}, store=granite_moe, seed=712),
+    "seed-oss": Family(published(
+        "seed_oss", "SeedOssForCausalLM", "bfloat16", **size(48, 2, 4, 2, 20, 56), attention_bias=True,
+        attention_dropout=0.1, attention_out_bias=False, hidden_act="silu", mlp_bias=False, pad_token_id=1,
+        pretraining_tp=1, residual_dropout=0.1, rms_norm_eps=1e-6, rope_scaling={"rope_type": "default"},
+        rope_theta=10000000.0, tie_word_embeddings=False), seed=721),
+    "dots1": Family(published(  # the first layer is dense, the last one has a window
+        "dots1", "Dots1ForCausalLM", "bfloat16", **wide(48, 3, 4, 4, 72), attention_bias=False, attention_dropout=0.0,
+        first_k_dense_replace=1, hidden_act="silu", max_window_layers=2, moe_intermediate_size=20, moe_layer_freq=1,
+        n_group=1, n_routed_experts=7, n_shared_experts=2, norm_topk_prob=True, num_experts_per_tok=3,
+        pretraining_tp=1, rms_norm_eps=1e-5, rope_scaling=None, rope_theta=10000000, routed_scaling_factor=2.5,
+        scoring_func="noaux_tc", sliding_window=8, tie_word_embeddings=False, topk_group=1, use_cache=True),
+        store=EXPERTS, seed=722),
 }
 
 

@@ -178,6 +178,8 @@ pub enum Sliding {
     Listed,
     /// The layers from `max_window_layers` on, if `use_sliding_window` is true.
     OnRequest,
+    /// The layers from `max_window_layers` on, or from the n-th if that is absent, if a window size is given.
+    From(usize),
     /// All layers except every n-th.
     Pattern(usize),
     /// The layers that `layer_types` lists, or those with RoPE if that is absent.

@@ -3,6 +3,7 @@
 mod bert;
 mod cohere;
 mod deepseek;
+mod dots1;
 mod ernie4_5_moe;
 mod exaone;
 mod falcon;
@@ -33,6 +34,7 @@ mod qwen2;
 mod qwen2_moe;
 mod qwen3;
 mod qwen3_moe;
+mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
@@ -53,6 +55,7 @@ pub static CARDS: &[&Card] = &[
     &cohere::CARD,
     &cohere::COHERE2,
     &deepseek::CARD,
+    &dots1::CARD,
     &ernie4_5_moe::CARD,
     &exaone::CARD,
     &falcon::CARD,
@@ -71,6 +74,7 @@ pub static CARDS: &[&Card] = &[
     &minimax_m2::CARD,
     &phi2::CARD,
     &phimoe::CARD,
+    &seed_oss::CARD,
     &smollm3::CARD,
     &stablelm::CARD,
     &mistral3::CARD,

@@ -460,8 +460,9 @@ fn window(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Window>, For
         Sliding::All => WindowPattern::Layers(vec![true; layer_count]),
         Sliding::Listed => WindowPattern::Layers(listed.unwrap_or_else(|| vec![true; layer_count])),
         Sliding::OnRequest if text.bool("use_sliding_window")? != Some(true) => return Ok(None),
-        Sliding::OnRequest => {
-            let first = text.usize("max_window_layers")?.unwrap_or(28);
+        Sliding::OnRequest | Sliding::From(_) => {
+            let default = if let Sliding::From(first) = fields.kind.sliding { first } else { 28 };
+            let first = text.usize("max_window_layers")?.unwrap_or(default);
             let slides = listed.unwrap_or_else(|| (0..layer_count).map(|i| i >= first).collect());
             WindowPattern::Layers(slides)
         }
