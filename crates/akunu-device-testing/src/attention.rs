@@ -302,7 +302,7 @@ fn attend_as(
             soft_cap,
             window,
             factor_step,
-            factors: if factor_step > 0 { context / factor_step + 1 } else { 0 },
+            factors: context.checked_div(factor_step).map_or(0, |last| last + 1),
             ..AttentionParams::default()
         };
         let mut data = queries_and_cache(&params, kv, out, rows, &part);

@@ -213,7 +213,7 @@ fn attend(
             rope_dims,
             epsilon,
             factor_step,
-            factors: if factor_step > 0 { context / factor_step + 1 } else { 0 },
+            factors: context.checked_div(factor_step).map_or(0, |last| last + 1),
             ..AttentionParams::default()
         };
         let angles: Vec<f32> = values(50, rope_dims as usize / 2)
