@@ -371,7 +371,11 @@ fn unrotated(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatErro
         true => full_every(&rotates),
         false => Some(0),
     };
-    let assumed = keys.card.gguf_default(Fact::UnrotatedEvery).map_or(0, |every| every as usize);
+    let assumed = match keys.card.chunked && config.window.is_none() {
+        // Readers assume that models without chunks have RoPE in all layers.
+        true => 0,
+        false => keys.card.gguf_default(Fact::UnrotatedEvery).map_or(0, |every| every as usize),
+    };
     match every {
         Some(every) if every == assumed => Ok(()),
         // Too few layers for the assumed interval.
