@@ -130,6 +130,17 @@ def multimodal(stored: Tensors, config: dict) -> Tensors:
             layer + "attention_norm.weight": random(width), layer + "feed_forward.gate_proj.weight": random(16, width)}
 
 
+def llama4(stored: Tensors, config: dict) -> Tensors:
+    """The text model beside a vision model, whose layers have the same names."""
+    dtype = DTYPES[config["torch_dtype"]]
+    layer = "vision_model.model.layers.0."
+    return {**{f"language_model.{name}": values for name, values in stored.items()},
+            "multi_modal_projector.linear_1.weight": torch.ones(config["text_config"]["hidden_size"], 8, dtype=dtype),
+            "vision_model.class_embedding": torch.ones(8, dtype=dtype),
+            layer + "self_attn.q_proj.weight": torch.ones(8, 8, dtype=dtype),
+            layer + "input_layernorm.weight": torch.ones(8, dtype=dtype)}
+
+
 def experts_apart(gate: str, up: str, down: str) -> Callable[[Tensors, dict], Tensors]:
     """A matrix of each expert, as all published files have them; transformers 5 stacks them, and gate and up."""
 
@@ -332,6 +343,15 @@ def llama_twin(config: dict, **fields) -> dict:
 GRANITE = dict(hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0, rope_scaling=None, attention_dropout=0.1,
                pad_token_id=0, attention_multiplier=0.4, embedding_multiplier=3.0, logits_scaling=2.5,
                residual_multiplier=0.7)
+GRANITE4_DENSE = published(  # the sizes of Mamba layers are stated all the same
+    "granitemoehybrid", "GraniteMoeHybridForCausalLM", "bfloat16", **wide(64, 2, 4, 2, 56), attention_bias=False,
+    init_method="mup", layer_types=["attention"] * 2, mamba_chunk_size=256, mamba_conv_bias=True, mamba_d_conv=4,
+    mamba_d_head=4, mamba_d_state=8, mamba_expand=2, mamba_n_groups=1, mamba_n_heads=32, mamba_proj_bias=False,
+    normalization_function="rmsnorm", num_experts_per_tok=0, num_local_experts=0, output_router_logits=False,
+    position_embedding_type="rope", router_aux_loss_coef=0.01, shared_intermediate_size=72, tie_word_embeddings=True,
+    **GRANITE)
+GRANITE4_MOE = {**GRANITE4_DENSE, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 20,
+                "position_embedding_type": None, "torch_dtype": "float16", "tie_word_embeddings": False}
 INTERNLM2 = published(
     "internlm2", "InternLM2ForCausalLM", "bfloat16", **wide(64, 2, 8, 2, 56), attn_implementation="eager", bias=False,
     auto_map={"AutoConfig": "configuration_internlm2.InternLM2Config",
@@ -376,6 +396,26 @@ HUNYUAN_MOE = published(  # some numbers are in lists, one for each layer
     rope_scaling={"alpha": 50.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
                   "type": "dynamic"},
     tie_word_embeddings=True, use_cla=False, use_mixed_mlp_moe=True, use_qk_norm=True)
+
+
+def llama4_text(dtype: str, **fields) -> dict:
+    """Layers 1, 3, … are mixtures. Queries grow after few positions, and texts have several chunks."""
+    return published("llama4_text", "Llama4ForCausalLM", dtype, attention_bias=False, attention_dropout=0.0,
+                     attn_scale=0.4, hidden_act="silu", interleave_moe_layer_step=2, num_experts_per_tok=1,
+                     output_router_logits=False, pad_token_id=0, rms_norm_eps=1e-5, rope_theta=500000.0,
+                     router_aux_loss_coef=0.001, router_jitter_noise=0.0, **fields)
+
+
+# Rows of its matrices are whole blocks of quantised types.
+LLAMA4_TEXT = llama4_text(
+    "float16", **size(64, 4, 3, 1, 32, 32), attention_chunk_size=8, floor_scale=4, intermediate_size_mlp=96,
+    no_rope_layers=[1, 1, 1, 0], num_local_experts=4, tie_word_embeddings=False, use_qk_norm=True,
+    rope_scaling={"factor": 16.0, "high_freq_factor": 1.0, "low_freq_factor": 1.0,
+                  "original_max_position_embeddings": 32, "rope_type": "llama3"})
+LLAMA4 = {"architectures": ["Llama4ForConditionalGeneration"], "boi_token_index": 10, "eoi_token_index": 11,
+          "image_token_index": 12, "model_type": "llama4",
+          "text_config": without(LLAMA4_TEXT, "architectures", "torch_dtype"), "tie_word_embeddings": False,
+          "torch_dtype": "float16", "vision_config": {"hidden_size": 8, "model_type": "llama4_vision_model"}}
 EXPERTS = experts_apart("gate_proj", "up_proj", "down_proj")
 FAMILIES = {
     "smollm3-nope": Family(published(  # tied by default
@@ -547,6 +587,27 @@ FAMILIES = {
     "deepseek-v3-hd32": deepseek_v3(613, "deepseek_v3", "float16", wide(64, 2, 3, 3, 96), (64, 32, 32, 32), 32,
                                     n_group=2, n_routed_experts=6, num_experts_per_tok=2, num_nextn_predict_layers=0,
                                     topk_group=1, routed_scaling_factor=2.5, rope_scaling=None),
+    "llama4-hd32": Family(LLAMA4, twin=LLAMA4_TEXT, store=llama4, seed=701),
+    # As Maverick: without norms of queries and keys.
+    "llama4-maverick": Family(llama4_text(
+        "bfloat16", **size(40, 4, 3, 3, 20, 12), attention_chunk_size=6, attn_temperature_tuning=True, floor_scale=3,
+        intermediate_size_mlp=28, no_rope_layers=[1, 0, 1, 0], num_local_experts=5, rope_scaling=None,
+        tie_word_embeddings=False, use_qk_norm=False), seed=702),
+    "granite4-dense": Family(GRANITE4_DENSE, twin={**GRANITE4_DENSE, "layer_types": ["full_attention"] * 2}, seed=711),
+    "granite4-moe-nope": Family(
+        GRANITE4_MOE, twin={**GRANITE4_MOE, "layer_types": ["full_attention"] * 2}, store=granite_moe, seed=712),
+    "seed-oss": Family(published(
+        "seed_oss", "SeedOssForCausalLM", "bfloat16", **size(48, 2, 4, 2, 20, 56), attention_bias=True,
+        attention_dropout=0.1, attention_out_bias=False, hidden_act="silu", mlp_bias=False, pad_token_id=1,
+        pretraining_tp=1, residual_dropout=0.1, rms_norm_eps=1e-6, rope_scaling={"rope_type": "default"},
+        rope_theta=10000000.0, tie_word_embeddings=False), seed=721),
+    "dots1": Family(published(  # the first layer is dense, the last one has a window
+        "dots1", "Dots1ForCausalLM", "bfloat16", **wide(48, 3, 4, 4, 72), attention_bias=False, attention_dropout=0.0,
+        first_k_dense_replace=1, hidden_act="silu", max_window_layers=2, moe_intermediate_size=20, moe_layer_freq=1,
+        n_group=1, n_routed_experts=7, n_shared_experts=2, norm_topk_prob=True, num_experts_per_tok=3,
+        pretraining_tp=1, rms_norm_eps=1e-5, rope_scaling=None, rope_theta=10000000, routed_scaling_factor=2.5,
+        scoring_func="noaux_tc", sliding_window=8, tie_word_embeddings=False, topk_group=1, use_cache=True),
+        store=EXPERTS, seed=722),
 }
 
 

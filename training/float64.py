@@ -15,7 +15,8 @@ DECODERS = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "
             "stablelm", "starcoder2", "cohere", "cohere2", "gpt_neox", "phi", "falcon", "glm", "glm4", "ministral",
             "ministral3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "glm4_moe", "minimax_m2",
             "ernie4_5_moe", "hunyuan_v1_moe", "granitemoe", "granitemoeshared", "phimoe", "deepseek_v2",
-            "deepseek_v3", "glm4_moe_lite"]
+            "deepseek_v3", "glm4_moe_lite", "llama4",
+            "granitemoehybrid", "seed_oss", "dots1"]
 ENCODERS = ["bert", "roberta", "xlm_roberta", "mpnet", "nomic_bert", "modernbert"]
 MODULES = ["modeling_rope_utils"] + [f"models.{name}.modeling_{name}" for name in DECODERS + ENCODERS]
 

@@ -4,7 +4,7 @@
 use crate::facts::{Fact, FactRule, LLAMA_FACTS};
 use crate::shape::Shape;
 use crate::tensors::{FusedRule, LLAMA_FUSED, LLAMA_NAMING, LLAMA_TENSORS, Naming, Part, TensorRule};
-use crate::tower::{FeedForwardKind, LayerFn, NormKind, QkNorm, pre_norm};
+use crate::tower::{FeedForwardKind, LayerFn, NormKind, QkNorm, ScaledBy, pre_norm};
 use crate::{Activation, ModelConfig, RopeScaling, Router, Source, WindowPattern, families, names};
 
 /// Everything that the engine knows about a family of models.
@@ -32,13 +32,14 @@ pub struct Card {
     pub fused_in_gguf: bool,
     /// Prefixes of Hugging Face tensor names.
     pub naming: Naming,
+    /// Other names that modules of layers have in some Hugging Face files, each with the name of a rule.
+    pub aliases: &'static [(&'static str, &'static str)],
     /// Names of tensors in files of whisper.cpp, with the canonical ones: without `.weight` and `.bias`, those of layers
     /// without what comes before them.
     pub ggml_names: &'static [(Part, &'static str, &'static str)],
     /// Matrices of all experts that Hugging Face files have in one tensor, with the inputs of each expert outermost, and
-    /// their biases in a tensor whose name ends with `_bias`: the name, and the names of the matrices whose outputs
-    /// alternate in it.
-    pub stacked_experts: &'static [(&'static str, &'static [&'static str])],
+    /// their biases in a tensor whose name ends with `_bias`.
+    pub stacked_experts: &'static [StackedExperts],
     /// Lists of per-head vectors in Hugging Face files, each with the name of the tensor that combines the list.
     pub head_lists: &'static [(&'static str, &'static str)],
     /// Prefixes of Hugging Face tensors that this engine does not need.
@@ -70,6 +71,14 @@ pub struct Card {
     pub default_window: DefaultWindow,
     /// If only some layers have a sliding window, the first layer has none.
     pub full_first: bool,
+    /// Windows are chunks: a token attends to the positions of its own chunk only. The first one begins at position 0.
+    pub chunked: bool,
+    /// By what queries are scaled, in models that scale them.
+    pub scaled_by: ScaledBy,
+    /// Only queries of layers without RoPE are scaled.
+    pub scales_unrotated: bool,
+    /// GGUF files of models with so many experts have no [`ModelConfig::normed_heads`], and do not state it.
+    pub unnormed_expert_counts: &'static [usize],
     /// Attention is bidirectional.
     pub bidirectional: bool,
     /// `general.architecture` values of GGUF models with bidirectional attention, in a family that is causal otherwise.
@@ -114,6 +123,13 @@ pub struct HfKind {
     pub model_type: &'static str,
     /// `model_type` of multimodal configurations that contain this variant as `text_config`.
     pub nested_in: Option<&'static str>,
+    /// Set if another card has a variant with the same `model_type`: whether this one is of models with experts. Such
+    /// models go by the name of the card's GGUF files.
+    pub with_experts: Option<bool>,
+    /// The only types of layers that are supported, if there are others: the file has to list them.
+    pub layer_types: &'static [&'static str],
+    /// A field and the only value of it with which RoPE is applied.
+    pub rotates_if: Option<(&'static str, &'static str)>,
     /// Defaults of transformers for absent fields, in the units of the field. Published files do omit fields: some
     /// `text_config` has no head count, for example.
     pub defaults: &'static [(Fact, f64)],
@@ -142,6 +158,16 @@ pub struct HfKind {
     pub padded_positions: bool,
 }
 
+/// A tensor with matrices of all experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackedExperts {
+    pub name: &'static str,
+    /// The names of the matrices.
+    pub parts: &'static [&'static str],
+    /// Their outputs alternate, instead of following those of the matrix before.
+    pub alternate: bool,
+}
+
 /// How a `config.json` states which layers use sliding-window attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sliding {
@@ -152,8 +178,12 @@ pub enum Sliding {
     Listed,
     /// The layers from `max_window_layers` on, if `use_sliding_window` is true.
     OnRequest,
+    /// The layers from `max_window_layers` on, or from the n-th if that is absent, if a window size is given.
+    From(usize),
     /// All layers except every n-th.
     Pattern(usize),
+    /// The layers that `layer_types` lists, or those with RoPE if that is absent.
+    Rotated,
 }
 
 /// Which layers use sliding-window attention if a file gives the window size but no pattern.
@@ -214,6 +244,7 @@ impl Card {
         fused: LLAMA_FUSED,
         fused_in_gguf: false,
         naming: LLAMA_NAMING,
+        aliases: &[],
         ggml_names: &[],
         stacked_experts: &[],
         head_lists: &[],
@@ -233,6 +264,10 @@ impl Card {
         scaled_embeddings: false,
         default_window: DefaultWindow::Everywhere,
         full_first: false,
+        chunked: false,
+        scaled_by: ScaledBy::Position,
+        scales_unrotated: false,
+        unnormed_expert_counts: &[],
         bidirectional: false,
         bidirectional_names: &[],
         rotary: true,
@@ -259,9 +294,11 @@ impl Card {
         self.names.first().copied().unwrap_or_default()
     }
 
-    /// The `config.json` variant with this `model_type`, and its card.
-    pub fn find_kind(model_type: &str) -> Option<(&'static Card, &'static HfKind)> {
-        Card::kinds().find(|(_, kind)| kind.model_type == model_type)
+    /// The `config.json` variant with this `model_type`, for models with or without experts, and its card.
+    pub fn find_kind(model_type: &str, with_experts: bool) -> Option<(&'static Card, &'static HfKind)> {
+        Card::kinds().find(|(_, kind)| {
+            kind.model_type == model_type && kind.with_experts.is_none_or(|with| with == with_experts)
+        })
     }
 
     /// All `config.json` variants.
@@ -338,6 +375,9 @@ impl HfKind {
     pub const PLAIN: HfKind = HfKind {
         model_type: "",
         nested_in: None,
+        with_experts: None,
+        layer_types: &[],
+        rotates_if: None,
         defaults: &[],
         sliding: Sliding::Never,
         activation_fields: &["hidden_act"],

@@ -45,6 +45,8 @@ pub struct ModelConfig {
     pub window: Option<Window>,
     /// One entry per layer: true if RoPE is not applied. Empty if RoPE is applied in all layers.
     pub unrotated: Vec<bool>,
+    /// Heads of Q and K are normalized in layers with RoPE, for families whose norms have no weights.
+    pub normed_heads: bool,
     /// Embeddings are multiplied by this; `None`: the card decides.
     pub embedding_scale: Option<f32>,
     /// The outputs of attention and feed-forward parts are multiplied by this before the residual addition.
@@ -112,6 +114,8 @@ pub struct Router {
     pub epsilon: f32,
     /// Of [`Scores::SparseMixer`].
     pub tolerance: f32,
+    /// Shares multiply what experts read, instead of what they give.
+    pub weighs_inputs: bool,
 }
 
 /// How an expert's score follows from the logits of the router.
@@ -180,14 +184,24 @@ impl ExpertFacts {
         if self.router.scores == Scores::SparseMixer && (self.normalised || groups > 1) {
             return Some("a sparse mixer has neither normalised shares nor groups".into());
         }
+        if self.router.weighs_inputs && used > 1 {
+            return Some(format!(
+                "each token is routed to {used} experts, whose inputs are multiplied by shares; only 1 is supported"
+            ));
+        }
         let by_two = groups > 1 && self.router.rank == GroupRank::TwoBest && each < 2;
         by_two.then(|| format!("groups of {each} expert cannot be ranked by their two best ones"))
     }
 }
 
 impl Router {
-    pub const SOFTMAX: Router =
-        Router { scores: Scores::Softmax, rank: GroupRank::Best, epsilon: 0.0, tolerance: 0.0 };
+    pub const SOFTMAX: Router = Router {
+        scores: Scores::Softmax,
+        rank: GroupRank::Best,
+        epsilon: 0.0,
+        tolerance: 0.0,
+        weighs_inputs: false,
+    };
 }
 
 /// The shape of an encoder of audio, as far as it is not the decoder's.
@@ -218,7 +232,7 @@ pub struct Rope {
     pub factors: Option<RopeFactors>,
 }
 
-/// A query at position p is multiplied by 1 + rate · ln(1 + ⌊p / step⌋).
+/// A query at position p is multiplied by 1 + rate · ln(1 + ⌊p / step⌋), or by that of p + 1, as the card says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueryScaling {
     pub rate: f64,
@@ -365,9 +379,16 @@ pub enum RopeScaling {
     },
 }
 
+/// How much of a frequency Llama 3's scaling keeps: `turns` is the number of turns over the original context. If both
+/// factors are equal, there is a step instead of a ramp.
+pub fn llama3_kept(turns: f64, [low, high]: [f64; 2]) -> f64 {
+    if turns >= high { 1.0 } else { ((turns - low) / (high - low)).max(0.0) }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
-    /// A token at position p attends to positions p − size + 1 ..= p.
+    /// A token at position p attends to positions p − size + 1 ..= p, or to those of its own chunk of `size` positions, as
+    /// the card says.
     pub size: usize,
     pub pattern: WindowPattern,
 }
@@ -590,8 +611,10 @@ impl ModelConfig {
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                 all.push(("RoPE factor", Some(factor)));
                 all.push(("RoPE low frequency factor", Some(low_freq_factor)));
-                // The ramp between them divides by their difference.
-                all.push(("RoPE high over low frequency factor", Some(high_freq_factor - low_freq_factor)));
+                if high_freq_factor < low_freq_factor {
+                    return Err(("RoPE high frequency factor", high_freq_factor));
+                }
+                all.push(("RoPE high frequency factor", Some(high_freq_factor)));
                 all.push(("RoPE original context", Some(original_context as f64)));
             }
             RopeScaling::Yarn {

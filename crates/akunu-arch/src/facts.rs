@@ -36,9 +36,15 @@ pub enum Fact {
     Parallel,
     /// RoPE is not applied in layers n, 2n, … (counted from 1).
     UnrotatedEvery,
+    /// 0: RoPE is not applied in any layer.
+    Rotates,
     /// The rate by which queries are scaled: a query is multiplied by 1 + rate · ln(1 + ⌊position / original context
     /// length⌋).
     QueryScaling,
+    /// What stands for the original context length in that, where files state it by itself.
+    QueryScalingStep,
+    /// 1: Q and K are normalized by heads, without weights, in layers with RoPE.
+    NormedHeads,
     /// Divides the attention factor of YaRN, as an argument of YaRN's own formula.
     YarnLogMultiplier,
     /// 1: the ramp of YaRN may begin and end between two pairs of dimensions.
@@ -68,7 +74,7 @@ pub enum Fact {
     RouterJitter,
     /// Layers before the first with experts. Only written: layers with experts are those that have a router.
     DenseLayers,
-    /// Of the layers after those, every n-th has experts. Only written.
+    /// Of the layers after those, every n-th has experts. Only written, and checked.
     ExpertsEvery,
     /// Layers after the last that predict further tokens. They are not run.
     FurtherLayers,

@@ -18,11 +18,11 @@ mod shape;
 pub mod tensors;
 pub mod tower;
 
-pub use card::{ACTIVATIONS, Card, DefaultWindow, HfKind, RerankPrompt, RopeStyle, Sliding};
+pub use card::{ACTIVATIONS, Card, DefaultWindow, HfKind, RerankPrompt, RopeStyle, Sliding, StackedExperts};
 pub use config::{
     Activation, EmbeddingFacts, EncoderFacts, ExpertFacts, GroupRank, LatentFacts, MAX_EXPERTS, MAX_MODULES,
     ModelConfig, Pooling, QueryScaling, Rope, RopeFactors, RopeScaling, Router, Scores, Source,
-    SuggestedSampling, Window, WindowPattern,
+    SuggestedSampling, Window, WindowPattern, llama3_kept,
 };
 pub use families::CARDS;
 pub use ggml::GgmlModel;
@@ -31,4 +31,4 @@ pub use hf::SafeTensorsModel;
 pub use open::{load_model, open_model};
 pub use provider::WeightProvider;
 pub use shape::{Biases, EncoderShape, ExpertShape, Shape};
-pub use tower::NormKind;
+pub use tower::{NormKind, ScaledBy};

@@ -70,7 +70,9 @@ pub(crate) fn canonical(name: &str, card: &Card) -> Option<String> {
     }
     let stacked =
         || card.fused.iter().find(|stack| stack.hf == part && of == Part::Layer).map(|stack| stack.name);
-    let ours = find(of, part).or_else(stacked)?;
+    let alias =
+        card.aliases.iter().find(|(theirs, _)| *theirs == part).and_then(|(_, known)| find(of, known));
+    let ours = find(of, part).or(alias).or_else(stacked)?;
     Some(format!("{start}{layer}.{ours}.{kind}"))
 }
 
@@ -98,7 +100,7 @@ pub(crate) fn hugging_face(name: &str, card: &Card) -> Option<String> {
 
 /// Whether a Hugging Face tensor belongs to a vision encoder.
 pub(crate) fn is_vision(name: &str) -> bool {
-    ["vision_tower.", "multi_modal_projector."].iter().any(|part| name.contains(part))
+    ["vision_tower.", "vision_model.", "multi_modal_projector."].iter().any(|part| name.contains(part))
 }
 
 /// Whether a Hugging Face tensor is not needed by this engine.

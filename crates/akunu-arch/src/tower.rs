@@ -73,6 +73,17 @@ pub enum QkNorm {
     PerHeadWeights,
     /// All heads together.
     Row,
+    /// Each head separately, without weights, in layers with RoPE. The order of both does not matter then.
+    Plain,
+}
+
+/// By what queries are scaled: 1 + rate · ln(1 + ⌊n / step⌋) is their factor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScaledBy {
+    /// n is the position.
+    Position,
+    /// n is the number of positions up to and including it.
+    Length,
 }
 
 /// The attention settings of a layer.
@@ -84,6 +95,8 @@ pub struct Attention {
     /// The positions that a token attends to; `None` means the whole text, or the text up to the token if attention is
     /// causal.
     pub window: Option<Span>,
+    /// By what queries are scaled, if the model scales those of this layer.
+    pub scaled_by: Option<ScaledBy>,
     /// Whether each head has a sink: a learned score without a position, which takes its share of the softmax.
     pub sinks: bool,
 }
@@ -95,6 +108,8 @@ pub struct Span {
     pub behind: usize,
     /// Positions after its own.
     pub ahead: usize,
+    /// Those of its own chunk only: positions are in chunks of `behind`, from 0 on.
+    pub chunked: bool,
 }
 
 /// A model has up to two sets of RoPE frequencies.
@@ -155,15 +170,21 @@ impl Layer<'_> {
             (true, _) => Some(Rotation::Global),
         };
         // Some families have models with and without these norms.
-        let qk_norm =
-            self.card.qk_norm.filter(|_| !self.card.optional_qk_norm || self.has("attn_q_norm.weight"));
+        let qk_norm = self.card.qk_norm.filter(|norm| match norm {
+            QkNorm::Plain => self.config.normed_heads && rotation.is_some(),
+            _ => !self.card.optional_qk_norm || self.has("attn_q_norm.weight"),
+        });
+        let scales =
+            self.config.rope.query_scaling.is_some() && (rotation.is_none() || !self.card.scales_unrotated);
         // With bidirectional attention, the window is centred on the token.
         let window = window.map(|size| match self.config.bidirectional {
-            true => Span { behind: size / 2 + 1, ahead: size / 2 },
-            false => Span { behind: size, ahead: 0 },
+            true => Span { behind: size / 2 + 1, ahead: size / 2, chunked: false },
+            false => Span { behind: size, ahead: 0, chunked: self.card.chunked },
         });
+        let scaled_by = scales.then_some(self.card.scaled_by);
         let sinks = self.card.sinks;
-        self.push(BlockKind::Attend { x, attention: Attention { qk_norm, rotation, window, sinks } })
+        let attention = Attention { qk_norm, rotation, window, scaled_by, sinks };
+        self.push(BlockKind::Attend { x, attention })
     }
 
     pub fn attend_across(&mut self, x: State) -> State {

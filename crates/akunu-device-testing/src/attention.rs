@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use akunu_plan::ops::{self, AttentionParams, HeadScoresParams};
-use akunu_plan::{Kernel, KvType, OutputForms, Row, halves};
+use akunu_plan::{Kernel, KvType, OutputForms, Row, ScaledBy, halves};
 
 use crate::case::{Case, Shape, Spec, spec};
 use crate::data::{f32s, outputs, pick, poison, values, weight_rows};
@@ -125,6 +125,12 @@ pub fn query_factors(count: u32) -> Vec<u8> {
     f32s(&(0..count).map(|n| 1.0 + 0.1 * (1.0 + n as f32).ln()).collect::<Vec<_>>())
 }
 
+/// By what factors are found that `step` positions share, if there are any.
+pub(crate) fn scaled_by(step: u32, chunked: bool) -> Option<ScaledBy> {
+    let by = if chunked { ScaledBy::Length } else { ScaledBy::Position };
+    (step > 0).then_some(by)
+}
+
 /// Attention of rows of several sequences: of each, the number of its rows and the position of the first.
 pub fn attend_each(
     (heads, kv_heads, dim): (u32, u32, u32),
@@ -184,6 +190,30 @@ pub fn attention_with_sinks() -> Vec<Spec> {
     specs
 }
 
+/// Rows within a chunk and in several: the first of a chunk, which sees itself only, and the last; chunks shorter than a
+/// segment, longer ones, and of one position.
+pub fn attention_in_chunks() -> Vec<Spec> {
+    const SEEN: [Seen; 6] = [
+        Seen { rows: 1, first: 700, window: 100, soft_cap: 0.0, factor_step: 0, paged: false },
+        Seen { rows: 1, first: 599, window: 300, soft_cap: 20.0, factor_step: 100, paged: true },
+        Seen { rows: 19, first: 40, window: 16, soft_cap: 0.0, factor_step: 8, paged: true },
+        Seen { rows: 11, first: 505, window: 33, soft_cap: 5.0, factor_step: 3, paged: false },
+        Seen { rows: 70, first: 210, window: 120, soft_cap: 0.0, factor_step: 0, paged: true },
+        Seen { rows: 5, first: 6, window: 1, soft_cap: 0.0, factor_step: 0, paged: false },
+    ];
+    let mut specs = vec![];
+    for (i, (heads, kv_heads, dim)) in HEADS.into_iter().enumerate() {
+        for (j, kv) in kv_types(dim).into_iter().enumerate() {
+            for (_, seen) in SEEN.into_iter().enumerate().filter(|(k, _)| (i + j + k) % 3 == 0) {
+                let whole = (heads / kv_heads * dim).is_multiple_of(32);
+                let out = if whole { OUTS[(i + seen.rows) % 3] } else { OutputForms::F32 };
+                specs.push(attend_in_chunks((heads, kv_heads, dim), kv, seen, out));
+            }
+        }
+    }
+    specs
+}
+
 /// Some of each size next to the scores; one that takes nearly all, and one that takes nothing.
 fn sinks(heads: usize) -> Vec<f32> {
     let mut sinks: Vec<f32> = values(48, heads).into_iter().map(|sink| 4.0 * sink).collect();
@@ -195,7 +225,7 @@ fn sinks(heads: usize) -> Vec<f32> {
 }
 
 pub fn attend(shape: (u32, u32, u32), kv: KvType, seen: Seen, out: OutputForms) -> Spec {
-    attend_or_sink(shape, (kv, false), seen, out)
+    attend_as(shape, (kv, Beside::Nothing), seen, out)
 }
 
 /// Over a cache in f16 that is not in blocks, whose keys grow along the text: the scores of a query rise by 7 over 64
@@ -203,7 +233,8 @@ pub fn attend(shape: (u32, u32, u32), kv: KvType, seen: Seen, out: OutputForms) 
 pub fn attend_rising(shape: (u32, u32, u32), seen: Seen, sinks: bool, out: OutputForms) -> Spec {
     let (heads, _, dim) = shape;
     let seen = Seen { soft_cap: 0.0, factor_step: 0, paged: false, ..seen };
-    let attend = attend_or_sink(shape, (KvType::F16, sinks), seen, out);
+    let beside = if sinks { Beside::Sinks } else { Beside::Nothing };
+    let attend = attend_as(shape, (KvType::F16, beside), seen, out);
     spec(format!("{} rising", attend.name), seen.rows, move |part| {
         let mut case = (attend.build)(part.clone());
         let (keys, ..) = case.keys.expect("attention reads keys");
@@ -224,20 +255,37 @@ pub fn attend_rising(shape: (u32, u32, u32), seen: Seen, sinks: bool, out: Outpu
 }
 
 pub fn attend_with_sinks(shape: (u32, u32, u32), kv: KvType, seen: Seen, out: OutputForms) -> Spec {
-    attend_or_sink(shape, (kv, true), seen, out)
+    attend_as(shape, (kv, Beside::Sinks), seen, out)
 }
 
-fn attend_or_sink(
+/// The window is a chunk, and factors follow the number of positions.
+pub fn attend_in_chunks(shape: (u32, u32, u32), kv: KvType, seen: Seen, out: OutputForms) -> Spec {
+    attend_as(shape, (kv, Beside::Chunks), seen, out)
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Beside {
+    Nothing,
+    Sinks,
+    Chunks,
+}
+
+fn attend_as(
     (heads, kv_heads, dim): (u32, u32, u32),
-    (kv, has_sinks): (KvType, bool),
+    (kv, beside): (KvType, Beside),
     seen: Seen,
     out: OutputForms,
 ) -> Spec {
+    let (has_sinks, chunked) = (beside == Beside::Sinks, beside == Beside::Chunks);
     let Seen { rows, first, window, soft_cap, factor_step, paged } = seen;
     let in_what = if paged { " in blocks" } else { "" };
-    let and_sinks = if has_sinks { " with sinks" } else { "" };
+    let with = match beside {
+        Beside::Nothing => "",
+        Beside::Sinks => " with sinks",
+        Beside::Chunks => " in chunks",
+    };
     let name = format!(
-        "attention {heads}/{kv_heads}x{dim} {kv:?} rows {rows} at {first} window {window}{in_what}{and_sinks}"
+        "attention {heads}/{kv_heads}x{dim} {kv:?} rows {rows} at {first} window {window}{in_what}{with}"
     );
     spec(name, rows, move |part| {
         let alignment = if paged { BLOCK } else { 16 };
@@ -254,7 +302,7 @@ fn attend_or_sink(
             soft_cap,
             window,
             factor_step,
-            factors: if factor_step > 0 { context.div_ceil(factor_step) } else { 0 },
+            factors: context.checked_div(factor_step).map_or(0, |last| last + 1),
             ..AttentionParams::default()
         };
         let mut data = queries_and_cache(&params, kv, out, rows, &part);
@@ -263,8 +311,8 @@ fn attend_or_sink(
         data.extend(paged.then_some(table));
         let rows = mixed_rows(rows, first, context)[part].to_vec();
         let shape = Shape::sequences(rows, context, 2 * context, alignment);
-        let (query_factors, sinks) = (factor_step > 0, has_sinks);
-        let op = ops::Attention { query_factors, sinks, paged, ..ops::Attention::plain(kv, out) };
+        let (query_factors, sinks) = (scaled_by(factor_step, chunked), has_sinks);
+        let op = ops::Attention { query_factors, chunked, sinks, paged, ..ops::Attention::plain(kv, out) };
         Case::new(Kernel::Attention(op), params, shape, data)
     })
 }

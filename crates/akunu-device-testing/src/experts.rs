@@ -1,6 +1,6 @@
 //! Mixtures of experts: routing, rows sorted by expert, products with the matrices of each row's expert, and their sum.
 
-use akunu_plan::ops::{self, CombineParams, ExpertParams, GatherParams, GluKind, RouteParams};
+use akunu_plan::ops::{self, CombineParams, ElementParams, ExpertParams, GatherParams, GluKind, RouteParams};
 use akunu_plan::{Activation, DType, GroupRank, Kernel, OutputForms, Scores};
 
 use crate::case::{Case, Shape, Spec, spec};
@@ -166,6 +166,17 @@ pub(crate) fn combine(rows: usize, cols: usize, top: usize, options: [bool; 3]) 
     Case::new(Kernel::Combine(ops::Combine { shared, gated, residual }), params, Shape::rows(rows), data)
 }
 
+pub(crate) fn weigh_inputs(rows: usize, cols: usize) -> Case {
+    let data = vec![
+        f32s(&values(97, rows * cols)),
+        f32s(&values(98, rows)),
+        poison(rows * cols * 4),
+        poison(rows * 4),
+    ];
+    let params = ElementParams { cols: cols as u32 };
+    Case::new(Kernel::WeighInputs(ops::WeighInputs), params, Shape::rows(rows), data)
+}
+
 /// Each row on its own.
 pub fn routes() -> Vec<Spec> {
     let plain = ops::Route { scores: Scores::Softmax, normalised: false, corrected: false, groups: None };
@@ -213,6 +224,8 @@ pub fn experts() -> Vec<Case> {
         for form in [OutputForms::F32, OutputForms::Q8, OutputForms::Both] {
             cases.push(gather(rows, 96, (experts, top), form));
         }
+        cases.push(weigh_inputs(rows, 300));
+        cases.push(weigh_inputs(rows, 37));
         cases.push(gather(rows, 37, (experts, top), OutputForms::F32));
         cases.push(combine(rows, 300, top, [i % 2 == 0, i % 4 == 0, i % 3 == 0]));
         cases.push(combine(rows, 37, top, [i % 2 == 1, false, i % 3 == 1]));

@@ -4,7 +4,7 @@ use akunu_plan::ops;
 use akunu_plan::ops::*;
 use akunu_plan::{Activation, DType, Kernel, KvType, MatmulForm, OutputForms, Rope, RopeStyle, Row, RowSet};
 
-use crate::attention::{BLOCK, HEADS, cache, in_blocks, kv_types, query_factors};
+use crate::attention::{BLOCK, HEADS, cache, in_blocks, kv_types, query_factors, scaled_by};
 use crate::case::{Case, Shape, Spec, spec};
 use crate::data::{dtypes, f32s, input, outputs, poison, values, weights};
 
@@ -168,7 +168,8 @@ pub fn attention() -> Vec<Spec> {
                 let whole = (heads / kv_heads * dim).is_multiple_of(32);
                 let all = [OutputForms::Q8, OutputForms::F32, OutputForms::Both];
                 let out = if whole { all[(i + j + k) % 3] } else { OutputForms::F32 };
-                specs.push(attend((heads, kv_heads, dim), (kv, rope, out), seen, (j + k) % 3 > 0));
+                let chunked = seen.1 > 0 && (i + j) % 2 == 0;
+                specs.push(attend((heads, kv_heads, dim), (kv, rope, out), (seen, chunked), (j + k) % 3 > 0));
             }
         }
     }
@@ -178,12 +179,14 @@ pub fn attention() -> Vec<Spec> {
 fn attend(
     (heads, kv_heads, dim): (u32, u32, u32),
     (kv, rope, out): (KvType, Rope, OutputForms),
-    (row, window): (Row, u32),
+    ((row, window), chunked): ((Row, u32), bool),
     paged: bool,
 ) -> Spec {
     let in_what = if paged { " in blocks" } else { "" };
+    let in_chunks = if chunked { " in chunks" } else { "" };
+    let at = row.position;
     let name =
-        format!("{rope:?} attention {heads}/{kv_heads}x{dim} {kv:?} at {} {out:?}{in_what}", row.position);
+        format!("{rope:?} attention {heads}/{kv_heads}x{dim} {kv:?} at {at} {out:?}{in_what}{in_chunks}");
     spec(name, 1, move |_| {
         let alignment = if paged { BLOCK } else { 1 };
         let context = (row.kv_len + 3).next_multiple_of(alignment);
@@ -210,7 +213,7 @@ fn attend(
             rope_dims,
             epsilon,
             factor_step,
-            factors: if factor_step > 0 { context.div_ceil(factor_step) } else { 0 },
+            factors: context.checked_div(factor_step).map_or(0, |last| last + 1),
             ..AttentionParams::default()
         };
         let angles: Vec<f32> = values(50, rope_dims as usize / 2)
@@ -230,8 +233,8 @@ fn attend(
         data.extend((factor_step > 0).then(|| query_factors(params.factors)));
         data.extend(paged.then_some(table));
         let shape = Shape::sequences(vec![row], context, 2 * context, alignment);
-        let query_factors = factor_step > 0;
-        let op = ops::Attention { rope: Some(rope), query_factors, paged, ..ops::Attention::plain(kv, out) };
+        let (rope, query_factors) = (Some(rope), scaled_by(factor_step, chunked));
+        let op = ops::Attention { rope, query_factors, chunked, paged, ..ops::Attention::plain(kv, out) };
         Case::new(Kernel::Attention(op), params, shape, data)
     })
 }

@@ -37,6 +37,7 @@ pub fn specs() -> Vec<Spec> {
     all.extend(latent::writes());
     all.extend(attention::attention());
     all.extend(attention::attention_with_sinks());
+    all.extend(attention::attention_in_chunks());
     all.extend(attention::whole_texts());
     all.extend(attention::head_scores());
     all

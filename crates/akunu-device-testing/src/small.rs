@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use akunu_plan::ops::GluKind;
 use akunu_plan::{Activation, DType, KvType, OutputForms};
 
-use crate::attention::{self, Seen, attend, attend_with_sinks};
+use crate::attention::{self, Seen, attend, attend_in_chunks, attend_with_sinks};
 use crate::case::{Case, Spec};
 use crate::data::dtypes;
 use crate::rows::{self, ACTIVATIONS, OUTS};
@@ -55,6 +55,7 @@ pub fn of_experts() -> Vec<Case> {
     for form in OUTS {
         cases.push(experts::gather(5, 32, (4, 2), form));
     }
+    cases.push(experts::weigh_inputs(5, 37));
     cases.push(experts::combine(5, 37, 2, [true, true, true]));
     cases.push(experts::expert_sum(DType::Q4_0, (2, 3, 2), [32, 5], (true, [true, true, true])));
     cases
@@ -71,6 +72,7 @@ pub fn of_the_cache() -> Vec<Spec> {
         specs.push(attend((2, 1, 32), kv, one, OutputForms::Both));
         specs.push(attend((4, 2, 32), kv, many, OutputForms::F32));
         specs.push(attend_with_sinks((2, 1, 32), kv, many, OutputForms::Q8));
+        specs.push(attend_in_chunks((2, 1, 32), kv, Seen { factor_step: 4, ..many }, OutputForms::F32));
         specs.push(attention::texts((2, 1, 32), kv, &[5, 1, 10], [4, 3, 0], OutputForms::F32));
         specs.push(attention::texts((2, 1, 32), kv, &[3, 7], [0, 0, 5], OutputForms::F32));
         specs.push(attention::scores_of((2, 1, 32), 1, kv, 16));

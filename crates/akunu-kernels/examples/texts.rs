@@ -246,8 +246,11 @@ fn add_attention(texts: &mut Texts, head_dim: u32) {
         (2048, None, OutputForms::F16),
         (1, rope, OutputForms::Q8),
     ] {
-        let kernel = Kernel::Attention(ops::Attention { rope, ..ops::Attention::plain(KvType::F16, out) });
-        add_table(texts, &table(kernel, params, rows));
+        let op = ops::Attention { rope, ..ops::Attention::plain(KvType::F16, out) };
+        add_table(texts, &table(Kernel::Attention(op), params, rows));
+        let (op, params) =
+            (ops::Attention { chunked: true, ..op }, AttentionParams { window: 1024, ..params });
+        add_table(texts, &table(Kernel::Attention(op), params, rows));
     }
 }
 

@@ -21,7 +21,7 @@ struct Bindings {
     DEVICE u8 *rows, *moves, *frequencies, *angles, *qkv, *q, *k_cache, *v_cache, *blocks, *logits, *logit_rows, *tokens, *sampling;
     DEVICE u8 *positions, *types, *segments, *position_bias, *query_factors;
     DEVICE u8 *file, *planes, *order;
-    DEVICE u8 *x_q8, *picks, *shares, *starts, *places, *y, *shared, *gate_bias, *up_bias, *sinks, *cache, *norm;
+    DEVICE u8 *x_q8, *picks, *shares, *left, *starts, *places, *y, *shared, *gate_bias, *up_bias, *sinks, *cache, *norm;
     // Not bound: the expert whose rows a threadgroup multiplies.
     u32 expert;
 };

@@ -69,7 +69,7 @@ INLINE void kv_store(DEVICE u8* row, const THREADGROUP f32* values, u32 lane) {
 // The factor of a row's queries: the attention scale times a factor that depends on the position.
 #define QUERY_SCALE(in, params, row) query_scale(in, params, row)
 INLINE f32 query_scale(Bindings in, Params params, Row row) {
-    const u32 factor = row.position / params.attention.factor_step, last = params.attention.factors - 1;
+    const u32 factor = (row.position + BY_LENGTH) / params.attention.factor_step, last = params.attention.factors - 1;
     return params.attention.scale * ((const DEVICE f32*)in.query_factors)[factor < last ? factor : last];
 }
 #else
@@ -87,8 +87,14 @@ INLINE f32 inverse_total(Bindings in, u32 head, f32 most, f32 total) {
 INLINE f32 inverse_total(Bindings in, u32 head, f32 most, f32 total) { return 1.0f / total; }
 #endif
 
-// The first position visible to a row.
-INLINE u32 first_visible(Row row, u32 window) { return window == 0 || row.position + 1 < window ? 0 : row.position + 1 - window; }
+// The first position visible to a row. With CHUNKED, a window is the row's chunk.
+INLINE u32 first_visible(Row row, u32 window) {
+#if CHUNKED
+    return row.position - row.position % window;
+#else
+    return window == 0 || row.position + 1 < window ? 0 : row.position + 1 - window;
+#endif
+}
 
 // The end of the positions visible to a row: with a window, at most `ahead` positions after its own.
 INLINE u32 visible_end(Row row, u32 window, u32 ahead) {

@@ -181,6 +181,7 @@ impl Shape<'_> {
             Kernel::ExpertGlu(op) => self.expert_glu(op)?,
             Kernel::ExpertMatmul(op) => self.expert_matmul(op)?,
             Kernel::ExpertSum(op) => self.expert_sum(op)?,
+            Kernel::WeighInputs(_) => self.weigh_inputs(),
             Kernel::Combine(op) => self.combine(op),
             Kernel::Round(ops::Round { out }) if out.f16() => self.halve(out)?,
             Kernel::Round(_) => self.quantise(),

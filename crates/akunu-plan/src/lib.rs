@@ -29,7 +29,7 @@ mod text_pass;
 mod variants;
 pub mod verify;
 
-pub use akunu_arch::{Activation, GroupRank, Scores};
+pub use akunu_arch::{Activation, GroupRank, ScaledBy, Scores};
 pub use akunu_arch::{CARDS, Card, NormKind, RopeStyle};
 pub use akunu_format::DType;
 pub use buffer::{BufferId, BufferKind, BufferSpec, Home};

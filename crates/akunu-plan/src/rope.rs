@@ -1,6 +1,6 @@
 //! RoPE frequencies, computed once when a model is planned.
 
-use akunu_arch::RopeScaling;
+use akunu_arch::{RopeScaling, llama3_kept};
 
 /// The contents of a RoPE table: pair i is rotated by `position · frequencies[i]`, and cos and sin are multiplied by
 /// `magnitude`.
@@ -25,7 +25,7 @@ pub fn frequencies(dims: usize, base: f64, scaling: RopeScaling, factors: Option
             for f in &mut values {
                 // Number of turns over the original context: few turns mean a long wavelength.
                 let turns = original_context as f64 * *f / std::f64::consts::TAU;
-                let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+                let keep = llama3_kept(turns, [low_freq_factor, high_freq_factor]);
                 *f = keep * *f + (1.0 - keep) * *f / factor;
             }
         }

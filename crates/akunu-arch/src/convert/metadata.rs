@@ -9,7 +9,7 @@ use crate::names::layer_and_part;
 use crate::tensors::{Kind, Part};
 use crate::{
     ACTIVATIONS, Activation, Card, ModelConfig, RopeScaling, RopeStyle, Scores, Source, WeightProvider,
-    Window, WindowPattern,
+    Window, WindowPattern, llama3_kept,
 };
 
 const TOKENIZER: &str = "tokenizer.";
@@ -296,9 +296,18 @@ fn rope(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
     if let Some(base) = config.rope.local_base {
         keys.float(keys.card.gguf_key(Fact::LocalRopeBase), base);
     }
-    if let Some(growth) = config.rope.query_scaling {
-        keys.float(keys.card.gguf_key(Fact::QueryScaling), growth.rate);
+    let assumes_growth = keys.card.gguf_default(Fact::QueryScaling).is_some();
+    let rate = config.rope.query_scaling.map(|growth| growth.rate);
+    if let Some(rate) = rate.or(assumes_growth.then_some(0.0)) {
+        keys.float(keys.card.gguf_key(Fact::QueryScaling), rate);
     }
+    if let (Some(growth), Some(_)) = (config.rope.query_scaling, keys.card.rule(Fact::QueryScalingStep)) {
+        keys.number(keys.card.gguf_key(Fact::QueryScalingStep), growth.step)?;
+    }
+    if keys.card.rule(Fact::NormedHeads).is_some() {
+        keys.put(keys.card.gguf_key(Fact::NormedHeads), Value::Bool(config.normed_heads));
+    }
+    unrotated(config, keys)?;
     let kind = |kind: &str| Value::String(kind.to_string());
     match config.rope.scaling {
         // Llama 3's scaling is written as a tensor: see `llama3_factors`.
@@ -351,6 +360,36 @@ fn rope(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
     Ok(())
 }
 
+/// Written if it is not what readers assume.
+fn unrotated(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
+    let rotates: Vec<bool> = (0..config.layer_count).map(|layer| config.rotates(layer)).collect();
+    if keys.card.rule(Fact::Rotates).is_some() && !rotates.contains(&true) {
+        keys.put(keys.card.gguf_key(Fact::Rotates), Value::Bool(false));
+        return Ok(());
+    }
+    let every = match rotates.contains(&false) {
+        true => full_every(&rotates),
+        false => Some(0),
+    };
+    let assumed = match keys.card.chunked && config.window.is_none() {
+        // Readers assume that models without chunks have RoPE in all layers.
+        true => 0,
+        false => keys.card.gguf_default(Fact::UnrotatedEvery).map_or(0, |every| every as usize),
+    };
+    match every {
+        Some(every) if every == assumed => Ok(()),
+        // Too few layers for the assumed interval.
+        Some(0) if assumed > config.layer_count => Ok(()),
+        Some(every) if keys.card.rule(Fact::UnrotatedEvery).is_some() => {
+            keys.number(keys.card.gguf_key(Fact::UnrotatedEvery), every)
+        }
+        _ => {
+            let asks = "asks for layers without RoPE that a GGUF file of this architecture cannot say";
+            Err(FormatError::unsupported("no_rope_layers", asks))
+        }
+    }
+}
+
 /// Divisors of the RoPE frequencies, as in GGUF's `rope_freqs.weight`: 1 for short wavelengths, the factor for long
 /// ones, a ramp between.
 pub(super) fn llama3_factors(config: &ModelConfig) -> Option<Vec<f32>> {
@@ -363,7 +402,7 @@ pub(super) fn llama3_factors(config: &ModelConfig) -> Option<Vec<f32>> {
     let one = |pair: usize| {
         let wavelength = std::f64::consts::TAU * config.rope.base.powf(2.0 * pair as f64 / dims as f64);
         let turns = original_context as f64 / wavelength;
-        let keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+        let keep = llama3_kept(turns, [low_freq_factor, high_freq_factor]);
         (1.0 / (keep + (1.0 - keep) / factor)) as f32
     };
     Some((0..dims / 2).map(one).collect())

@@ -112,7 +112,7 @@ const DEEPSEEK_V3: HfKind = HfKind {
         scores: Scores::Sigmoid,
         rank: GroupRank::TwoBest,
         epsilon: 1e-20,
-        tolerance: 0.0,
+        ..Router::SOFTMAX
     }),
     expected: &[("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")],
     refused: &[("rope_interleave", false)],

@@ -31,7 +31,7 @@ pub static CARD: Card = Card {
     layer: pre_norm_second,
     qk_norm: Some(QkNorm::Head),
     optional_qk_norm: true,
-    router: Router { scores: Scores::Sigmoid, rank: GroupRank::TwoBest, epsilon: 1e-20, tolerance: 0.0 },
+    router: Router { scores: Scores::Sigmoid, rank: GroupRank::TwoBest, epsilon: 1e-20, ..Router::SOFTMAX },
     shapes: &[GLM_4_5_AIR],
     ..Card::PLAIN
 };

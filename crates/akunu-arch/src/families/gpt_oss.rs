@@ -1,7 +1,7 @@
 //! gpt-oss: experts with biases and a clamped SwiGLU in every layer, and attention whose softmax has a sink for each
 //! head; every other layer attends to a window.
 
-use crate::card::{Card, DefaultWindow, HfKind, Sliding};
+use crate::card::{Card, DefaultWindow, HfKind, Sliding, StackedExperts};
 use crate::facts::{EXPERTS as EXPERT_FACTS, Fact, FactRule, LLAMA_FACTS, fact};
 use crate::tensors::{
     ATTN_OUTPUT, Dim, EMBEDDING, EXPERTS, Kind, OUTPUT, QKV, SECOND_NORM, TensorRule, layer,
@@ -16,10 +16,7 @@ pub static CARD: Card = Card {
     hf: &[GPT_OSS],
     tensors: &[EMBEDDING, QKV, SINKS, ATTN_OUTPUT, SECOND_NORM, ROUTER, EXPERTS, OUTPUT],
     fused: &[],
-    stacked_experts: &[
-        ("mlp.experts.gate_up_proj", &["mlp.experts.gate_proj", "mlp.experts.up_proj"]),
-        ("mlp.experts.down_proj", &["mlp.experts.down_proj"]),
-    ],
+    stacked_experts: &[GATE_UP, DOWN],
     layer: pre_norm_second,
     sinks: true,
     feed: FeedForwardKind::Clamped,
@@ -27,6 +24,15 @@ pub static CARD: Card = Card {
     shapes: &[GPT_OSS_20B, GPT_OSS_120B],
     ..Card::PLAIN
 };
+
+const GATE_UP: StackedExperts = StackedExperts {
+    name: "mlp.experts.gate_up_proj",
+    parts: &["mlp.experts.gate_proj", "mlp.experts.up_proj"],
+    alternate: true,
+};
+
+const DOWN: StackedExperts =
+    StackedExperts { name: "mlp.experts.down_proj", parts: &["mlp.experts.down_proj"], alternate: true };
 
 /// All layers are mixtures: `config.json` has no size of experts beside that of the feed-forward part.
 const FACTS: &[FactRule] = &[fact(Fact::ExpertFfnSize, &["expert_feed_forward_length"], &[])];

@@ -1,12 +1,17 @@
-//! Granite 3: LLaMA with multipliers of embeddings, attention scores, residuals and logits.
+//! Granite 3: LLaMA with multipliers of embeddings, attention scores, residuals and logits. Granite 4 without Mamba layers
+//! and experts is the same, and its feed-forward part has the name of an expert that all tokens share.
 
 use crate::card::{Card, HfKind, RopeStyle};
 use crate::facts::{Fact, FactRule, Form, LLAMA_FACTS, fact};
+use crate::tensors::{FUSED_GATE_UP, FUSED_QKV, FusedRule};
 
 pub static CARD: Card = Card {
     names: &["granite"],
-    facts: &[LLAMA_FACTS, MULTIPLIERS],
-    hf: &[GRANITE],
+    facts: &[LLAMA_FACTS, MULTIPLIERS, ROTATES, FACTS],
+    gguf_defaults: &[(Fact::Rotates, 1.0)],
+    hf: &[GRANITE, GRANITE4],
+    fused: &[FUSED_QKV, FUSED_GATE_UP, SHARED_GATE_UP],
+    aliases: &[("shared_mlp.output_linear", "mlp.down_proj")],
     gguf_rope: RopeStyle::Interleaved,
     ..Card::PLAIN
 };
@@ -25,6 +30,14 @@ pub(super) const MULTIPLIERS: &[FactRule] = &[
     },
 ];
 
+const FACTS: &[FactRule] =
+    &[fact(Fact::FfnSize, &["feed_forward_length"], &["shared_intermediate_size", "intermediate_size"])];
+
+/// Whether RoPE is applied. GGUF files state it in a key of another meaning, as llama.cpp's converter does.
+pub(super) const ROTATES: &[FactRule] = &[fact(Fact::Rotates, &["rope.scaling.finetuned"], &[])];
+
+const SHARED_GATE_UP: FusedRule = FusedRule { hf: "shared_mlp.input_linear", ..FUSED_GATE_UP };
+
 const GRANITE: HfKind = HfKind {
     model_type: "granite",
     defaults: &[
@@ -41,4 +54,15 @@ const GRANITE: HfKind = HfKind {
         (Fact::LogitScale, 1.0),
     ],
     ..HfKind::PLAIN
+};
+
+/// The types of layers without Mamba, in older and newer files.
+pub(super) const ATTENTION: &[&str] = &["attention", "full_attention"];
+
+const GRANITE4: HfKind = HfKind {
+    model_type: "granitemoehybrid",
+    with_experts: Some(false),
+    layer_types: ATTENTION,
+    rotates_if: Some(("position_embedding_type", "rope")),
+    ..GRANITE
 };

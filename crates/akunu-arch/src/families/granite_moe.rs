@@ -1,4 +1,4 @@
-//! Granite 3 with experts: Granite's multipliers, a router and experts in every layer, and in some models an expert
+//! Granite 3, and Granite 4 without Mamba layers, with experts: Granite's multipliers, a router and experts in every layer, and in some models an expert
 //! that all tokens share. Hugging Face files have the gate and up matrices of all experts in one tensor.
 
 use super::granite;
@@ -10,12 +10,13 @@ use crate::tensors::{
 };
 
 pub static CARD: Card = Card {
-    names: &["granitemoe", "granitemoeshared"],
-    facts: &[LLAMA_FACTS, granite::MULTIPLIERS, EXPERT_FACTS, FACTS],
-    gguf_defaults: &[(Fact::NormalisedShares, 1.0)],
-    hf: &[GRANITE_MOE, HfKind { model_type: "granitemoeshared", ..GRANITE_MOE }],
+    names: &["granitemoe", "granitemoeshared", "granitemoehybrid"],
+    facts: &[LLAMA_FACTS, granite::MULTIPLIERS, granite::ROTATES, EXPERT_FACTS, FACTS],
+    gguf_defaults: &[(Fact::NormalisedShares, 1.0), (Fact::Rotates, 1.0)],
+    hf: &[GRANITE_MOE, HfKind { model_type: "granitemoeshared", ..GRANITE_MOE }, GRANITE4],
     tensors: &[EMBEDDING, QKV, ATTN_OUTPUT, FFN_NORM, EXPERTS, OUTPUT],
     fused: &[GATE_UP, SHARED_GATE_UP],
+    aliases: &[],
     ..granite::CARD
 };
 
@@ -70,4 +71,12 @@ const GRANITE_MOE: HfKind = HfKind {
         (Fact::NormalisedShares, 1.0),
     ],
     ..HfKind::PLAIN
+};
+
+const GRANITE4: HfKind = HfKind {
+    model_type: "granitemoehybrid",
+    with_experts: Some(true),
+    layer_types: granite::ATTENTION,
+    rotates_if: Some(("position_embedding_type", "rope")),
+    ..GRANITE_MOE
 };

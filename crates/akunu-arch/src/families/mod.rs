@@ -3,6 +3,7 @@
 mod bert;
 mod cohere;
 mod deepseek;
+mod dots1;
 mod ernie4_5_moe;
 mod exaone;
 mod falcon;
@@ -18,6 +19,7 @@ mod granite_moe;
 mod hunyuan_moe;
 mod internlm2;
 mod llama;
+mod llama4;
 mod minimax_m2;
 mod mistral3;
 mod modern_bert;
@@ -32,6 +34,7 @@ mod qwen2;
 mod qwen2_moe;
 mod qwen3;
 mod qwen3_moe;
+mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
@@ -52,6 +55,7 @@ pub static CARDS: &[&Card] = &[
     &cohere::CARD,
     &cohere::COHERE2,
     &deepseek::CARD,
+    &dots1::CARD,
     &ernie4_5_moe::CARD,
     &exaone::CARD,
     &falcon::CARD,
@@ -64,11 +68,13 @@ pub static CARDS: &[&Card] = &[
     &granite_moe::CARD,
     &hunyuan_moe::CARD,
     &internlm2::CARD,
+    &llama4::CARD,
     &olmo2::CARD,
     &olmoe::CARD,
     &minimax_m2::CARD,
     &phi2::CARD,
     &phimoe::CARD,
+    &seed_oss::CARD,
     &smollm3::CARD,
     &stablelm::CARD,
     &mistral3::CARD,

@@ -39,8 +39,18 @@ impl Keys<'_> {
         stated.or(keys.first()).copied().unwrap_or_default()
     }
 
+    /// Default of a fact that the file does not state.
+    fn default(&self, fact: Fact) -> Result<Option<f64>, FormatError> {
+        let of_chunks = self.card.chunked && matches!(fact, Fact::UnrotatedEvery | Fact::QueryScaling);
+        // A file without chunks is one of a model with RoPE in all layers.
+        if of_chunks && self.usize(self.of(Fact::WindowSize))? == Some(0) {
+            return Ok(None);
+        }
+        Ok(self.card.gguf_default(fact))
+    }
+
     fn count(&self, fact: Fact) -> Result<Option<usize>, FormatError> {
-        let default = self.card.gguf_default(fact).map(|value| value as usize);
+        let default = self.default(fact)?.map(|value| value as usize);
         Ok(self.usize(self.of(fact))?.or(default))
     }
 
@@ -49,7 +59,7 @@ impl Keys<'_> {
             Some(rule) if number != 0.0 => rule.gguf_form.fact(number),
             _ => number,
         });
-        Ok(stated.or(self.card.gguf_default(fact)))
+        Ok(stated.or(self.default(fact)?))
     }
 
     pub(super) fn usize(&self, key: &str) -> Result<Option<usize>, FormatError> {
@@ -164,6 +174,9 @@ fn refuse_unsupported(keys: &Keys<'_>) -> Result<(), FormatError> {
             return Err(keys.unsupported(scale, format!("is {value}")));
         }
     }
+    if keys.usize("ssm.state_size")?.is_some_and(|size| size > 0) {
+        return Err(keys.unsupported("ssm.state_size", "asks for Mamba layers"));
+    }
     let sections = keys.name("rope.dimension_sections");
     if keys.metadata.get(&sections).is_some() {
         return Err(FormatError::unsupported(&sections, "asks for positions in several dimensions"));
@@ -189,6 +202,7 @@ fn read(
     };
     let context_length = keys.required(Fact::ContextLength)?;
     let ffn_size = keys.per_layer(Fact::FfnSize, layer_count)?.ok_or_else(|| keys.missing(Fact::FfnSize))?;
+    let experts = experts(keys, ffn_size)?;
     let mut config = ModelConfig {
         architecture: keys.architecture.to_string(),
         source: Source::Gguf,
@@ -205,6 +219,7 @@ fn read(
         rope: rope(keys, head_dim, context_length, factors)?,
         window: window(keys, layer_count)?,
         unrotated: unrotated(keys, layer_count)?,
+        normed_heads: normed_heads(keys, experts.map_or(0, |experts| experts.count))?,
         embedding_scale: keys.scale(Fact::EmbeddingScale)?,
         residual_scale: keys.scale(Fact::ResidualScale)?,
         logit_scale: keys.scale(Fact::LogitScale)?,
@@ -215,7 +230,7 @@ fn read(
         activation: activation(keys)?,
         bidirectional: bidirectional(keys)?,
         embedding: embedding_facts(keys, tensors)?,
-        experts: experts(keys, ffn_size)?,
+        experts,
         latent,
         encoder: encoder(keys)?,
         alignment_heads: alignment_heads(keys)?,
@@ -264,6 +279,10 @@ fn latent(keys: &Keys<'_>) -> Result<Option<LatentFacts>, FormatError> {
 
 fn experts(keys: &Keys<'_>, ffn_size: usize) -> Result<Option<ExpertFacts>, FormatError> {
     let Some(count) = keys.count(Fact::ExpertCount)?.filter(|&count| count > 0) else { return Ok(None) };
+    if keys.count(Fact::ExpertsEvery)? == Some(0) {
+        let name = keys.name(keys.of(Fact::ExpertsEvery));
+        return Err(FormatError::key(&name, "0 is not a valid interval of layers"));
+    }
     let ffn_size = keys.count(Fact::ExpertFfnSize)?.unwrap_or(ffn_size);
     let (shared, shared_size) = (keys.count(Fact::SharedExperts)?, keys.count(Fact::SharedFfnSize)?);
     // 0 groups are no groups.
@@ -401,7 +420,10 @@ fn rope(
         query_scaling: match keys.nonzero_fact(Fact::QueryScaling)? {
             Some(rate) => Some(QueryScaling {
                 rate: f64::from(rate),
-                step: keys.usize("rope.scaling.original_context_length")?.unwrap_or(context_length),
+                step: match keys.count(Fact::QueryScalingStep)? {
+                    Some(step) => step,
+                    None => keys.usize("rope.scaling.original_context_length")?.unwrap_or(context_length),
+                },
             }),
             None => None,
         },
@@ -523,8 +545,17 @@ fn window(keys: &Keys<'_>, layer_count: usize) -> Result<Option<Window>, FormatE
 
 /// One entry per layer: true if RoPE is not applied. Empty if RoPE is applied in all layers.
 fn unrotated(keys: &Keys<'_>, layer_count: usize) -> Result<Vec<bool>, FormatError> {
+    if keys.card.rule(Fact::Rotates).is_some() && !keys.flag(Fact::Rotates)? {
+        return Ok(vec![true; layer_count]);
+    }
     let every = keys.count(Fact::UnrotatedEvery)?.filter(|&every| every > 0);
     Ok(every.map_or(vec![], |every| (1..=layer_count).map(|n| n.is_multiple_of(every)).collect()))
+}
+
+fn normed_heads(keys: &Keys<'_>, experts: usize) -> Result<bool, FormatError> {
+    let Some(_) = keys.card.rule(Fact::NormedHeads) else { return Ok(false) };
+    let stated = keys.metadata.bool(&keys.name(keys.of(Fact::NormedHeads)))?;
+    Ok(stated.unwrap_or(!keys.card.unnormed_expert_counts.contains(&experts)))
 }
 
 /// Files rarely state it: some models are recognised by their layer count, as in llama.cpp.

@@ -35,7 +35,9 @@ impl<'a> Fields<'a> {
             let (card, kind) = nested().find(|(_, kind)| Some(kind.model_type) == stated).unwrap_or(first);
             return Ok(Fields { text, card, kind });
         }
-        let (card, kind) = Card::find_kind(model_type).ok_or_else(|| unknown_kind(root, model_type))?;
+        let with_experts = root.usize("num_local_experts")?.is_none_or(|count| count > 0);
+        let (card, kind) =
+            Card::find_kind(model_type, with_experts).ok_or_else(|| unknown_kind(root, model_type))?;
         Ok(Fields { text: root.clone(), card, kind })
     }
 
@@ -167,6 +169,7 @@ pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
     if text.bool("is_encoder_decoder")? == Some(true) && !Fields::of(root)?.card.hears {
         return Err(text.unsupported("is_encoder_decoder", "asks for an encoder beside the decoder"));
     }
+    refuse_layers(&Fields::of(root)?)?;
     for (key, expected) in Fields::of(root)?.kind.expected {
         if let Some(other) = text.str(key)?.filter(|value| value != expected) {
             return Err(text.unsupported(key, format!("is {} (and not {expected})", printable(other))));
@@ -191,6 +194,25 @@ pub(super) fn refuse_unsupported(root: &Json<'_>) -> Result<(), FormatError> {
     }
 }
 
+/// Rejects layers of other types than the supported ones.
+fn refuse_layers(fields: &Fields<'_>) -> Result<(), FormatError> {
+    let Fields { text, kind, .. } = fields;
+    if kind.layer_types.is_empty() {
+        return Ok(());
+    }
+    let names = match text.strings(LAYER_TYPES)? {
+        Some(names) => names,
+        None => text
+            .strings("layers_block_type")?
+            .ok_or_else(|| FormatError::MissingKey { key: text.full(LAYER_TYPES), place: CONFIG })?,
+    };
+    match names.iter().find(|name| !kind.layer_types.contains(name)) {
+        None => Ok(()),
+        Some(other) => Err(text.unsupported(LAYER_TYPES, format!("asks for {} layers", printable(other)))),
+    }
+}
+
+const LAYER_TYPES: &str = "layer_types";
 const GENERATION: &str = "generation_config.json";
 const BIDIRECTIONAL: &str = "use_bidirectional_attention";
 
@@ -224,7 +246,10 @@ pub(super) fn model_config(
         rope.dims = 0;
     }
     let mut config = ModelConfig {
-        architecture: fields.kind.model_type.to_string(),
+        architecture: match fields.kind.with_experts {
+            Some(_) => fields.card.gguf_name().to_string(),
+            None => fields.kind.model_type.to_string(),
+        },
         source: Source::HuggingFace,
         name,
         vocab_size: crate::config::vocab_size(tensors)?,
@@ -240,6 +265,7 @@ pub(super) fn model_config(
         rope,
         window: window(&fields, layer_count)?,
         unrotated: unrotated(&fields, layer_count)?,
+        normed_heads: fields.flag(Fact::NormedHeads)?,
         embedding_scale: scale(&fields, Fact::EmbeddingScale)?,
         residual_scale: scale(&fields, Fact::ResidualScale)?,
         logit_scale: scale(&fields, Fact::LogitScale)?,
@@ -286,6 +312,12 @@ fn experts(fields: &Fields<'_>, ffn_size: usize) -> Result<Option<ExpertFacts>, 
         return Ok(None);
     }
     let Some(count) = fields.count(Fact::ExpertCount)?.filter(|&count| count > 0) else { return Ok(None) };
+    if fields.count(Fact::ExpertsEvery)? == Some(0) {
+        return Err(wrong(
+            &fields.text.full(fields.key(Fact::ExpertsEvery)),
+            "0 is not a valid interval of layers".to_string(),
+        ));
+    }
     let ffn_size = fields.count(Fact::ExpertFfnSize)?.unwrap_or(ffn_size);
     let (shared, shared_size) = (fields.count(Fact::SharedExperts)?, fields.count(Fact::SharedFfnSize)?);
     let own = fields.kind.router.unwrap_or(fields.card.router);
@@ -416,20 +448,21 @@ fn activation(fields: &Fields<'_>) -> Result<Activation, FormatError> {
 fn window(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Window>, FormatError> {
     let text = &fields.text;
     let Some(size) = fields.count_unless_null(Fact::WindowSize)? else { return Ok(None) };
-    let listed = layer_types(text, layer_count)?;
+    let listed = layer_types(fields, layer_count)?;
     let pattern = match fields.kind.sliding {
         Sliding::Never => return Ok(None),
         Sliding::All if listed.is_some() => {
             return Err(text.unsupported(
-                "layer_types",
+                LAYER_TYPES,
                 format!("asks for sliding windows in some layers of a {}", fields.kind.model_type),
             ));
         }
         Sliding::All => WindowPattern::Layers(vec![true; layer_count]),
         Sliding::Listed => WindowPattern::Layers(listed.unwrap_or_else(|| vec![true; layer_count])),
         Sliding::OnRequest if text.bool("use_sliding_window")? != Some(true) => return Ok(None),
-        Sliding::OnRequest => {
-            let first = text.usize("max_window_layers")?.unwrap_or(28);
+        Sliding::OnRequest | Sliding::From(_) => {
+            let default = if let Sliding::From(first) = fields.kind.sliding { first } else { 28 };
+            let first = text.usize("max_window_layers")?.unwrap_or(default);
             let slides = listed.unwrap_or_else(|| (0..layer_count).map(|i| i >= first).collect());
             WindowPattern::Layers(slides)
         }
@@ -437,6 +470,11 @@ fn window(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Window>, For
             Some(slides) => WindowPattern::Layers(slides),
             None => WindowPattern::FullEvery(pattern(text)?.unwrap_or(every)),
         },
+        Sliding::Rotated => WindowPattern::Layers(match (listed, unrotated(fields, layer_count)?) {
+            (Some(slides), _) => slides,
+            (None, unrotated) if unrotated.is_empty() => vec![true; layer_count],
+            (None, unrotated) => unrotated.into_iter().map(|unrotated| !unrotated).collect(),
+        }),
     };
     if size == 0 {
         return Err(wrong(
@@ -456,6 +494,11 @@ fn scale(fields: &Fields<'_>, fact: Fact) -> Result<Option<f32>, FormatError> {
 /// One entry per layer: true if RoPE is not applied. Empty if RoPE is applied in all layers.
 fn unrotated(fields: &Fields<'_>, layer_count: usize) -> Result<Vec<bool>, FormatError> {
     const LIST: &str = "no_rope_layers";
+    if let Some((field, value)) = fields.kind.rotates_if
+        && fields.text.str(field)? != Some(value)
+    {
+        return Ok(vec![true; layer_count]);
+    }
     let Some(every) = fields.count(Fact::UnrotatedEvery)?.filter(|&every| every > 0) else {
         return Ok(vec![]);
     };
@@ -479,16 +522,17 @@ fn pattern(text: &Json<'_>) -> Result<Option<usize>, FormatError> {
 }
 
 /// One entry per layer: whether it uses a sliding window.
-fn layer_types(text: &Json<'_>, layer_count: usize) -> Result<Option<Vec<bool>>, FormatError> {
-    const KEY: &str = "layer_types";
-    let Some(names) = text.strings(KEY)? else { return Ok(None) };
+fn layer_types(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Vec<bool>>, FormatError> {
+    let text = &fields.text;
+    let windowed = if fields.card.chunked { "chunked_attention" } else { "sliding_attention" };
+    let Some(names) = text.strings(LAYER_TYPES)? else { return Ok(None) };
     if names.len() != layer_count {
-        return Err(wrong(KEY, format!("it has {} entries for {layer_count} layers", names.len())));
+        return Err(wrong(LAYER_TYPES, format!("it has {} entries for {layer_count} layers", names.len())));
     }
     let slides = names.into_iter().map(|name| match name {
-        "sliding_attention" => Ok(true),
+        name if name == windowed => Ok(true),
         "full_attention" => Ok(false),
-        other => Err(text.unsupported(KEY, format!("asks for {}", printable(other)))),
+        other => Err(text.unsupported(LAYER_TYPES, format!("asks for {}", printable(other)))),
     });
     slides.collect::<Result<_, _>>().map(Some)
 }

@@ -3,7 +3,7 @@
 use akunu_format::hf::{in_parts, mxfp4_row};
 use akunu_format::{DType, FormatError, Place, Region, TensorInfo};
 
-use crate::Card;
+use crate::{Card, StackedExperts};
 
 /// Outputs that are brought into rows at once.
 const TILE: usize = 16;
@@ -18,8 +18,8 @@ pub(super) fn take_apart(
     for tensor in tensors.drain(..) {
         let of_module = |suffix: &str| {
             let module = tensor.name.strip_suffix(suffix)?;
-            let find = |(name, parts)| Some((module.strip_suffix(name)?, parts));
-            card.stacked_experts.iter().copied().find_map(find)
+            let find = |stack: &'static StackedExperts| Some((module.strip_suffix(stack.name)?, stack));
+            card.stacked_experts.iter().find_map(find)
         };
         let (kind, found) = match (of_module(""), of_module("_bias")) {
             (Some(found), _) => ("weight", found),
@@ -30,9 +30,9 @@ pub(super) fn take_apart(
                 continue;
             }
         };
-        let (before, parts) = found;
+        let (before, StackedExperts { parts, alternate, .. }) = found;
         let fail = |problem| FormatError::tensor(&tensor.name, problem);
-        let stack = Stack::of(&tensor, kind == "bias", parts.len()).map_err(fail)?;
+        let stack = Stack::of(&tensor, kind == "bias", (parts.len(), *alternate)).map_err(fail)?;
         for (index, part) in parts.iter().enumerate() {
             let (bytes, region) = stack.part(index, regions).map_err(fail)?;
             all.push(TensorInfo {
@@ -59,7 +59,7 @@ fn refuse_codes(tensor: &TensorInfo) -> Result<(), FormatError> {
     }
 }
 
-/// A tensor with the outputs of `parts` matrices of each expert, one after the other.
+/// A tensor with the outputs of `parts` matrices of each expert.
 struct Stack<'a> {
     tensor: &'a TensorInfo,
     is_bias: bool,
@@ -69,10 +69,15 @@ struct Stack<'a> {
     /// 1 for a bias.
     inputs: usize,
     parts: usize,
+    alternate: bool,
 }
 
 impl Stack<'_> {
-    fn of(tensor: &TensorInfo, is_bias: bool, parts: usize) -> Result<Stack<'_>, String> {
+    fn of(
+        tensor: &TensorInfo,
+        is_bias: bool,
+        (parts, alternate): (usize, bool),
+    ) -> Result<Stack<'_>, String> {
         let in_rows = tensor.dtype == DType::MXFP4;
         let is_float = matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16);
         let (experts, outputs, inputs) = match tensor.shape[..] {
@@ -90,7 +95,7 @@ impl Stack<'_> {
         if !outputs.is_multiple_of(parts) {
             return Err(format!("its {outputs} outputs should be those of {parts} matrices"));
         }
-        Ok(Stack { tensor, is_bias, experts, outputs: outputs / parts, inputs, parts })
+        Ok(Stack { tensor, is_bias, experts, outputs: outputs / parts, inputs, parts, alternate })
     }
 
     /// Of one of the matrices.
@@ -105,7 +110,12 @@ impl Stack<'_> {
         let (rows, row) =
             (self.experts * self.outputs, self.tensor.dtype.row_bytes(self.inputs).ok_or_else(too_long)?);
         let source = |place: Place| Source { region: regions[place.region].clone(), place };
-        let from = Outputs { outputs: self.outputs, inputs: self.inputs, parts: self.parts, index };
+        let (stride, first) = match self.alternate {
+            true => (self.parts, index),
+            false => (1, index * self.outputs),
+        };
+        let all = self.outputs * self.parts;
+        let from = Outputs { outputs: self.outputs, inputs: self.inputs, all, stride, first };
         let (values, exponents) = (source(self.tensor.place()), self.tensor.scales_offsets[0].map(source));
         let size = self.tensor.dtype.block_bytes();
         let region = Region::derived(rows * row, move |out| {
@@ -131,22 +141,30 @@ impl Source {
     }
 }
 
-/// The outputs of matrix `index` of each expert, where those of `parts` matrices alternate.
+/// The outputs of one matrix of each expert, in a tensor with `all` outputs of an expert.
 #[derive(Clone, Copy)]
 struct Outputs {
     outputs: usize,
     inputs: usize,
-    parts: usize,
-    index: usize,
+    all: usize,
+    /// The distance between outputs of the matrix, and where its first one is.
+    stride: usize,
+    first: usize,
 }
 
 impl Outputs {
+    /// Where an output of an expert is.
+    fn place(self, output: usize) -> usize {
+        self.first + output * self.stride
+    }
+
     /// Writes rows from row `first` on, of a tensor with outputs in rows.
     fn blocks(self, codes: &[u8], exponents: &[u8], first: usize, out: &mut [u8]) {
         let count = self.inputs / DType::MXFP4.block_len();
         let row = count * DType::MXFP4.block_bytes();
         for (place, out) in out.chunks_exact_mut(row).enumerate() {
-            let from = ((first + place) * self.parts + self.index) * count;
+            let (expert, output) = ((first + place) / self.outputs, (first + place) % self.outputs);
+            let from = (expert * self.all + self.place(output)) * count;
             mxfp4_row(&codes[from * 16..][..count * 16], &exponents[from..][..count], out);
         }
     }
@@ -160,10 +178,9 @@ impl Outputs {
             let (expert, output) = ((first + row) / self.outputs, (first + row) % self.outputs);
             let count = TILE.min(rows - row).min(self.outputs - output);
             for input in 0..self.inputs {
-                let line = (expert * self.inputs + input) * self.outputs * self.parts;
-                let line = &values[line + output * self.parts..][..count * self.parts];
-                for (place, outputs) in line.chunks_exact(self.parts).enumerate() {
-                    out[(row + place) * self.inputs + input] = outputs[self.index];
+                let line = (expert * self.inputs + input) * self.all + self.place(output);
+                for (place, value) in values[line..].iter().step_by(self.stride).take(count).enumerate() {
+                    out[(row + place) * self.inputs + input] = *value;
                 }
             }
             row += count;

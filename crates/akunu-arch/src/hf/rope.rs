@@ -41,12 +41,7 @@ pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Resu
         (RopeScaling::LongRope { .. }, Some(one)) => Some(factors(one)?),
         _ => None,
     };
-    let growth_key = fields.key(Fact::QueryScaling);
-    let rate = flat.as_ref().map_or(Ok(None), |one| one.f64(growth_key))?.filter(|&rate| rate != 0.0);
-    let query_scaling = match (rate, &flat) {
-        (Some(rate), Some(one)) => Some(QueryScaling { rate, step: original_context(one, text, context)? }),
-        _ => None,
-    };
+    let query_scaling = query_scaling(fields, flat.as_ref(), context)?;
     let dims = match fields.count(Fact::RopeDims)? {
         Some(stated) if !part_stated => stated,
         _ => (head_dim as f64 * part) as usize,
@@ -56,6 +51,31 @@ pub(super) fn rope(fields: &Fields<'_>, head_dim: usize, context: usize) -> Resu
         return Err(wrong(part_key, problem));
     }
     Ok(Rope { dims, base, local_base, scaling, query_scaling, factors })
+}
+
+/// Stated among the settings of RoPE, or, with a step of their own, beside them.
+fn query_scaling(
+    fields: &Fields<'_>,
+    parameters: Option<&Json<'_>>,
+    context: usize,
+) -> Result<Option<QueryScaling>, FormatError> {
+    const SWITCH: &str = "attn_temperature_tuning";
+    let text = &fields.text;
+    let (rate, step) = match (fields.count(Fact::QueryScalingStep)?, parameters) {
+        (Some(step), _) => {
+            // Some files have a number here.
+            let is_off = match text.get(SWITCH) {
+                Some(serde_json::Value::Number(number)) => number.as_f64() == Some(0.0),
+                _ => text.bool(SWITCH)? == Some(false),
+            };
+            (fields.number(Fact::QueryScaling)?.filter(|_| !is_off), step)
+        }
+        (None, Some(one)) => {
+            (one.f64(fields.key(Fact::QueryScaling))?, original_context(one, text, context)?)
+        }
+        (None, None) => (None, 0),
+    };
+    Ok(rate.filter(|&rate| rate != 0.0).map(|rate| QueryScaling { rate, step }))
 }
 
 fn parameters<'a>(text: &Json<'a>) -> Result<Option<Json<'a>>, FormatError> {

@@ -78,7 +78,10 @@ fn no_two_cards_share_a_name() {
 #[test]
 fn every_model_type_finds_its_card() {
     for (card, kind) in Card::kinds() {
-        assert_eq!(Card::find(kind.model_type), Some(card), "{}", kind.model_type);
+        // Where two cards have a `model_type`, its name is on the one of models with experts.
+        if kind.with_experts != Some(false) {
+            assert_eq!(Card::find(kind.model_type), Some(card), "{}", kind.model_type);
+        }
         assert_eq!(Card::find(card.gguf_name()), Some(card));
         if let Some(outer) = kind.nested_in {
             assert!(Card::find(outer).is_some(), "{outer}");

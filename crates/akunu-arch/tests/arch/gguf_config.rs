@@ -551,3 +551,39 @@ fn rope_without_dimensions_is_rejected() {
         .with("rope.dimension_count", Value::U32(0))
         .refused(&format!("metadata key `llama.rope.dimension_count`: {problem}"));
 }
+
+#[test]
+fn granites_without_rope_and_mamba_layers() {
+    assert_eq!(file("granite").config().unrotated, Vec::<bool>::new());
+    let unrotated = file("granite").with("rope.scaling.finetuned", Value::Bool(false)).config().unrotated;
+    assert_eq!(unrotated, [true; 4]);
+    // In other families the key has another meaning.
+    let other = file("qwen2").with("rope.scaling.finetuned", Value::Bool(false));
+    assert_eq!(other.config().unrotated, Vec::<bool>::new());
+    file("granitehybrid")
+        .with("ssm.state_size", Value::U32(128))
+        .refused("`granitehybrid.ssm.state_size` asks for Mamba layers, which is not supported");
+}
+
+#[test]
+fn what_files_of_llama4_do_not_state_is_as_in_the_published_models() {
+    let mixture = |count: u32| {
+        let of = [("expert_count", count), ("expert_used_count", 1), ("expert_feed_forward_length", 24)];
+        of.into_iter().fold(file("llama4"), |file, (key, number)| file.with(key, Value::U32(number)))
+    };
+    let scout = mixture(16).config();
+    assert_eq!(scout.window, Some(Window { size: 8192, pattern: WindowPattern::Unstated }));
+    assert_eq!(scout.unrotated, [false, false, false, true]);
+    let growth = scout.rope.query_scaling.unwrap();
+    assert_eq!((growth.rate as f32, growth.step), (0.1, 8192));
+    assert_eq!(scout.experts.unwrap().shared_ffn_size, Some(24));
+    assert_eq!((scout.normed_heads, mixture(128).config().normed_heads), (true, false));
+    let stated = mixture(128).with("attention.use_qk_norm", Value::Bool(true));
+    assert!(stated.config().normed_heads);
+
+    let whole = mixture(16).with("attention.sliding_window", Value::U32(0)).config();
+    assert_eq!((whole.window, whole.unrotated, whole.rope.query_scaling), (None, vec![], None));
+    mixture(16)
+        .with("interleave_moe_layer_step", Value::U32(0))
+        .refused("metadata key `llama4.interleave_moe_layer_step`: 0 is not a valid interval of layers");
+}

@@ -395,9 +395,36 @@ fn contradictory_routers_are_refused() {
         json!({"router_jitter_noise": -0.5}),
         "expert count in the config.json: the router's tolerance -1 is out of range",
     );
-    // Those with recurrent layers are another kind.
-    let error = open(&with("granitemoehybrid", json!({}))).unwrap_err().to_string();
-    assert!(error.starts_with("`model_type` is granitemoehybrid (and not one of "), "{error}");
+}
+
+#[test]
+fn models_with_mamba_layers_are_refused_by_the_type_of_the_layer() {
+    let kind = "granitemoehybrid";
+    for experts in [0, 5] {
+        let with_types = |key: &str, types: [&str; 4]| json!({key: types, "num_local_experts": experts, "num_experts_per_tok": 2});
+        let mixed = |name| with_types("layer_types", ["attention", name, "attention", name]);
+        refused(kind, mixed("mamba"), "`layer_types` asks for mamba layers, which is not supported");
+        refused(
+            kind,
+            mixed("linear_attention"),
+            "`layer_types` asks for linear_attention layers, which is not supported",
+        );
+        // The name of the field in files of the first models.
+        refused(
+            kind,
+            with_types("layers_block_type", ["mamba"; 4]),
+            "`layer_types` asks for mamba layers, which is not supported",
+        );
+        let error = open(&with(kind, json!({"num_local_experts": experts}))).unwrap_err().to_string();
+        assert!(error.starts_with("`layer_types` is missing"), "{error}");
+
+        let plain = config(kind, mixed("full_attention"));
+        assert_eq!(plain.architecture, if experts == 0 { "granite" } else { "granitemoe" });
+        assert_eq!((plain.experts.is_some(), plain.unrotated), (experts > 0, vec![true; 4]));
+        let mut rotated = mixed("attention");
+        rotated["position_embedding_type"] = json!("rope");
+        assert_eq!(config(kind, rotated).unrotated, Vec::<bool>::new());
+    }
 }
 
 #[test]
@@ -486,4 +513,77 @@ fn a_long_list_of_end_tokens_takes_linear_time() {
     // Comparing each with all others takes more than a minute.
     assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(found.eos_ids, (0..400_000).collect::<Vec<u32>>());
+}
+
+#[test]
+fn chunks_rope_and_growth_of_queries_follow_one_another() {
+    let chunks = |slides: &[bool]| Some(Window { size: 16, pattern: WindowPattern::Layers(slides.to_vec()) });
+    let llama4 = |changes: Value| {
+        let mut all = json!({"attention_chunk_size": 16, "intermediate_size_mlp": 64, "floor_scale": 32});
+        all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        with("llama4_text", all)
+    };
+    let config = |changes| open(&llama4(changes)).unwrap().config().clone();
+    let plain = config(json!({}));
+    assert_eq!(plain.window, chunks(&[true, true, true, false]));
+    assert_eq!(plain.unrotated, [false, false, false, true]);
+    let growth = plain.rope.query_scaling.unwrap();
+    assert_eq!((growth.rate, growth.step, plain.normed_heads), (0.1, 32, true));
+    let experts = plain.experts.unwrap();
+    assert_eq!((experts.count, experts.used, experts.ffn_size, plain.ffn_size), (16, 1, 64, 64));
+    assert_eq!((experts.shared_ffn_size, experts.router.weighs_inputs), (Some(64), true));
+
+    assert_eq!(config(json!({"no_rope_layers": [1, 0, 1, 0]})).window, chunks(&[true, false, true, false]));
+    let types = ["full_attention", "chunked_attention", "full_attention", "full_attention"];
+    assert_eq!(config(json!({"layer_types": types})).window, chunks(&[false, true, false, false]));
+    assert_eq!(config(json!({"attention_chunk_size": null})).window, None);
+    for off in [json!(false), json!(0)] {
+        assert_eq!(config(json!({"attn_temperature_tuning": off})).rope.query_scaling, None);
+    }
+    for on in [json!(true), json!(4), json!(null)] {
+        assert!(config(json!({"attn_temperature_tuning": on})).rope.query_scaling.is_some());
+    }
+    assert!(!config(json!({"use_qk_norm": false})).normed_heads);
+    assert_eq!(config(json!({"num_local_experts": 0})).experts, None);
+
+    let refused = |changes, expected: &str| {
+        assert_eq!(open(&llama4(changes)).unwrap_err().to_string(), expected);
+    };
+    refused(
+        json!({"attention_chunk_size": 0}),
+        "attention_chunk_size in the config.json: a window must have at least 1 position",
+    );
+    refused(
+        json!({"interleave_moe_layer_step": 0}),
+        "interleave_moe_layer_step in the config.json: 0 is not a valid interval of layers",
+    );
+    refused(
+        json!({"num_experts_per_tok": 2}),
+        "expert count in the config.json: each token is routed to 2 experts, whose inputs are multiplied by shares; \
+         only 1 is supported",
+    );
+    refused(json!({"floor_scale": 0}), "query growth in the config.json: 0.1 every 0 positions");
+    refused(
+        json!({"layer_types": ["sliding_attention", "full_attention", "full_attention", "full_attention"]}),
+        "`layer_types` asks for sliding_attention, which is not supported",
+    );
+    refused(
+        json!({"no_rope_layers": [1]}),
+        "no_rope_layers in the config.json: it has 1 entries for 4 layers",
+    );
+}
+
+#[test]
+fn the_ramp_of_llama3_may_be_a_step() {
+    let rope = |low: f64, high: f64| {
+        json!({"rope_scaling": {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": low,
+               "high_freq_factor": high, "original_max_position_embeddings": 8192}})
+    };
+    let RopeScaling::Llama3 { low_freq_factor, high_freq_factor, .. } =
+        config("llama", rope(1.0, 1.0)).rope.scaling
+    else {
+        panic!("it is not Llama 3's");
+    };
+    assert_eq!((low_freq_factor, high_freq_factor), (1.0, 1.0));
+    refused("llama", rope(4.0, 1.0), "RoPE high frequency factor in the config.json: 1 is out of range");
 }

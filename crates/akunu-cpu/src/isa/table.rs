@@ -134,6 +134,7 @@ fn of_op<V: Target>(kernel: Kernel) -> Option<Run> {
         Kernel::GluMatmul(_) => V::run::<ops::GluMatmul>,
         Kernel::Glu(_) => V::run::<ops::Glu>,
         Kernel::Route(_) => V::run::<ops::Route>,
+        Kernel::WeighInputs(_) => V::run::<ops::WeighInputs>,
         Kernel::Gather(_) => V::run::<ops::Gather>,
         Kernel::ExpertGlu(_) => V::run::<ops::ExpertGlu>,
         Kernel::ExpertMatmul(_) => V::run::<ops::ExpertMatmul>,

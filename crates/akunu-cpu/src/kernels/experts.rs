@@ -3,12 +3,14 @@
 
 use std::ops::Range;
 
-use akunu_plan::ops::{self, CombineParams, ExpertParams, GatherParams, Indices, RouteParams, Routing};
+use akunu_plan::ops::{
+    self, CombineParams, ElementParams, ExpertParams, GatherParams, Indices, RouteParams, Routing,
+};
 use akunu_plan::{GroupRank, Kernel, Scores, q8};
 
 use super::matrix::{GROUP, Product, SUMS, group_bytes, outputs_of, pieces};
 use super::rows::parts_of_rows;
-use super::{OpKernel, put_q8};
+use super::{OpKernel, for_lanes, put_q8};
 use crate::command::{Command, Context, f32s, row_bytes};
 use crate::groups::{Group, LEAST_ROWS, SIDE};
 use crate::isa::Lanes;
@@ -535,6 +537,29 @@ impl Addends {
             match self.residual {
                 Some(residual) => sum.add(V::load_n(residual.add(at), n)),
                 None => sum,
+            }
+        }
+    }
+}
+
+impl OpKernel for ops::WeighInputs {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: ElementParams = command.params();
+        let Kernel::WeighInputs(op) = command.kernel else { return };
+        let o = command.operands(op);
+        let cols = p.cols as usize;
+        // SAFETY: rows are within the table's, and columns below `cols`.
+        unsafe {
+            for (row, part) in parts_of_rows(context, context.rows, cols) {
+                let share = V::splat(*f32s(o.shares).add(row));
+                if part.start == 0 {
+                    *f32s(o.left).add(row) = 1.0;
+                }
+                for_lanes!(part.len(), |at, n| {
+                    let place = row * cols + part.start + at;
+                    V::load_n(f32s(o.x).add(place), n).mul(share).store_n(f32s(o.out).add(place), n);
+                });
             }
         }
     }

@@ -353,6 +353,7 @@ fn rope_and_the_cache_are_near_the_reference() {
 fn attention_is_near_the_reference() {
     check_third(attention::attention());
     check_third(attention::attention_with_sinks());
+    check_third(attention::attention_in_chunks());
 }
 
 #[test]
@@ -378,7 +379,7 @@ fn attention_of_few_rows_is_near_the_reference_on_tensor_cores() {
         attention::attend((17, 1, 64), KvType::F16, seen, OutputForms::Both)
     });
     let specs = attention::attention().into_iter().chain(folded::attention()).chain(several);
-    let specs = specs.chain(attention::attention_with_sinks());
+    let specs = specs.chain(attention::attention_with_sinks()).chain(attention::attention_in_chunks());
     let count = check_those(emulator, specs, |_, f| f.entry == "attention_few");
     assert!(count > few_or_many(0, 20), "{count}");
 }
@@ -397,8 +398,11 @@ fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {
         for (rows, first, window, soft_cap) in seen {
             let own = [OutputForms::F32, OutputForms::Q8, OutputForms::Both][(i + rows) % 3];
             for out in [own, OutputForms::F16] {
-                let sinks = (i + rows) % 2 == 1 && window == 0;
-                let attend = if sinks { attention::attend_with_sinks } else { attention::attend };
+                let attend = match (i + rows) % 2 == 1 {
+                    true if window == 0 => attention::attend_with_sinks,
+                    true => attention::attend_in_chunks,
+                    false => attention::attend,
+                };
                 let seen = Seen { rows, first, window, soft_cap, factor_step: window, paged: true };
                 let spec = attend(shape, KvType::F16, seen, out);
                 few.check(&spec.name, &spec.whole());
@@ -422,7 +426,11 @@ fn attention_of_many_rows_is_near_the_reference_on_warpgroups() {
             let out = if whole && (i + j) % 2 > 0 { OutputForms::F16Lanes } else { OutputForms::F16 };
             // The first head's sink takes nearly all.
             let sinks = j == 1 && shape.0 > 1;
-            let attend = if sinks { attention::attend_with_sinks } else { attention::attend };
+            let attend = match (sinks, window > 0 && i % 2 == 0) {
+                (true, _) => attention::attend_with_sinks,
+                (_, true) => attention::attend_in_chunks,
+                _ => attention::attend,
+            };
             let seen = Seen { rows, first, window, soft_cap, factor_step: window, paged: (i + j) % 3 > 0 };
             attend(shape, KvType::F16, seen, out)
         })
@@ -535,6 +543,7 @@ fn attention_of_many_rows_is_near_the_reference_by_tiles() {
     }
     let emulator = || Emulator::default().with_tiles(false);
     let all = specs.into_iter().chain(attention::attention()).chain(attention::attention_with_sinks());
+    let all = all.chain(attention::attention_in_chunks());
     let count = check_those(emulator, all, |_, f| f.entry == "attention_tiles");
     assert!(count > few_or_many(0, 60), "{count}");
 }

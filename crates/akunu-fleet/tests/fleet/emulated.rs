@@ -32,13 +32,14 @@ fn emulated_ranks_match_float64_goldens() {
     if akunu_emulated::skipped() {
         return;
     }
-    let cases: [(&str, usize, usize, Make); 4] = [
+    let cases: [(&str, usize, usize, Make); 5] = [
         ("llama-hd64-gqa2", 2, 1, Emulator::cuda),
         ("llama-hd64-gqa2", 2, 7, Emulator::cuda),
         ("qwen2-moe-shared", 3, 1, Emulator::default),
         ("gemma2-hd64-softcap", 4, 7, Emulator::default),
+        ("llama4-hd32", 3, 7, Emulator::cuda),
     ];
-    for (name, count, chunk, gpu) in cases.into_iter().take(fewest_or(1, 4, 4)) {
+    for (name, count, chunk, gpu) in cases.into_iter().take(fewest_or(1, 5, 5)) {
         let worst = worst(name, count, chunk, gpu);
         assert!(worst < 1e-5, "{name} on {count} ranks, chunks of {chunk}: {worst:.2e}");
     }

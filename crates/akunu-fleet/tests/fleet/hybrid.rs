@@ -103,12 +103,13 @@ fn emulated_gpus_leave_parts_to_the_cpu() {
         return;
     }
     type Make = fn() -> Emulator;
-    let cases: [(&str, usize, Make); 5] = [
+    let cases: [(&str, usize, Make); 6] = [
         ("qwen3-moe-hd64", 7, Emulator::cuda),
         ("gpt-oss", 1, Emulator::default),
         ("deepseek-v3-hd32", 7, Emulator::cuda),
         ("deepseek-v2-lite", 1, Emulator::cuda),
         ("gemma2-hd64-softcap", 7, Emulator::default),
+        ("llama4-hd32", 7, Emulator::cuda),
     ];
     for (case, (name, chunk, gpu)) in cases.into_iter().enumerate() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models").join(name);
@@ -134,7 +135,7 @@ fn commands_on_both_sides_agree_with_the_reference() {
         return;
     }
     let tokens: Vec<u32> = (1..42).collect();
-    for name in ["deepseek-v3-hd32", "qwen2-moe-shared"] {
+    for name in ["deepseek-v3-hd32", "qwen2-moe-shared", "llama4-hd32"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models").join(name);
         let model = open_model(&folder).unwrap();
         for split in splits(&*model).into_iter().step_by(2) {

@@ -4,7 +4,7 @@ use akunu_plan::ops::{
     ArgmaxParams, Attention, AttentionParams, HeadScoresParams, KvCopy, KvMoveParams, KvShift, RopeKv,
     RopeKvParams,
 };
-use akunu_plan::{KvType, OutputForms, Rope, RopeStyle, RowSet};
+use akunu_plan::{KvType, OutputForms, Rope, RopeStyle, RowSet, ScaledBy};
 
 use crate::function::source;
 use crate::{Launch, MissingKernel, Source};
@@ -43,6 +43,16 @@ pub(super) fn kv_number(kv: KvType) -> u32 {
         KvType::F16 => 1,
         KvType::Q8_0 => 2,
     }
+}
+
+/// What `kv.h` has to know of the positions that rows see, and of their scores.
+fn seen_and_scaled(op: Attention) -> [(&'static str, u32); 4] {
+    [
+        ("FACTORS", u32::from(op.query_factors.is_some())),
+        ("BY_LENGTH", u32::from(op.query_factors == Some(ScaledBy::Length))),
+        ("CHUNKED", u32::from(op.chunked)),
+        ("SINKS", u32::from(op.sinks)),
+    ]
 }
 
 impl LaunchBuilder {
@@ -220,7 +230,7 @@ impl Shape<'_> {
         }
         builder
             .variant([("ROPE", u32::from(rope.is_some())), ("CAPPED", u32::from(p.soft_cap != 0.0))])
-            .variant([("FACTORS", u32::from(op.query_factors)), ("SINKS", u32::from(op.sinks))])
+            .variant(seen_and_scaled(op))
             .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("GROUP", p.heads / p.kv_heads)])
             .constants([("POSITIONS", p.positions), ("SPLITS", splits), ("GROUPS_WANTED", wanted)])
             .variant([("BLOCK", p.block)])

@@ -1,6 +1,6 @@
 //! Mixtures of experts, except for their products.
 
-use akunu_plan::ops::{Combine, CombineParams, Gather, GatherParams, Route, RouteParams};
+use akunu_plan::ops::{Combine, CombineParams, ElementParams, Gather, GatherParams, Route, RouteParams};
 use akunu_plan::{GroupRank, Scores};
 
 use crate::Source;
@@ -10,6 +10,7 @@ use super::{Launch, MissingKernel, Shape};
 
 static ROUTE: Source = source!("route.h");
 static GATHER: Source = source!("gather.h");
+static WEIGH_INPUTS: Source = source!("weigh_inputs.h");
 static COMBINE: Source = source!("combine.h");
 
 /// Threads of a threadgroup that sorts, and the most picks that are sorted in one launch.
@@ -32,6 +33,11 @@ impl Shape<'_> {
             .constants([("GROUPS", p.groups), ("USED", p.groups_used), ("RANKED", ranked)])
             .shared((p.groups * 4).next_multiple_of(16))
             .over([self.rows, 1, 1], 32)
+    }
+
+    pub(super) fn weigh_inputs(&self) -> Launch {
+        let p: ElementParams = self.command.params();
+        self.elementwise("weigh_inputs", &[&WEIGH_INPUTS], [self.rows, p.cols], |builder| builder)
     }
 
     pub(super) fn gather(&self, Gather { form }: Gather) -> Result<Vec<Launch>, MissingKernel> {

@@ -45,6 +45,7 @@ pub(super) struct Blocks<'a, 'w> {
     /// Shared by the attention of all layers.
     position_bias: Option<PositionBias>,
     query_factors: Option<QueryFactors>,
+    ones: Option<BufferId>,
     host: OnHost,
     /// What the names of the tower's tensors begin with.
     prefix: &'static str,
@@ -66,7 +67,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         ropes: &'a [RopeTable],
     ) -> Result<Blocks<'a, 'w>, PlanError> {
         let position_bias = position_bias(tensors, config.head_count)?;
-        let query_factors = query_factors(config, context, tensors.buffers);
+        let query_factors = query_factors((config, card.scaled_by), context, tensors.buffers);
         let (graph, states, angles) = (Graph::default(), vec![], vec![]);
         Ok(Blocks {
             config,
@@ -76,6 +77,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             ropes,
             position_bias,
             query_factors,
+            ones: None,
             host,
             prefix: "",
             graph,
@@ -264,13 +266,16 @@ impl<'a, 'w> Blocks<'a, 'w> {
                     self.normed_product(layer, name, (x, part, to), [count, heads.dim])?
                 }
                 Some(QkNorm::Row) => self.normed_product(layer, name, (x, part, to), [1, outputs])?,
-                Some(QkNorm::Head | QkNorm::HeadAfterRope) | None => self.product(x, part, to),
+                Some(QkNorm::Head | QkNorm::HeadAfterRope | QkNorm::Plain) | None => {
+                    self.product(x, part, to)
+                }
             }
         }
         let part = self.part(layer, "attn_v", "v", [kv_size, inputs])?;
         self.product(x, part, Columns { of: qkv, first: q_size + kv_size });
         let norms = match attention.qk_norm {
             Some(QkNorm::Head | QkNorm::HeadAfterRope) => Some(self.head_norms(layer, heads)?),
+            Some(QkNorm::Plain) => Some(self.plain_norms(heads)),
             _ => None,
         };
         let angles = attention.rotation.map(|rotation| self.angles[self.rope_index(rotation)]);
@@ -297,7 +302,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             q,
             rotation: None,
             position_bias: self.position_bias,
-            query_factors: self.query_factors,
+            query_factors: self.query_factors.filter(|_| attention.scaled_by.is_some()),
             sinks,
             across: false,
             out: attended,
@@ -443,6 +448,14 @@ impl<'a, 'w> Blocks<'a, 'w> {
         Ok([norm("q")?, norm("k")?])
     }
 
+    /// Norms without weights, which are norms with ones.
+    fn plain_norms(&mut self, heads: Heads) -> [BufferId; 2] {
+        let buffers = &mut self.tensors.buffers;
+        let ones =
+            *self.ones.get_or_insert_with(|| buffers.constant("attention.ones", &vec![1f32; heads.dim]));
+        [ones; 2]
+    }
+
     fn rope_index(&self, rotation: Rotation) -> usize {
         match rotation {
             Rotation::Global => 0,
@@ -542,6 +555,10 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let picks = self.graph.value("picks", top, RowSet::All);
         let shares = self.graph.value("shares", top, RowSet::All);
         self.graph.push(label("route"), Action::Route { experts, logits, bias, picks, shares });
+        let (x, shares) = match experts.router.weighs_inputs {
+            true => self.weigh_inputs(&label("weigh_inputs"), x, shares),
+            false => (x, shares),
+        };
 
         let gate = self.expert_part(layer, "gate", [count, ffn, inputs])?;
         let up = self.expert_part(layer, "up", [count, ffn, inputs])?;
@@ -580,6 +597,14 @@ impl<'a, 'w> Blocks<'a, 'w> {
         self.graph.push(label("combine"), Action::Combine { y, places, shares, shared, residual: None, out });
         self.graph.side = rest;
         Ok(self.summed(&label("combine"), out))
+    }
+
+    /// Rows times their shares, and the shares that are left for what experts give.
+    fn weigh_inputs(&mut self, label: &str, x: Value, shares: Value) -> (Value, Value) {
+        let out = self.graph.value("weighed", self.graph.cols(x), RowSet::All);
+        let left = self.graph.value("shares_left", 1, RowSet::All);
+        self.graph.push(label, Action::WeighInputs { x, shares, out, left });
+        (out, left)
     }
 
     /// The matrices of a layer's experts, one after the other.

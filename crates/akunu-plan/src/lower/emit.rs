@@ -23,7 +23,8 @@ use crate::ops::{
     InputForm, Matmul, MatmulOperands, MatmulParams, NormAdd, NormAddOperands, NormOperands, NormParams, Op,
     Order, Pool, PoolKind, PoolOperands, Q8, Qkv, QkvOperands, QkvParams, Queries, Reorder, ReorderOperands,
     RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands, Route, RouteOperands,
-    RouteParams, Routing, RowSet, Rows, U32, Unfold, UnfoldOperands, UnfoldParams, Weight,
+    RouteParams, Routing, RowSet, Rows, U32, Unfold, UnfoldOperands, UnfoldParams, WeighInputs,
+    WeighInputsOperands, Weight,
 };
 use crate::table::Binding;
 use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, Side, TableIo};
@@ -186,6 +187,15 @@ impl Emitter<'_> {
                 };
                 let (op, params) = route(experts, bias.is_some());
                 self.push(label, op.command(operands, params));
+            }
+            Action::WeighInputs { x, shares, out, left } => {
+                let operands = WeighInputsOperands {
+                    x: self.f32s(*x),
+                    shares: self.f32s(*shares),
+                    out: self.f32s(*out),
+                    left: self.f32s(*left),
+                };
+                self.push(label, WeighInputs.command(operands, self.elements(*x)));
             }
             Action::Gather { picks, x, readers: _, experts, out, starts, places } => {
                 let form = self.forms.written(*out);
@@ -599,7 +609,8 @@ impl Emitter<'_> {
             out: forms,
             rope,
             position_bias: attend.position_bias.is_some(),
-            query_factors: attend.query_factors.is_some(),
+            query_factors: attend.query_factors.map(|factors| factors.by),
+            chunked: attend.window.is_some_and(|window| window.chunked),
             sinks: attend.sinks.is_some(),
             paged: kv.blocks.is_some(),
         };

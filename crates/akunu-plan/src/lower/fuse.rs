@@ -335,7 +335,7 @@ fn find_by_picks(graph: &mut Graph) {
 /// no operation writes all forms, and a router in half precision would choose others.
 fn read_with_experts(graph: &mut Graph) {
     let gathered = graph.steps.iter().filter_map(|step| match step.action {
-        Action::Gather { x, .. } => Some(x),
+        Action::Gather { x, .. } | Action::WeighInputs { x, .. } => Some(x),
         _ => None,
     });
     let gathered: Vec<Value> = gathered.collect();

@@ -7,7 +7,7 @@ use super::weights::{Matrix, Norm};
 use crate::ops::{GluKind, InputForm, PoolKind, RowSet};
 use crate::plan::PlanError;
 use crate::{Activation, BufferId, DType, RopeStyle, Side};
-use akunu_arch::tower::{Rotation, Span};
+use akunu_arch::tower::{Rotation, ScaledBy, Span};
 use akunu_arch::{ExpertFacts, ModelConfig};
 
 /// Rows of numbers that one operation computes and others read.
@@ -243,10 +243,11 @@ pub(super) struct PositionBias {
     pub reach: usize,
 }
 
-/// Multipliers of queries: `count` f32 numbers, each for `step` positions.
+/// Multipliers of queries: `count` f32 numbers, each for `step` positions or lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryFactors {
     pub buffer: BufferId,
+    pub by: ScaledBy,
     pub step: usize,
     pub count: usize,
 }
@@ -378,6 +379,13 @@ pub(super) enum Action {
         bias: Option<BufferId>,
         picks: Value,
         shares: Value,
+    },
+    /// Multiplies rows by their only share, of which 1 is left.
+    WeighInputs {
+        x: Value,
+        shares: Value,
+        out: Value,
+        left: Value,
     },
     /// Sorts rows by expert.
     Gather {
@@ -592,6 +600,7 @@ impl Action {
                 weights.into_iter().chain(deferred.map(f32)).collect()
             }
             Action::Route { logits, .. } => vec![f32(*logits)],
+            Action::WeighInputs { x, shares, .. } => vec![f32(*x), f32(*shares)],
             Action::Gather { picks, x, readers, .. } => {
                 let forms = readers.iter().map(|dtype| (*x, Read::Unhalved(*dtype)));
                 forms.chain([f32(*picks)]).collect()
@@ -654,6 +663,7 @@ impl Action {
             | Action::AllGather { out, .. }
             | Action::NormAdd { out, .. } => vec![*out],
             Action::Route { picks, shares, .. } => vec![*picks, *shares],
+            Action::WeighInputs { out, left, .. } => vec![*out, *left],
             Action::Gather { out, starts, places, .. } => vec![*out, *starts, *places],
             Action::Product(product) => {
                 let deferred = product.defers.iter().flat_map(|defers| [defers.normed, defers.squares]);

@@ -1,6 +1,6 @@
 //! Finds a model's tensors by their canonical names, checks their shapes, and assigns buffers.
 
-use akunu_arch::{ModelConfig, NormKind, QueryScaling, RopeScaling, WeightProvider};
+use akunu_arch::{ModelConfig, NormKind, QueryScaling, RopeScaling, ScaledBy, WeightProvider};
 use akunu_format::TensorInfo;
 
 use super::Buffers;
@@ -67,14 +67,17 @@ pub(super) fn rope_tables(
 
 /// 1 + rate · ln(1 + n) for the n-th `step` positions of the context, if queries are scaled.
 pub(super) fn query_factors(
-    config: &ModelConfig,
+    (config, by): (&ModelConfig, ScaledBy),
     context: usize,
     buffers: &mut Buffers,
 ) -> Option<QueryFactors> {
     let QueryScaling { rate, step } = config.rope.query_scaling?;
-    let count = context.div_ceil(step);
+    let count = match by {
+        ScaledBy::Position => context.div_ceil(step),
+        ScaledBy::Length => context / step + 1,
+    };
     let factors: Vec<f32> = (0..count).map(|n| (1.0 + rate * (1.0 + n as f64).ln()) as f32).collect();
-    Some(QueryFactors { buffer: buffers.constant("attention.query_factors", &factors), step, count })
+    Some(QueryFactors { buffer: buffers.constant("attention.query_factors", &factors), by, step, count })
 }
 
 /// Number of positions after which the bucket of a distance no longer changes. In T5, 32 buckets and 128 positions are

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::reference::{Bound, Cache, kv_load, soft_cap};
 use crate::table::Binding;
-use crate::{Cost, KvType, OutputForms, Rope, RopeStyle, Row, position_bytes};
+use crate::{Cost, KvType, OutputForms, Rope, RopeStyle, Row, ScaledBy, position_bytes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attention {
@@ -20,8 +20,10 @@ pub struct Attention {
     pub rope: Option<Rope>,
     /// Whether a bias depending on the distance between key and query is added to the scores.
     pub position_bias: bool,
-    /// Whether queries are multiplied by a factor that depends on their position.
-    pub query_factors: bool,
+    /// By what the factor is found that queries are multiplied by, if there is one.
+    pub query_factors: Option<ScaledBy>,
+    /// A window is a chunk: the positions of a sequence are in chunks of `window`, and a row attends to its own.
+    pub chunked: bool,
     /// Whether each head has a sink: a score without a position, which takes its share of the softmax.
     pub sinks: bool,
     /// Whether the cache is in blocks ([`crate::blocks`]).
@@ -39,8 +41,8 @@ params! {
         scale: f32,
         /// `cap · tanh(score / cap)` after scaling; 0 means none.
         soft_cap: f32,
-        /// A row at position p attends to positions p − window + 1 ..= p + ahead, limited by its `kv_len`; window 0
-        /// means all positions.
+        /// A row at position p attends to positions p − window + 1 ..= p + ahead, limited by its `kv_len`, or to those of
+        /// its chunk up to p; window 0 means all positions.
         window: u32,
         ahead: u32,
         /// If attention applies RoPE: the first `rope_dims` of a head, and `epsilon` of the Q/K norm; otherwise 0.
@@ -71,18 +73,12 @@ impl AttentionParams {
 
     /// Index of the factor of a query at this position.
     #[inline(always)]
-    pub fn factor(&self, query: u32) -> u32 {
-        (query / self.factor_step).min(self.factors - 1)
-    }
-
-    /// The positions of its sequence that a row attends to.
-    #[inline(always)]
-    pub fn seen(&self, row: &Row) -> std::ops::Range<u32> {
-        if self.window == 0 {
-            return 0..row.kv_len;
-        }
-        let end = row.position.saturating_add(self.ahead).saturating_add(1);
-        (row.position + 1).saturating_sub(self.window)..row.kv_len.min(end)
+    pub fn factor(&self, by: ScaledBy, query: u32) -> u32 {
+        let number = match by {
+            ScaledBy::Position => query,
+            ScaledBy::Length => query.saturating_add(1),
+        };
+        (number / self.factor_step).min(self.factors - 1)
     }
 }
 
@@ -99,7 +95,7 @@ operands! {
         q_norm: read F32 if op.norms_heads(),
         k_norm: read F32 if op.norms_heads(),
         position_bias: read F32 if op.position_bias,
-        query_factors: read F32 if op.query_factors,
+        query_factors: read F32 if op.query_factors.is_some(),
         sinks: read F32 if op.sinks,
         blocks: read Blocks if op.paged,
     }
@@ -130,7 +126,30 @@ impl<T: Copy> Operand<T> for Queries<T> {
 impl Attention {
     /// Attention without options.
     pub fn plain(kv: KvType, out: OutputForms) -> Attention {
-        Attention { kv, out, rope: None, position_bias: false, query_factors: false, sinks: false, paged: false }
+        Attention {
+            kv,
+            out,
+            rope: None,
+            position_bias: false,
+            query_factors: None,
+            chunked: false,
+            sinks: false,
+            paged: false,
+        }
+    }
+
+    /// The positions of its sequence that a row attends to.
+    #[inline(always)]
+    pub fn seen(self, p: &AttentionParams, row: &Row) -> std::ops::Range<u32> {
+        if p.window == 0 {
+            return 0..row.kv_len;
+        }
+        let end = row.position.saturating_add(p.ahead).saturating_add(1);
+        let first = match self.chunked {
+            true => row.position - row.position % p.window,
+            false => (row.position + 1).saturating_sub(p.window),
+        };
+        first..row.kv_len.min(end)
     }
 
     fn cache_access(self) -> Access {
@@ -180,10 +199,15 @@ impl Op for Attention {
     fn name(self) -> String {
         let rope = self.rope.map_or(String::new(), |rope| rope.name() + "_");
         let bias = if self.position_bias { "_biased" } else { "" };
-        let factors = if self.query_factors { "_by_position" } else { "" };
+        let factors = match self.query_factors {
+            Some(ScaledBy::Position) => "_by_position",
+            Some(ScaledBy::Length) => "_by_length",
+            None => "",
+        };
+        let chunked = if self.chunked { "_chunked" } else { "" };
         let sinks = if self.sinks { "_sinks" } else { "" };
         let paged = if self.paged { "_paged" } else { "" };
-        format!("{rope}attention_{}{bias}{factors}{sinks}{paged}{}", self.kv.name(), self.out.suffix())
+        format!("{rope}attention_{}{bias}{factors}{chunked}{sinks}{paged}{}", self.kv.name(), self.out.suffix())
     }
 
     fn extents(self, p: &AttentionParams, counts: &Counts) -> Result<AttentionOperands<Extent>, String> {
@@ -198,7 +222,10 @@ impl Op for Attention {
         if self.position_bias != (p.reach > 0) {
             return Err(format!("a position bias that reaches {} positions", p.reach));
         }
-        if self.query_factors != (p.factor_step > 0 && p.factors > 0) {
+        if self.chunked && (p.window == 0 || p.ahead > 0) {
+            return Err(format!("chunks of {} positions, and {} after a row's own", p.window, p.ahead));
+        }
+        if self.query_factors.is_some() != (p.factor_step > 0 && p.factors > 0) {
             return Err(format!("{} factors of queries, each for {} positions", p.factors, p.factor_step));
         }
         let dim = u64::from(p.head_dim);
@@ -224,7 +251,7 @@ impl Op for Attention {
             q_norm: norm,
             k_norm: norm,
             position_bias: self.position_bias.then(|| f32s(p.heads as usize, p.bias_cols())),
-            query_factors: self.query_factors.then(|| f32s(1, p.factors)),
+            query_factors: self.query_factors.map(|_| f32s(1, p.factors)),
             sinks: self.sinks.then(|| f32s(1, p.heads)),
             blocks: cache.blocks,
         })
@@ -240,10 +267,10 @@ impl Op for Attention {
                 ..Cost::default()
             };
         }
-        let pairs: u64 = rows.iter().map(|row| p.seen(row).len() as u64).sum();
+        let pairs: u64 = rows.iter().map(|row| self.seen(p, row).len() as u64).sum();
         // (start, first position, end): no end is before its first position, so after sorting it is enough to join
         // neighbours.
-        let seen = |row: &Row| (row.start, p.seen(row).start, p.seen(row).end);
+        let seen = |row: &Row| (row.start, self.seen(p, row).start, self.seen(p, row).end);
         let mut spans: Vec<(u32, u32, u32)> = rows.iter().map(seen).collect();
         spans.sort_unstable();
         let (mut positions, mut reached) = (0, (u32::MAX, 0));
@@ -267,7 +294,9 @@ impl Op for Attention {
         let mut rows = Vec::with_capacity(bound.live.rows);
         for (index, row) in bound.rows(o.rows).iter().enumerate() {
             let mut output = vec![0.0f32; heads * dim];
-            let factor = o.query_factors.map_or(1.0, |factors| bound.f32s(factors)[p.factor(row.position) as usize]);
+            let factor = self.query_factors.zip(o.query_factors).map_or(1.0, |(by, factors)| {
+                bound.f32s(factors)[p.factor(by, row.position) as usize]
+            });
             let scale = f64::from(p.scale) * f64::from(factor);
             for head in 0..heads {
                 let kv_head = head / (heads / kv_heads);
@@ -276,7 +305,7 @@ impl Op for Attention {
                     kv_load(self.kv, &bytes[cache.row(row.start, kv_head, position)])
                 };
                 let (keys, values) = (bound.bytes(o.k_cache.0), bound.bytes(o.v_cache.0));
-                let seen = p.seen(row);
+                let seen = self.seen(&p, row);
                 let positions = seen.start as usize..seen.end as usize;
                 let score = |position: usize| -> f64 {
                     let key = at(keys, position);

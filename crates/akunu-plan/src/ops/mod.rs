@@ -113,6 +113,7 @@ kernels! {
     glu_matmul::GluMatmul,
     glu::Glu,
     route::Route,
+    weigh_inputs::WeighInputs,
     gather::Gather,
     expert_glu::ExpertGlu,
     expert_matmul::ExpertMatmul,

@@ -1,3 +1,4 @@
+mod chunks;
 mod common;
 mod costs;
 mod encoders;

@@ -289,9 +289,9 @@ fn lines(report: &InspectReport<'_>, config: &ModelConfig) -> Vec<(&'static str,
         ),
     ]);
     lines.extend(report.rope_base.map(|base| ("rope", rope(report, base))));
-    lines.extend(
-        report.window.map(|size| ("window", format!("{size} positions in {}", window_layers(config)))),
-    );
+    lines.extend(report.window.map(|size| {
+        ("window", format!("{}{size} positions in {}", chunks_of(config), window_layers(config)))
+    }));
     lines.extend(config.attention_soft_cap.map(|cap| ("attention cap", cap.to_string())));
     lines.extend(config.logit_soft_cap.map(|cap| ("logit cap", cap.to_string())));
     lines.extend(report.left_out.clone().map(|part| ("left out", part)));
@@ -363,6 +363,12 @@ fn rope(report: &InspectReport<'_>, base: f64) -> String {
         text.push_str(&format!(", scaling {}", report.rope_scaling));
     }
     text
+}
+
+/// Whether windows are chunks.
+fn chunks_of(config: &ModelConfig) -> &'static str {
+    let arch = akunu_plan::Card::find(&config.architecture);
+    if arch.is_some_and(|card| card.chunked) { "chunks of " } else { "" }
 }
 
 fn window_layers(config: &ModelConfig) -> String {

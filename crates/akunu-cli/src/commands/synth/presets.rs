@@ -2,7 +2,7 @@
 
 use akunu_arch::facts::{Fact, SIGMOID};
 use akunu_arch::tensors::{Kind, Part, Sizes, TensorRule};
-use akunu_arch::{Biases, CARDS, Card, RopeScaling, Scores, Shape};
+use akunu_arch::{Biases, CARDS, Card, RopeScaling, Scores, Shape, llama3_kept};
 use akunu_format::quantise::Proportions;
 use akunu_format::{Array, DType, Metadata, TensorSpec, Value};
 
@@ -187,6 +187,7 @@ impl Preset {
                 (Fact::SharedFfnSize, experts.shared_ffn),
                 (Fact::SharedExperts, experts.shared_ffn.map(|shared| shared / experts.ffn)),
                 (Fact::DenseLayers, Some(experts.dense_layers)),
+                (Fact::ExpertsEvery, Some(1)),
                 (Fact::Scores, (card.router.scores == Scores::Sigmoid).then_some(SIGMOID)),
             ] {
                 if let (Some(value), Some(_)) = (value, card.rule(fact)) {
@@ -261,14 +262,8 @@ impl Preset {
             let turn = f64::from(self.shape.rope_base).powf(pair as f64 / pairs as f64);
             let wavelength = std::f64::consts::TAU * turn;
             let turns = original_context as f64 / wavelength;
-            if turns > high_freq_factor {
-                1.0
-            } else if turns < low_freq_factor {
-                factor
-            } else {
-                let smooth = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
-                1.0 / ((1.0 - smooth) / factor + smooth)
-            }
+            let keep = llama3_kept(turns, [low_freq_factor, high_freq_factor]);
+            1.0 / ((1.0 - keep) / factor + keep)
         };
         (0..pairs).map(|pair| one(pair) as f32).collect()
     }
@@ -295,6 +290,8 @@ mod tests {
             ("gpt-oss-20b", 20_914_757_184),
             ("gpt-oss-120b", 116_829_156_672),
             ("deepseek-v2-lite", 15_706_484_224),
+            // Without the vision model.
+            ("llama-4-scout", 107_769_861_120),
             // With the biases for choosing experts, which transformers does not count as parameters (5,760).
             ("glm-4.5-air", 106_852_251_264),
             // Without the pooler, which is not used for embeddings.

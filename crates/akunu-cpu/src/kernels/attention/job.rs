@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use akunu_plan::keys::KEY_GROUP;
-use akunu_plan::ops::{AttentionOperands, AttentionParams, F32};
+use akunu_plan::ops::{Attention, AttentionOperands, AttentionParams, F32};
 use akunu_plan::{KvType, Row, q8};
 
 use super::product::{self, Operands, Products};
@@ -19,6 +19,7 @@ const EMPTY: Softmax = Softmax { m: f32::NEG_INFINITY, l: 0.0 };
 
 /// One unit of attention work. Its (row, head) pairs are called states, in row-major order.
 pub(super) struct Job<'a> {
+    pub(super) op: Attention,
     pub(super) operands: AttentionOperands<*mut u8>,
     pub(super) products: Products,
     pub(super) p: AttentionParams,
@@ -134,10 +135,10 @@ impl Job<'_> {
     }
 
     fn query_factor(&self, row: &Row) -> f32 {
-        match self.operands.query_factors {
+        match self.op.query_factors.zip(self.operands.query_factors) {
             // SAFETY: `factor` returns an index below the number of factors, which was checked against the operand's
             // extent.
-            Some(factors) => unsafe { *f32s(factors).add(self.p.factor(row.position) as usize) },
+            Some((by, factors)) => unsafe { *f32s(factors).add(self.p.factor(by, row.position) as usize) },
             None => 1.0,
         }
     }
@@ -184,7 +185,7 @@ impl Job<'_> {
         let start = segment * SEGMENT;
         let (mut first, mut end) = (SEGMENT, 0);
         for (i, row) in self.rows.clone().enumerate() {
-            let seen = seen(&self.p, &self.all[row]);
+            let seen = seen(self.op, &self.p, &self.all[row]);
             let (a, b) = (seen.start.max(start) - start, seen.end.clamp(start, start + SEGMENT) - start);
             let part = if a < b { (a, b) } else { (SEGMENT, 0) };
             (first, end) = (first.min(part.0), end.max(part.1));

@@ -86,6 +86,7 @@ impl OpKernel for Attention {
 /// How a command's work is divided: by runs of rows of one sequence, by KV heads (and parts of their query heads, if
 /// there are very many), and if that is too coarse by segments.
 struct Deal<'a> {
+    op: Attention,
     operands: AttentionOperands<*mut u8>,
     products: Products,
     all: &'a [Row],
@@ -138,6 +139,7 @@ impl<'a> Deal<'a> {
         let rows = (all.len() * head_parts / (FINE * context.parts)).clamp(1, states / heads);
         let stride = rows * heads * (cache.padded() + 16);
         let mut deal = Deal {
+            op,
             operands,
             products,
             all,
@@ -194,7 +196,7 @@ impl<'a> Deal<'a> {
 
     /// The range of the positions that are visible to any of the rows.
     fn visible(&self, rows: &Range<usize>) -> Range<usize> {
-        let seen = rows.clone().map(|row| seen(&self.p, &self.all[row]));
+        let seen = rows.clone().map(|row| seen(self.op, &self.p, &self.all[row]));
         let (start, end) = seen.fold((usize::MAX, 0), |(a, b), seen| (a.min(seen.start), b.max(seen.end)));
         start..end
     }
@@ -205,6 +207,7 @@ impl<'a> Deal<'a> {
         let (start, count) = (kv_head * self.group + first, self.heads.min(self.group - first));
         let heads = start..start + count;
         Job {
+            op: self.op,
             operands: self.operands,
             products: self.products,
             p: self.p,
@@ -226,7 +229,7 @@ impl<'a> Deal<'a> {
 
 /// The positions visible to a row.
 #[inline(always)]
-fn seen(p: &AttentionParams, row: &Row) -> Range<usize> {
-    let seen = p.seen(row);
+fn seen(op: Attention, p: &AttentionParams, row: &Row) -> Range<usize> {
+    let seen = op.seen(p, row);
     seen.start as usize..seen.end as usize
 }

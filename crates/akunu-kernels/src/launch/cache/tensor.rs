@@ -7,7 +7,7 @@ use crate::function::source;
 use crate::launch::matrix::WARPGROUP;
 use crate::{Launch, Source};
 
-use super::{KV, RUNS, Shape, group_of, kv_number};
+use super::{KV, RUNS, Shape, group_of, kv_number, seen_and_scaled};
 
 pub(super) static COPIES: Source = source!("cuda/copies.h");
 pub(super) static TENSOR: Source = source!("cuda/tensor.h");
@@ -140,7 +140,7 @@ impl Shape<'_> {
         tile: Tile,
         runs: Runs,
     ) -> Launch {
-        let Attention { kv, out, query_factors, sinks, .. } = op;
+        let Attention { kv, out, .. } = op;
         let dim = p.head_dim;
         let heads_here = Tile::heads_here(group);
         let (tiles, down) = (group.div_ceil(heads_here), self.rows.div_ceil(runs.among));
@@ -150,11 +150,8 @@ impl Shape<'_> {
             .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim)])
             .variant([("SPAN", tile.span), ("LINES", tile.lines)])
             .variant([("SPLIT", u32::from(out.f32() || out.q8()))])
-            .variant([
-                ("FACTORS", u32::from(query_factors)),
-                ("SINKS", u32::from(sinks)),
-                ("CAPPED", u32::from(p.soft_cap != 0.0)),
-            ])
+            .variant(seen_and_scaled(op))
+            .variant([("CAPPED", u32::from(p.soft_cap != 0.0))])
             .constants([("HEADS", p.heads), ("POSITIONS", p.positions)])
             .constants([("FEWEST_ROWS", runs.fewest), ("MOST_ROWS", runs.most)])
             .variant([("BLOCK", p.block)])

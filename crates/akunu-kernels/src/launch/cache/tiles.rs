@@ -8,7 +8,7 @@ use crate::launch::matrix::TILES;
 use crate::{Launch, Source};
 
 use super::tensor::{FEW_ROWS, SHARERS};
-use super::{KV, RUNS, Shape, group_of, kv_number};
+use super::{KV, RUNS, Shape, group_of, kv_number, seen_and_scaled};
 
 static ATTENTION_TILES: Source = source!("metal/attention_tiles.h");
 
@@ -27,7 +27,7 @@ fn shared_bytes([lines, span]: [u32; 2], dim: u32, kv: KvType) -> u32 {
 impl Shape<'_> {
     /// `None`: this chip or shape is not supported.
     pub(super) fn attention_tiles(&self, p: &AttentionParams, op: Attention) -> Option<Launch> {
-        let Attention { kv, out, query_factors, sinks, .. } = op;
+        let Attention { kv, out, .. } = op;
         let dim = p.head_dim;
         if !self.chip.tiles || self.rows <= FEW_ROWS || !dim.is_multiple_of(8) {
             return None;
@@ -46,7 +46,7 @@ impl Shape<'_> {
         Some(
             self.launch("attention_tiles", vec![&KV, &RUNS, &TILES, &ATTENTION_TILES], &suffix)
                 .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("LINES", lines), ("SPAN", span)])
-                .variant([("FACTORS", u32::from(query_factors)), ("SINKS", u32::from(sinks))])
+                .variant(seen_and_scaled(op))
                 .constants([("HEADS", p.heads), ("POSITIONS", p.positions)])
                 .constants([("FEWEST_ROWS", 1), ("MOST_ROWS", tile_rows)])
                 .variant([("BLOCK", p.block)])

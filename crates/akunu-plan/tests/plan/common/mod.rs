@@ -57,6 +57,7 @@ pub fn config(architecture: &str) -> ModelConfig {
         },
         window: None,
         unrotated: vec![],
+        normed_heads: false,
         embedding_scale: None,
         residual_scale: None,
         logit_scale: None,
