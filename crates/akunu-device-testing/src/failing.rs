@@ -78,6 +78,20 @@ impl Device for FailingDevice {
         self.inner.download(buffer, offset, bytes)
     }
 
+    fn read_ahead(
+        &mut self,
+        buffer: DeviceBuffer,
+        region: &Region,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), DeviceError> {
+        self.inner.read_ahead(buffer, region, offset, bytes)
+    }
+
+    fn refill(&mut self, slot: DeviceBuffer, from: DeviceBuffer, bytes: usize) -> Result<(), DeviceError> {
+        self.inner.refill(slot, from, bytes)
+    }
+
     fn prepare(
         &mut self,
         table: &Arc<DispatchTable>,

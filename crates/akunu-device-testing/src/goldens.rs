@@ -22,6 +22,7 @@ pub fn options(context: usize, chunk: usize, kv: KvType, host: OnHost) -> PlanOp
         fuse: true,
         keep_inputs: false,
         host,
+        stream_rows: None,
     }
 }
 

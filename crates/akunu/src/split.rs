@@ -9,6 +9,11 @@ use crate::devices::cpu;
 use crate::tiers::TIERS;
 use crate::{DeviceChoice, EngineOptions, Error, Model};
 
+/// Of layers, which compute with all their weights for each row.
+const FEWEST_OF_LAYERS: usize = 64;
+/// Of experts, of which a row reads some.
+const FEWEST_OF_EXPERTS: usize = 192;
+
 /// What the options leave to the CPU of a model on a device.
 pub(crate) fn on_host(
     config: &ModelConfig,
@@ -55,6 +60,22 @@ pub(crate) fn may_choose(config: &ModelConfig, capabilities: &Capabilities, opti
     let stated = options.gpu_layers.is_some() || options.cpu_experts.is_some();
     let can = capabilities.ranks == 1 && config.encoder.is_none();
     can && !stated && capabilities.in_place == InPlace::Nothing
+}
+
+/// The rows from which a pass is computed sooner with the host's weights copied to the device than on the host.
+fn fewest_streamed(host: OnHost) -> usize {
+    if host.layers > 0 { FEWEST_OF_LAYERS } else { FEWEST_OF_EXPERTS }
+}
+
+/// From how many rows on a pass copies the host's weights to a device that has memory of its own.
+pub(crate) fn stream_rows(
+    host: OnHost,
+    capabilities: &Capabilities,
+    options: &EngineOptions,
+) -> Option<usize> {
+    let copies = options.stream_rows.is_some() || capabilities.in_place == InPlace::Nothing;
+    let rows = options.stream_rows.unwrap_or_else(|| fewest_streamed(host));
+    (!host.is_nothing() && copies && rows > 0).then_some(rows)
 }
 
 /// The plan with the smallest part on the host that `plan` returns one for: experts first, because the weights of most of

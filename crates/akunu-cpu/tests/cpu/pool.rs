@@ -83,6 +83,7 @@ impl Counter {
             steps: STEPS,
             io: TableIo::new([0, 1, 2, 3].map(BufferId)),
             bounds: RowBounds::one_sequence(vocab, 1000).into(),
+            streams: akunu_plan::Streams::default(),
         };
         let replay = device.prepare(&Arc::new(table), &buffers).unwrap();
         Counter { device, replay, buffers }

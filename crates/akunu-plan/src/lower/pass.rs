@@ -17,7 +17,7 @@ use crate::ops::RowSet;
 use crate::plan::PlanError;
 use crate::{
     BufferId, BufferKind, Card, DType, DispatchTable, FewRows, OnHost, PackedRows, PassKind, Row, Side,
-    TableIo, halves,
+    Streams, TableIo, halves,
 };
 
 /// The graph of a model up to its last hidden states, before any table is built from it.
@@ -261,6 +261,7 @@ pub(super) fn build_with(
         steps: spec.steps,
         io,
         bounds: context.row_bounds().into(),
+        streams: Streams::default(),
     })
 }
 
