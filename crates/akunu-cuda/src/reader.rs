@@ -16,7 +16,7 @@ use crate::stream::{Event, Stream};
 
 /// Bytes that a thread copies at once.
 const PIECE: usize = 4 << 20;
-/// The most threads: as many as fill the bus (measured with 1 to 12 on an H200).
+/// The most threads, of which six fill a bus of 55 GB/s (docs/measurements/cpu-and-gpu.md).
 const THREADS: usize = 8;
 
 #[derive(Debug)]

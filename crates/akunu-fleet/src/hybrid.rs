@@ -217,16 +217,19 @@ impl Hybrid {
                 continue;
             }
             let Copies { of: [Some(on_device), Some(on_host)], .. } = self.copies(buffer)? else { continue };
-            self.bytes.resize(bytes as usize, 0);
+            if self.bytes.len() < bytes as usize {
+                self.bytes.resize(bytes as usize, 0);
+            }
             let (from, to) = match side {
                 Side::Device => (on_host, on_device),
                 Side::Host => (on_device, on_host),
             };
             let mut moved = std::mem::take(&mut self.bytes);
+            let part = &mut moved[..bytes as usize];
             let done = self
                 .side(other(side))
-                .download(from, 0, &mut moved)
-                .and_then(|()| self.side(side).upload(to, 0, &moved));
+                .download(from, 0, part)
+                .and_then(|()| self.side(side).upload(to, 0, part));
             self.bytes = moved;
             done?;
         }
@@ -264,7 +267,8 @@ impl Hybrid {
         commands: std::ops::Range<usize>,
     ) -> Result<(), DeviceError> {
         let loans = &self.prepared[replay.0 as usize].runs[run].loans;
-        for Loaned { weight, arrival, slot, .. } in loans.iter().filter(|loan| commands.contains(&loan.command))
+        for Loaned { weight, arrival, slot, .. } in
+            loans.iter().filter(|loan| commands.contains(&loan.command))
         {
             self.device.refill(*slot, *arrival, weight.bytes)?;
         }
@@ -424,7 +428,9 @@ impl Device for Hybrid {
             }
             let on_device = |id: BufferId| ids[Side::Device as usize][id.index()];
             let mut loans = Vec::new();
-            for loan in table.streams.loans.iter().filter(|loan| (first..first + count).contains(&loan.command)) {
+            for loan in
+                table.streams.loans.iter().filter(|loan| (first..first + count).contains(&loan.command))
+            {
                 let weight = self.imports[buffers[loan.weight.index()].0 as usize].clone();
                 let weight = weight.ok_or_else(|| self.failed("a weight that is lent is not in a file"))?;
                 let [arrival, slot] = [loan.arrival, loan.slot].map(on_device);

@@ -187,7 +187,7 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
     };
     // Slots for the host's weights take what is left, and leave no more to the host.
     let host = plan.options.host;
-    let Some(rows) = split::stream_rows(host, capabilities, options) else { return Ok(plan) };
+    let Some(rows) = split::stream_rows(&plan.config, host, capabilities, options) else { return Ok(plan) };
     let streaming = planned(model, capabilities, options, (host, Some(rows)))?;
     Ok(if fits(&streaming) { streaming } else { plan })
 }

@@ -118,8 +118,7 @@ struct Parts {
 
 impl From<MemoryPlan> for Parts {
     fn from(plan: MemoryPlan) -> Parts {
-        let MemoryPlan { weights_in_place, weights_copied, constants, kv, slots, scratch, io, .. } =
-            plan;
+        let MemoryPlan { weights_in_place, weights_copied, constants, kv, slots, scratch, io, .. } = plan;
         let MemoryPlan { workspace, tables, loading, host_cache, host_weights, host_work, .. } = plan;
         Parts {
             weights_in_place,
@@ -245,7 +244,11 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
         ),
         ("constants", m.constants, "RoPE frequencies"),
         ("KV cache", m.kv, "keys and values of the context"),
-        ("slots", m.slots, "the CPU's weights of a layer, which prompts copy to the device, and those of the next one"),
+        (
+            "slots",
+            m.slots,
+            "the CPU's weights of a layer, which prompts copy to the device, and those of the next one",
+        ),
         ("scratch", m.scratch, scratch),
         ("rows and logits", m.io, "data exchanged between host and device"),
         ("workspace", m.workspace, "for the device's internal use"),
