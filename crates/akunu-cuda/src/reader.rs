@@ -16,7 +16,7 @@ use crate::stream::{Event, Stream};
 
 /// Bytes that a thread copies at once.
 const PIECE: usize = 4 << 20;
-/// The most threads, of which six fill a bus of 55 GB/s (docs/measurements/cpu-and-gpu.md).
+/// The most threads: they copy 50 GB/s over a bus of 55 (docs/measurements/cpu-and-gpu.md).
 const THREADS: usize = 8;
 
 #[derive(Debug)]
