@@ -27,7 +27,7 @@ pub struct Hybrid {
     /// Of the buffers that are made next.
     home: Home,
     buffers: Vec<Copies>,
-    /// By buffer, the part of a file that was imported.
+    /// By buffer, the part of a file that only the host has imported.
     imports: Vec<Option<Import>>,
     prepared: Vec<Prepared>,
     outcome: Outcome,
@@ -346,7 +346,9 @@ impl Device for Hybrid {
 
     fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
         let buffer = self.make(|device| device.import(region, offset, bytes))?;
-        self.imports[buffer.0 as usize] = Some(Import { region: region.clone(), offset, bytes });
+        if self.home == Home::Host {
+            self.imports[buffer.0 as usize] = Some(Import { region: region.clone(), offset, bytes });
+        }
         Ok(buffer)
     }
 

@@ -7,7 +7,7 @@ use akunu_arch::WeightProvider;
 
 use super::Buffers;
 use super::graph::{Action, Graph};
-use crate::{BufferId, BufferKind, DType, DispatchTable, Home, Loan, Side, Streams};
+use crate::{BufferId, BufferKind, DType, DispatchCommand, DispatchTable, Home, Loan, Side, Streams};
 
 /// The same graph with all products on the device.
 pub(super) fn on_device(graph: &Graph) -> Graph {
@@ -54,7 +54,7 @@ pub(super) fn lend(
     let mut slots: HashMap<Role, [BufferId; 2]> = HashMap::new();
     let mut lent: HashMap<BufferId, BufferId> = HashMap::new();
     let mut loans = Vec::new();
-    let on_device = |(_, command): &(usize, &mut crate::DispatchCommand)| command.side == Side::Device;
+    let on_device = |(_, command): &(usize, &mut DispatchCommand)| command.side == Side::Device;
     for (index, command) in table.commands.iter_mut().enumerate().filter(on_device) {
         for binding in &mut command.bindings[..usize::from(command.binding_count)] {
             let weight = binding.buffer;
