@@ -48,6 +48,23 @@ impl Buffers {
         BufferId(self.0.len() as u32 - 1)
     }
 
+    /// Scratch memory of a table. A pass that streams has that of the prefill pass, as only one of them runs at a time.
+    fn scratch(&mut self, table: &str, name: &str, bytes: u64) -> BufferId {
+        let of_prefill = format!("{}.{name}", PassKind::Prefill.name());
+        let is_shared = |spec: &BufferSpec| spec.name == of_prefill && spec.kind == BufferKind::Scratch;
+        let shared = match table == PassKind::StreamedPrefill.name() {
+            true => self.0.iter().position(is_shared),
+            false => None,
+        };
+        match shared {
+            Some(index) => {
+                self.0[index].bytes = self.0[index].bytes.max(bytes);
+                BufferId(index as u32)
+            }
+            None => self.add(format!("{table}.{name}"), bytes, BufferKind::Scratch),
+        }
+    }
+
     fn constant<T: bytemuck::NoUninit>(&mut self, name: &str, values: &[T]) -> BufferId {
         let data = bytemuck::cast_slice(values).to_vec();
         self.add(name, data.len() as u64, BufferKind::Constant { data })
