@@ -143,6 +143,9 @@ pub struct SplitArgs {
     /// The CPU computes the experts of the first N layers
     #[arg(long, value_name = "N", value_parser = count_or_zero, help_heading = "Engine")]
     n_cpu_moe: Option<usize>,
+    /// Prompts copy the CPU's weights to the GPU in passes of N tokens and more, if there is memory for a layer; 0: in none [default: where that is faster]
+    #[arg(long, value_name = "N", value_parser = count_or_zero, help_heading = "Engine")]
+    stream_rows: Option<usize>,
 }
 
 impl SplitArgs {
@@ -152,7 +155,7 @@ impl SplitArgs {
 
     pub fn over(&self, options: EngineOptions) -> EngineOptions {
         let cpu_experts = if self.cpu_moe { Some(usize::MAX) } else { self.n_cpu_moe };
-        EngineOptions { gpu_layers: self.gpu_layers, cpu_experts, ..options }
+        EngineOptions { gpu_layers: self.gpu_layers, cpu_experts, stream_rows: self.stream_rows, ..options }
     }
 }
 

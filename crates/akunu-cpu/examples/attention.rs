@@ -93,6 +93,7 @@ fn bench(
         steps: 1,
         io: TableIo::new([0, 5, 6, 4].map(BufferId)),
         bounds: RowBounds { vocab: 1, positions, context: slot, alignment: order.alignment() as u32 }.into(),
+        streams: akunu_plan::Streams::default(),
     };
     let replay = device.prepare(&Arc::new(table), &buffers)?;
     let row = |i: u32| if slots > 1 { Row::causal(0, depth, i * slot) } else { Row::causal(0, depth + i, 0) };

@@ -59,6 +59,7 @@ fn table(dtype: DType, inputs: usize, outputs: usize, rows: usize, commands: usi
         steps: 1,
         io: TableIo::new([0, 4, 5, 3].map(BufferId)),
         bounds: RowBounds::one_sequence(1, rows as u32).into(),
+        streams: akunu_plan::Streams::default(),
     })
 }
 

@@ -39,6 +39,7 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Result
         steps: 1,
         io: TableIo::new([0, 1, 2, 3].map(BufferId)),
         bounds: RowBounds::one_sequence(1, rows as u32).into(),
+        streams: akunu_plan::Streams::default(),
     };
     let failed = |message| DeviceError::Failed { device: "cpu", message };
     let extents = akunu_plan::extents(&table, &table.commands[0]).map_err(failed)?;

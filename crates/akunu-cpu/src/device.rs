@@ -1,7 +1,7 @@
 //! [`CpuDevice`]: buffers, prepared tables and the thread pool, behind the trait of all devices.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use akunu_format::Region;
 use akunu_plan::device::{broken, buffer_in, check_bytes, check_range, check_submission, part_of};
@@ -295,6 +295,39 @@ impl CpuDevice {
     }
 }
 
+/// Bytes that a thread copies at once, of copies that are larger.
+const COPIED: usize = 256 << 10;
+
+/// A copy between memory of the device and of its caller.
+struct Copying<'a> {
+    parts: Vec<Mutex<(&'a mut [u8], &'a [u8])>>,
+    next: AtomicUsize,
+}
+
+impl Work for Copying<'_> {
+    fn run(&self, _worker: usize, _part: usize) {
+        while let Some(part) = self.parts.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            let (to, from) = &mut *part.lock().unwrap_or_else(PoisonError::into_inner);
+            to.copy_from_slice(from);
+        }
+    }
+
+    fn next(&self) -> bool {
+        false
+    }
+}
+
+/// Copies on all threads what is large: one of them has a part of the memory's bandwidth.
+fn copy(pool: &mut Pool, to: &mut [u8], from: &[u8]) -> Result<(), DeviceError> {
+    if from.len() < 4 * COPIED {
+        to.copy_from_slice(from);
+        return Ok(());
+    }
+    let parts = to.chunks_mut(COPIED).zip(from.chunks(COPIED)).map(Mutex::new).collect();
+    let work = Copying { parts, next: AtomicUsize::new(0) };
+    pool.run(&work).map_err(|Panicked| failed("a copy panicked".into()))
+}
+
 /// Work of the host, see [`Device::on_threads`].
 struct OnThreads<'a> {
     bytes: &'a [u8],
@@ -347,17 +380,18 @@ impl Device for CpuDevice {
         if matches!(owner, Buffer::Imported { .. }) {
             return Err(failed("an imported buffer is read-only".into()));
         }
-        // SAFETY: `place` returned a pointer to `bytes.len()` bytes inside a buffer that the device owns, and no table
-        // is being executed, because the device is mutably borrowed.
-        unsafe { bytes.as_ptr().copy_to_nonoverlapping(place, bytes.len()) };
-        Ok(())
+        // SAFETY: `place` returned a pointer to `bytes.len()` initialised bytes inside a buffer that the device owns, and
+        // no table is being executed, because the device is mutably borrowed.
+        let to = unsafe { std::slice::from_raw_parts_mut(place, bytes.len()) };
+        copy(&mut self.pool, to, bytes)
     }
 
     fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let (_, place) = self.place(buffer, offset, bytes.len())?;
-        // SAFETY: `place` returned a pointer to `bytes.len()` bytes inside the buffer, and no table is being executed.
-        unsafe { place.cast_const().copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
-        Ok(())
+        // SAFETY: `place` returned a pointer to `bytes.len()` initialised bytes inside the buffer, and no table is being
+        // executed.
+        let from = unsafe { std::slice::from_raw_parts(place.cast_const(), bytes.len()) };
+        copy(&mut self.pool, bytes, from)
     }
 
     fn on_threads(

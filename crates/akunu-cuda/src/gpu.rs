@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use akunu_gpu::{During, Gpu, Tuning, WORKSPACE_BYTES};
+use akunu_gpu::{During, Gpu, Part, Tuning, WORKSPACE_BYTES};
 use akunu_kernels::{Chip, Function, HalfProduct, Launch, Pass};
 use akunu_plan::{Capabilities, DeviceError, DriverMemory};
 
@@ -18,6 +18,7 @@ use crate::library::CudaFolders;
 use crate::memory::{Memory, Pinned};
 use crate::module::Kernels;
 use crate::nvrtc::Nvrtc;
+use crate::reader::Reader;
 use crate::staging::Staging;
 use crate::stream::{Event, Stream};
 use crate::{CudaError, NAME};
@@ -90,6 +91,10 @@ pub struct CudaGpu {
     kernels: Kernels,
     blas: Option<Blas>,
     staging: Staging,
+    /// Started when something is read ahead.
+    reader: Option<Reader>,
+    /// Recorded after what was read ahead has been used.
+    consumed: Event,
     /// Rows, logit rows and pass of a submission, until the card has read them.
     submitted: Pinned,
     /// Recorded after their transfer.
@@ -152,6 +157,8 @@ impl CudaGpu {
         };
         Ok(CudaGpu {
             staging: Staging::new(&context)?,
+            reader: None,
+            consumed: Event::new(&context)?,
             submitted: Pinned::new(&context, Pass::BYTES)?,
             sent: Event::new(&context)?,
             returned: Pinned::new(&context, Pass::BYTES)?,
@@ -229,6 +236,26 @@ impl Gpu for CudaGpu {
         self.staging.upload(&self.aside, address(buffer)? + offset as u64, bytes)?;
         self.aside.record(&self.written)?;
         Ok(self.stream.wait(&self.written)?)
+    }
+
+    fn read_ahead(&mut self, buffer: &CudaBuffer, part: Part<'_>) -> Result<(), DeviceError> {
+        self.consumed.synchronise()?;
+        let reader = match &mut self.reader {
+            Some(reader) => reader,
+            none => none.insert(Reader::start(self.context.driver, &self.context.card)?),
+        };
+        Ok(reader.begin(address(buffer)?, part)?)
+    }
+
+    fn landed(&mut self, buffer: &CudaBuffer) -> Result<(), DeviceError> {
+        match &mut self.reader {
+            Some(reader) => Ok(reader.finish(address(buffer)?)?),
+            None => Ok(()),
+        }
+    }
+
+    fn consumed(&mut self) -> Result<(), DeviceError> {
+        Ok(self.stream.record(&self.consumed)?)
     }
 
     fn read(&mut self, buffer: &CudaBuffer, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
@@ -367,6 +394,9 @@ impl Gpu for CudaGpu {
     }
 
     fn settle(&mut self) {
+        if let Some(reader) = &mut self.reader {
+            reader.finish_all();
+        }
         // An error here has been reported before, or will be when memory is used again.
         let _ = self.stream.synchronise();
     }

@@ -18,6 +18,7 @@ mod library;
 mod memory;
 mod module;
 mod nvrtc;
+mod reader;
 mod report;
 mod staging;
 mod stream;

@@ -215,6 +215,7 @@ mod tests {
             steps: 1,
             io: TableIo::new([id; 4]),
             bounds: RowBounds::one_sequence(1, 1).into(),
+            streams: akunu_plan::Streams::default(),
         };
         let chip = Chip { tensor_cores: true, copies: true, ..Chip::plain(132, 200 << 10) };
         let all = table.commands.iter().map(|command| launches(command, &table, &chip).unwrap());

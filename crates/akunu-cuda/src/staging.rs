@@ -10,6 +10,23 @@ use crate::stream::{Event, Stream};
 
 const PIECE: usize = 8 << 20;
 
+/// Threads that copy a large piece: one has a fraction of the memory's bandwidth.
+const THREADS: usize = 4;
+/// Less is copied by one.
+const SHARED: usize = 2 << 20;
+
+fn copy(to: &mut [u8], from: &[u8]) {
+    if from.len() < SHARED {
+        return to.copy_from_slice(from);
+    }
+    let share = from.len().div_ceil(THREADS);
+    std::thread::scope(|scope| {
+        for (to, from) in to.chunks_mut(share).zip(from.chunks(share)) {
+            scope.spawn(|| to.copy_from_slice(from));
+        }
+    });
+}
+
 /// Two pieces (double buffering): one is filled while the other is transferred.
 #[derive(Debug)]
 pub(crate) struct Staging {
@@ -33,7 +50,7 @@ impl Staging {
         for (index, part) in bytes.chunks(PIECE).enumerate() {
             let turn = self.next;
             self.free[turn].synchronise()?;
-            self.pieces[turn].bytes_mut()[..part.len()].copy_from_slice(part);
+            copy(&mut self.pieces[turn].bytes_mut()[..part.len()], part);
             stream.upload(to + (index * PIECE) as u64, &self.pieces[turn], 0, part.len())?;
             stream.record(&self.free[turn])?;
             self.next = 1 - turn;
@@ -52,7 +69,7 @@ impl Staging {
             let piece = &mut self.pieces[self.next];
             stream.download(piece, 0, from + (index * PIECE) as u64, part.len())?;
             stream.synchronise()?;
-            part.copy_from_slice(&piece.bytes()[..part.len()]);
+            copy(part, &piece.bytes()[..part.len()]);
         }
         Ok(())
     }

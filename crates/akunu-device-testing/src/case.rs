@@ -126,6 +126,7 @@ impl Case {
             steps: 1,
             io: TableIo { across, ..TableIo::new([0, 1, 2, 3].map(BufferId)) },
             bounds: shape.bounds,
+            streams: akunu_plan::Streams::default(),
         };
         Case { kernel, table: Arc::new(table), buffers, work: shape.work, asked: shape.asked, written, keys }
     }

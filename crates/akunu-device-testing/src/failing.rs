@@ -8,7 +8,7 @@ use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, Outcome, ReplayId, Submission,
 };
 
-/// Wraps a device. The next submission fails if `failing` is set, and panics if `panicking` is set.
+/// Wraps a device. The next submission or slot fails if `failing` is set, and a submission panics if `panicking` is set.
 #[derive(Debug)]
 pub struct FailingDevice {
     inner: Box<dyn Device>,
@@ -36,6 +36,13 @@ impl FailingDevice {
         self.capabilities.in_place = InPlace::Nothing;
         self.capabilities.available_bytes = Some(bytes);
         self
+    }
+
+    fn fail_on_purpose(&self) -> Result<(), DeviceError> {
+        match self.failing.swap(false, Ordering::Relaxed) {
+            true => Err(DeviceError::Failed { device: "reference", message: "it failed on purpose".into() }),
+            false => Ok(()),
+        }
     }
 
     pub fn failing(&self) -> Arc<AtomicBool> {
@@ -78,6 +85,21 @@ impl Device for FailingDevice {
         self.inner.download(buffer, offset, bytes)
     }
 
+    fn read_ahead(
+        &mut self,
+        buffer: DeviceBuffer,
+        region: &Region,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), DeviceError> {
+        self.inner.read_ahead(buffer, region, offset, bytes)
+    }
+
+    fn refill(&mut self, slot: DeviceBuffer, from: DeviceBuffer, bytes: usize) -> Result<(), DeviceError> {
+        self.fail_on_purpose()?;
+        self.inner.refill(slot, from, bytes)
+    }
+
     fn prepare(
         &mut self,
         table: &Arc<DispatchTable>,
@@ -87,9 +109,7 @@ impl Device for FailingDevice {
     }
 
     fn replay(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
-        if self.failing.swap(false, Ordering::Relaxed) {
-            return Err(DeviceError::Failed { device: "reference", message: "it failed on purpose".into() });
-        }
+        self.fail_on_purpose()?;
         assert!(!self.panicking.swap(false, Ordering::Relaxed), "on purpose");
         self.inner.replay(replay, submission)
     }

@@ -4,10 +4,27 @@ use std::path::Path;
 use std::sync::Arc;
 
 use akunu_arch::WeightProvider;
-use akunu_plan::{Device, Entries, KvType, OnHost, PlanOptions, Row, Submission, load, plan, unwatched};
+use akunu_plan::{
+    Device, Entries, KvType, OnHost, PassKind, PlanOptions, Row, Submission, load, plan, unwatched,
+};
+
+/// How a model is divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Division {
+    pub host: OnHost,
+    /// As in [`PlanOptions`].
+    pub stream_rows: Option<usize>,
+}
+
+impl From<OnHost> for Division {
+    fn from(host: OnHost) -> Division {
+        Division { host, stream_rows: None }
+    }
+}
 
 /// Options of a plan for one sequence, whose rows may all have logits.
-pub fn options(context: usize, chunk: usize, kv: KvType, host: OnHost) -> PlanOptions {
+pub fn options(context: usize, chunk: usize, kv: KvType, division: impl Into<Division>) -> PlanOptions {
+    let Division { host, stream_rows } = division.into();
     PlanOptions {
         context,
         slots: 1,
@@ -22,17 +39,18 @@ pub fn options(context: usize, chunk: usize, kv: KvType, host: OnHost) -> PlanOp
         fuse: true,
         keep_inputs: false,
         host,
+        stream_rows,
     }
 }
 
-/// The logits of every position of one sequence, processed in chunks, with some parts on the host. An error says why a model cannot be planned.
+/// The logits of every position of one sequence, processed in chunks, in a divided model, too. An error says why a model cannot be planned.
 pub fn logits(
     model: &dyn WeightProvider,
     device: &mut dyn Device,
     ids: &[u32],
-    (chunk, kv, host): (usize, KvType, OnHost),
+    (chunk, kv, division): (usize, KvType, impl Into<Division>),
 ) -> Result<Vec<Vec<f32>>, String> {
-    let options = options(ids.len(), chunk, kv, host);
+    let options = options(ids.len(), chunk, kv, division);
     let plan = plan(model, device.capabilities(), &options).map_err(|error| error.to_string())?;
     let loaded = load(&plan, model, device, &mut unwatched).unwrap();
     let vocab = plan.config.vocab_size;
@@ -49,7 +67,11 @@ pub fn logits(
             stop: &[],
             cancel: None,
         };
-        device.replay(*loaded.replays.prefill(), submission).unwrap();
+        let kind = match plan.tables.kind_for(rows.len()) {
+            PassKind::StreamedPrefill => PassKind::StreamedPrefill,
+            _ => PassKind::Prefill,
+        };
+        device.replay(loaded.replays[kind], submission).unwrap();
         device.wait().unwrap();
         let mut values = vec![0.0f32; rows.len() * vocab];
         let buffer = loaded.buffers[table.io.logits.index()];
@@ -79,8 +101,9 @@ pub fn worst(
     model: &dyn WeightProvider,
     open: &mut dyn FnMut() -> Box<dyn Device>,
     file: &Path,
-    pass: (usize, KvType, OnHost),
+    (chunk, kv, division): (usize, KvType, impl Into<Division>),
 ) -> Result<f64, String> {
+    let pass = (chunk, kv, division.into());
     let mut worst = 0.0f64;
     for (ids, expected) in goldens(file) {
         let found = logits(model, &mut *open(), &ids, pass)?;

@@ -67,6 +67,21 @@ impl Device for LateDevice {
         self.inner.download(buffer, offset, bytes)
     }
 
+    fn read_ahead(
+        &mut self,
+        buffer: DeviceBuffer,
+        region: &Region,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), DeviceError> {
+        self.inner.read_ahead(buffer, region, offset, bytes)
+    }
+
+    fn refill(&mut self, slot: DeviceBuffer, from: DeviceBuffer, bytes: usize) -> Result<(), DeviceError> {
+        self.finish()?;
+        self.inner.refill(slot, from, bytes)
+    }
+
     fn prepare(
         &mut self,
         table: &Arc<DispatchTable>,

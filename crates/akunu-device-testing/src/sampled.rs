@@ -68,6 +68,7 @@ impl Case {
             steps: STEPS,
             io: TableIo::new([2, 3, 1, 0].map(BufferId)),
             bounds: RowBounds::one_sequence(self.vocab as u32, 9).into(),
+            streams: akunu_plan::Streams::default(),
         }
     }
 

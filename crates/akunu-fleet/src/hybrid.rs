@@ -2,6 +2,9 @@
 //!
 //! The plan says on which side each command runs ([`Side`]) and which side has each buffer ([`Home`]). A table is prepared
 //! in runs of commands on one side. Between two runs, what the next one reads and the other side has written is copied.
+//!
+//! A pass that streams lends weights of the host to slots of the device. While a run computes, the bytes for the next one are
+//! copied from the file.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,8 +13,8 @@ use akunu_format::Region;
 use akunu_plan::device::{buffer_in, check_range, check_submission};
 use akunu_plan::ops::Counts;
 use akunu_plan::{
-    Access, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, Home, Outcome,
-    ReplayId, Side, Strips, Submission,
+    Access, BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, Home,
+    Outcome, ReplayId, Side, Streams, Strips, Submission,
 };
 
 const SIDES: [Side; 2] = [Side::Device, Side::Host];
@@ -24,12 +27,22 @@ pub struct Hybrid {
     /// Of the buffers that are made next.
     home: Home,
     buffers: Vec<Copies>,
+    /// By buffer, the part of a file that only the host has imported.
+    imports: Vec<Option<Import>>,
     prepared: Vec<Prepared>,
     outcome: Outcome,
     /// The device has work that was not waited for.
     is_running: bool,
     /// What is on its way from one side to the other.
     bytes: Vec<u8>,
+}
+
+/// A part of a file.
+#[derive(Clone, Debug)]
+struct Import {
+    region: Region,
+    offset: usize,
+    bytes: usize,
 }
 
 /// A buffer on the sides that have it.
@@ -56,6 +69,8 @@ struct Run {
     count: usize,
     replay: ReplayId,
     transfers: Vec<Transfer>,
+    /// What is in the slots that it reads.
+    loans: Vec<Loaned>,
     /// The buffers on both sides that it writes, and by which command.
     writes: Vec<(usize, DeviceBuffer)>,
 }
@@ -68,6 +83,15 @@ struct Transfer {
     binding: usize,
     buffer: DeviceBuffer,
     bytes: u64,
+}
+
+/// A weight for a slot, which are the device's own buffers.
+#[derive(Debug)]
+struct Loaned {
+    command: usize,
+    weight: Import,
+    arrival: DeviceBuffer,
+    slot: DeviceBuffer,
 }
 
 fn other(side: Side) -> Side {
@@ -83,6 +107,7 @@ impl Hybrid {
             host,
             home: Home::Device,
             buffers: Vec::new(),
+            imports: Vec::new(),
             prepared: Vec::new(),
             outcome: Outcome { steps: 0 },
             is_running: false,
@@ -134,6 +159,7 @@ impl Hybrid {
         }
         let latest = if home == Home::Host { Side::Host } else { Side::Device };
         self.buffers.push(Copies { of, latest });
+        self.imports.push(None);
         Ok(DeviceBuffer(self.buffers.len() as u32 - 1))
     }
 
@@ -191,18 +217,60 @@ impl Hybrid {
                 continue;
             }
             let Copies { of: [Some(on_device), Some(on_host)], .. } = self.copies(buffer)? else { continue };
-            self.bytes.resize(bytes as usize, 0);
+            if self.bytes.len() < bytes as usize {
+                self.bytes.resize(bytes as usize, 0);
+            }
             let (from, to) = match side {
                 Side::Device => (on_host, on_device),
                 Side::Host => (on_device, on_host),
             };
             let mut moved = std::mem::take(&mut self.bytes);
+            let part = &mut moved[..bytes as usize];
             let done = self
                 .side(other(side))
-                .download(from, 0, &mut moved)
-                .and_then(|()| self.side(side).upload(to, 0, &moved));
+                .download(from, 0, part)
+                .and_then(|()| self.side(side).upload(to, 0, part));
             self.bytes = moved;
             done?;
+        }
+        Ok(())
+    }
+
+    /// Begins to copy what the first run from `run` on that reads slots finds there.
+    fn read_ahead(&mut self, replay: ReplayId, run: usize) -> Result<(), DeviceError> {
+        let runs = self.prepared[replay.0 as usize].runs.iter().enumerate().skip(run);
+        match runs.map(|(index, run)| (index, run.loans.len())).find(|(_, loans)| *loans > 0) {
+            Some((index, _)) => self.read(replay, index, 0..usize::MAX),
+            None => Ok(()),
+        }
+    }
+
+    /// Begins to copy what some commands of a run read from slots.
+    fn read(
+        &mut self,
+        replay: ReplayId,
+        run: usize,
+        commands: std::ops::Range<usize>,
+    ) -> Result<(), DeviceError> {
+        let loans = &self.prepared[replay.0 as usize].runs[run].loans;
+        for Loaned { weight, arrival, .. } in loans.iter().filter(|loan| commands.contains(&loan.command)) {
+            self.device.read_ahead(*arrival, &weight.region, weight.offset, weight.bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Fills the slots that some commands of a run read.
+    fn refill(
+        &mut self,
+        replay: ReplayId,
+        run: usize,
+        commands: std::ops::Range<usize>,
+    ) -> Result<(), DeviceError> {
+        let loans = &self.prepared[replay.0 as usize].runs[run].loans;
+        for Loaned { weight, arrival, slot, .. } in
+            loans.iter().filter(|loan| commands.contains(&loan.command))
+        {
+            self.device.refill(*slot, *arrival, weight.bytes)?;
         }
         Ok(())
     }
@@ -241,14 +309,20 @@ impl Hybrid {
     }
 }
 
-/// The runs of a table: where they begin, and how many commands they have.
+/// The runs of a table: where they begin, and how many commands they have. A slot has one weight during a run.
 fn runs_of(table: &DispatchTable) -> Vec<(Side, usize, usize)> {
     let mut runs: Vec<(Side, usize, usize)> = Vec::new();
+    let mut filled: Vec<BufferId> = Vec::new();
     for (index, command) in table.commands.iter().enumerate() {
+        let is_filled = table.loans(index).any(|loan| filled.contains(&loan.slot));
         match runs.last_mut() {
-            Some((side, _, count)) if *side == command.side => *count += 1,
-            _ => runs.push((command.side, index, 1)),
+            Some((side, _, count)) if *side == command.side && !is_filled => *count += 1,
+            _ => {
+                runs.push((command.side, index, 1));
+                filled.clear();
+            }
         }
+        filled.extend(table.loans(index).map(|loan| loan.slot));
     }
     // A table of no commands is prepared, too.
     if runs.is_empty() {
@@ -271,7 +345,11 @@ impl Device for Hybrid {
     }
 
     fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
-        self.make(|device| device.import(region, offset, bytes))
+        let buffer = self.make(|device| device.import(region, offset, bytes))?;
+        if self.home == Home::Host {
+            self.imports[buffer.0 as usize] = Some(Import { region: region.clone(), offset, bytes });
+        }
+        Ok(buffer)
     }
 
     fn import_owned(&mut self, bytes: Vec<u8>) -> Result<DeviceBuffer, DeviceError> {
@@ -350,13 +428,24 @@ impl Device for Hybrid {
                     }
                 }
             }
+            let on_device = |id: BufferId| ids[Side::Device as usize][id.index()];
+            let mut loans = Vec::new();
+            for loan in
+                table.streams.loans.iter().filter(|loan| (first..first + count).contains(&loan.command))
+            {
+                let weight = self.imports[buffers[loan.weight.index()].0 as usize].clone();
+                let weight = weight.ok_or_else(|| self.failed("a weight that is lent is not in a file"))?;
+                let [arrival, slot] = [loan.arrival, loan.slot].map(on_device);
+                loans.push(Loaned { command: loan.command, weight, arrival, slot });
+            }
             let part = Arc::new(DispatchTable {
+                streams: Streams::default(),
                 commands: table.commands[first..first + count].to_vec(),
                 labels: table.labels[first..first + count].to_vec(),
                 ..(**table).clone()
             });
             let replay = self.side(side).prepare(&part, &ids[side as usize])?;
-            runs.push(Run { side, first, count, replay, transfers, writes });
+            runs.push(Run { side, first, count, replay, transfers, loans, writes });
         }
         if table.steps > 1 && runs.len() > 1 {
             let message = format!("table {} has {} steps, and runs on two sides", table.name, table.steps);
@@ -375,15 +464,20 @@ impl Device for Hybrid {
         }
         self.count_bytes(replay, &submission)?;
         let submission = Submission { cancel: None, ..submission };
+        self.read_ahead(replay, 0)?;
         for index in 0..self.prepared[replay.0 as usize].runs.len() {
             let Run { side, first, count, replay: part, .. } = self.prepared[replay.0 as usize].runs[index];
             // Reading from the device waits for it, too, so that this is done first.
             self.copy_for(replay, index, first..first + count)?;
             self.finish()?;
+            self.refill(replay, index, first..first + count)?;
             self.side(side).replay(part, submission)?;
             match side {
                 Side::Device => self.is_running = true,
                 Side::Host => self.outcome = self.host.wait()?,
+            }
+            if !self.prepared[replay.0 as usize].runs[index].loans.is_empty() {
+                self.read_ahead(replay, index + 1)?;
             }
             self.note_writes(replay, index, first..first + count);
         }
@@ -426,6 +520,8 @@ impl Device for Hybrid {
             let (from, to) = (first.max(begin), (first + count).min(begin + length));
             if from < to {
                 self.copy_for(replay, index, from..to)?;
+                self.read(replay, index, from..to)?;
+                self.refill(replay, index, from..to)?;
                 self.side(side).run_range(part, submission, from - begin, to - from)?;
                 self.note_writes(replay, index, from..to);
             }

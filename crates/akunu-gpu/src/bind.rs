@@ -182,6 +182,7 @@ mod tests {
             steps: 1,
             io: TableIo::new([id; 4]),
             bounds: RowBounds::one_sequence(1, 1).into(),
+            streams: akunu_plan::Streams::default(),
         };
         let tuning = Tuning {
             chip: Chip::plain(1, 0),

@@ -14,9 +14,9 @@ use bytemuck::Zeroable;
 
 use crate::bind::prepare;
 use crate::buffers::{Buffer, Buffers, Own, during, failed};
-use crate::planes::lay_out;
+use crate::planes::{lay_out, lay_out_again};
 use crate::program::Prepared;
-use crate::{During, Gpu, Variant};
+use crate::{During, Gpu, Part, Variant};
 
 /// Bytes that a device allocates before any model: the pass, and the kernels' scratch memory.
 pub const WORKSPACE_BYTES: u64 = Pass::BYTES as u64 + SCRATCH_BYTES;
@@ -388,6 +388,30 @@ impl<G: Gpu> Device for TableDevice<G> {
     fn upload_beside(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let (handle, at) = self.writable(buffer, offset, bytes.len())?;
         self.gpu.write_beside(&handle, at, bytes)
+    }
+
+    fn read_ahead(
+        &mut self,
+        buffer: DeviceBuffer,
+        region: &Region,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), DeviceError> {
+        part_of(self.gpu.capabilities().name, region, offset, bytes)?;
+        self.finish_before_copies()?;
+        let (handle, _) = self.writable(buffer, 0, bytes)?;
+        self.gpu.read_ahead(&handle, Part { region, offset, len: bytes })
+    }
+
+    fn refill(&mut self, slot: DeviceBuffer, from: DeviceBuffer, bytes: usize) -> Result<(), DeviceError> {
+        self.finish_before_copies()?;
+        self.ahead = None;
+        self.writable(slot, 0, bytes)?;
+        self.place(from, 0, bytes)?;
+        let [slot, from] = [slot, from].map(|buffer| &self.buffers[buffer.0 as usize]);
+        self.gpu.landed(&from.handle)?;
+        lay_out_again(&mut self.gpu, &self.own, from, slot)?;
+        self.gpu.consumed()
     }
 
     fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {

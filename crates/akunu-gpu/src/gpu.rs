@@ -50,6 +50,20 @@ pub enum During<'a> {
     Timing { table: &'a str },
 }
 
+/// A part of a file, within its bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    pub region: &'a Region,
+    pub offset: usize,
+    pub len: usize,
+}
+
+impl<'a> Part<'a> {
+    pub fn bytes(&self) -> &'a [u8] {
+        &self.region.bytes()[self.offset..self.offset + self.len]
+    }
+}
+
 /// Memory, compiled code, and one in-order queue of command buffers. Methods with a default body need no
 /// implementation if host and GPU share memory.
 pub trait Gpu: Debug {
@@ -118,6 +132,22 @@ pub trait Gpu: Debug {
     /// or new value.
     fn peek(&mut self, buffer: &Self::Buffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.read(buffer, 0, bytes)
+    }
+
+    /// Begins to write bytes of a file to the beginning of a buffer, which only what was submitted before the last
+    /// [`Gpu::consumed`] uses.
+    fn read_ahead(&mut self, buffer: &Self::Buffer, part: Part<'_>) -> Result<(), DeviceError> {
+        self.write(buffer, 0, part.bytes())
+    }
+
+    /// Waits until what was read ahead to a buffer is there, so that later submissions read it.
+    fn landed(&mut self, _buffer: &Self::Buffer) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Buffers that were read ahead to are not used by anything that is submitted from here on.
+    fn consumed(&mut self) -> Result<(), DeviceError> {
+        Ok(())
     }
 
     /// The writes of a submission before its first command buffer: rows, logit rows and the pass. Unless copies are

@@ -15,5 +15,5 @@ mod program;
 
 pub use device::{TableDevice, WORKSPACE_BYTES};
 pub use encoder::{Commands, Encoder, Recording, Word};
-pub use gpu::{During, Gpu, Repack, Tuning};
+pub use gpu::{During, Gpu, Part, Repack, Tuning};
 pub use program::{BoundLaunch, Program, Variant};

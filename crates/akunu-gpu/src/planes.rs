@@ -1,10 +1,10 @@
 //! Repacks weights to planes on the GPU, once, before the first table that binds them is prepared.
 
-use akunu_kernels::{Held, Launch, unlaid};
+use akunu_kernels::{Held, Launch, repack, unlaid};
 use akunu_plan::{DeviceBuffer, DeviceError, DispatchTable};
 
 use crate::bind::bind;
-use crate::buffers::{Buffer, Buffers, Own, Place, during};
+use crate::buffers::{Buffer, Buffers, Own, Place, during, failed};
 use crate::{Gpu, Program, Repack};
 
 /// The context of errors.
@@ -46,6 +46,25 @@ pub(crate) fn lay_out<G: Gpu>(
         gpu.release(copy);
     }
     Ok(allocated)
+}
+
+/// Puts a weight as stored in its file into a buffer that has the planes of such a matrix already.
+pub(crate) fn lay_out_again<G: Gpu>(
+    gpu: &mut G,
+    own: &Own<G::Buffer>,
+    from: &Buffer<G::Buffer>,
+    slot: &Buffer<G::Buffer>,
+) -> Result<(), DeviceError> {
+    let Some(launch) = slot.planes.and_then(|weight| repack(&weight)) else {
+        return gpu.copy(&from.handle, &slot.handle, slot.bytes);
+    };
+    let pipeline = gpu.pipelines(&[&launch.function])?.into_iter().next();
+    let pipeline = pipeline.ok_or_else(|| failed(gpu, "a weight without a kernel to lay it out"))?;
+    let places = [from, slot].map(|buffer| (buffer.handle.clone(), buffer.offset));
+    let is_queue = gpu.tuning().queued_copies;
+    let mut work = Repacking { gpu, own, last: None };
+    work.submit(&launch, pipeline, places)?;
+    if is_queue { Ok(()) } else { work.end() }
 }
 
 /// The state of a repacking.

@@ -262,6 +262,7 @@ impl Running {
             fuse: true,
             keep_inputs: false,
             host: akunu_plan::OnHost::default(),
+            stream_rows: None,
         };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();
         let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();

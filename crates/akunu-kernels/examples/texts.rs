@@ -106,6 +106,7 @@ fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
         fuse,
         keep_inputs: false,
         host: akunu_plan::OnHost::default(),
+        stream_rows: None,
     };
     // A head may not be a whole number of the cache type's blocks.
     let Ok(plan) = plan(&*model, device.capabilities(), &options) else { return };
@@ -126,6 +127,7 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Dispat
         steps: 1,
         io: TableIo::new([BufferId(0); 4]),
         bounds: RowBounds::one_sequence(1, 4096).into(),
+        streams: akunu_plan::Streams::default(),
     }
 }
 

@@ -148,6 +148,7 @@ fn replays_allocate_nothing(indirect: bool) {
         fuse: true,
         keep_inputs: false,
         host: akunu_plan::OnHost::default(),
+        stream_rows: None,
     };
     let plan = plan(&*model, device.capabilities(), &options).unwrap();
     let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();

@@ -51,6 +51,7 @@ impl Drawn {
             fuse: true,
             keep_inputs: false,
             host: akunu_plan::OnHost::default(),
+            stream_rows: None,
         };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();
         let loaded = load(&plan, &*model, &mut device, &mut unwatched).unwrap();

@@ -63,6 +63,8 @@ pub enum BufferKind {
         data: Vec<u8>,
     },
     Kv,
+    /// On the device, for weights that the host has: one after the other while a pass runs.
+    Slot,
     /// Written in every pass before it is read.
     Scratch,
     /// Rows, tokens and logits: written and read by the host.

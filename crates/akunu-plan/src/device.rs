@@ -404,6 +404,27 @@ pub trait Device: std::fmt::Debug {
         parts.try_for_each(|(offset, part)| self.download(buffer, offset, part))
     }
 
+    /// Begins to copy bytes of a file to the beginning of a buffer, beside submissions that run and do not use it.
+    /// [`Device::refill`] waits for the copy.
+    fn read_ahead(
+        &mut self,
+        buffer: DeviceBuffer,
+        region: &Region,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), DeviceError> {
+        let part = part_of(self.capabilities().name, region, offset, bytes)?;
+        self.upload(buffer, 0, part)
+    }
+
+    /// For all that is submitted from here on, the weight whose `bytes` were read ahead to `from` is in `slot`, as if it had
+    /// been imported there. A prepared table binds the slot.
+    fn refill(&mut self, slot: DeviceBuffer, from: DeviceBuffer, bytes: usize) -> Result<(), DeviceError> {
+        let mut moved = vec![0; bytes];
+        self.download(from, 0, &mut moved)?;
+        self.upload(slot, 0, &moved)
+    }
+
     /// Resolves every kernel and buffer (`buffers` is indexed by `BufferId`) into the device's own form, once.
     fn prepare(
         &mut self,

@@ -53,7 +53,7 @@ pub use plan::{
 };
 pub use row::Row;
 pub use shard::Cut;
-pub use table::{Binding, DispatchCommand, DispatchTable, Side, TableIo, extents};
+pub use table::{Binding, DispatchCommand, DispatchTable, Loan, Side, Streams, TableIo, extents};
 pub use text_pass::TextPass;
 pub use variants::{KvType, MatmulForm, OutputForms, Rope};
 pub(crate) use variants::{activation_name, lower_name, norm_name};

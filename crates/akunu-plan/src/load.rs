@@ -78,7 +78,7 @@ pub fn load_buffers(
                 device.upload(buffer, 0, data)?;
                 buffer
             }
-            BufferKind::Kv | BufferKind::Scratch | BufferKind::Io => {
+            BufferKind::Kv | BufferKind::Slot | BufferKind::Scratch | BufferKind::Io => {
                 device.allocate(&spec.name, spec.bytes)?
             }
         };

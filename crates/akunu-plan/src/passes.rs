@@ -18,6 +18,9 @@ pub enum PassKind {
     /// Like `Prefill` with the same inputs and outputs, for fewer rows: if `Prefill` converts its weights, this one reads
     /// them as they are and multiplies f16.
     MiddlePrefill,
+    /// Like `Prefill` with the same inputs and outputs, for many rows: the device multiplies the weights that the host has,
+    /// which are copied to it ahead of their use ([`crate::Streams`]).
+    StreamedPrefill,
     /// Like `Decode`, with sampling on the device, if it supports that.
     SampledDecode,
     /// A single command that samples from the logits of the last prefill pass, for the same rows.
@@ -47,6 +50,7 @@ impl PassKind {
             PassKind::Prefill => "prefill",
             PassKind::SmallPrefill => "small_prefill",
             PassKind::MiddlePrefill => "middle_prefill",
+            PassKind::StreamedPrefill => "streamed_prefill",
             PassKind::SampledDecode => "sampled",
             PassKind::Pick => "pick",
             PassKind::HeldDecode => "held",
@@ -127,8 +131,10 @@ impl Tables {
     /// The kind of pass for this number of rows of a prompt, or of several sequences.
     pub fn kind_for(&self, rows: usize) -> PassKind {
         let holds = |kind: &PassKind| self.get(*kind).is_some_and(|table| rows <= table.rows);
+        let streams = |table: &Arc<DispatchTable>| (table.streams.least_rows..=table.rows).contains(&rows);
         match rows {
             1 => PassKind::Decode,
+            _ if self.get(PassKind::StreamedPrefill).is_some_and(streams) => PassKind::StreamedPrefill,
             _ => [PassKind::SmallPrefill, PassKind::MiddlePrefill]
                 .into_iter()
                 .find(holds)

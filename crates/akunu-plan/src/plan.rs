@@ -36,6 +36,9 @@ pub struct PlanOptions {
     pub keep_inputs: bool,
     /// What the device of the host computes, if there is one beside the device.
     pub host: OnHost,
+    /// Prefill passes of so many rows and more copy the host's weights to the device and multiply them there; `None`: none
+    /// do, and there are no slots for them.
+    pub stream_rows: Option<usize>,
 }
 
 /// The parts of a model that the device of the host computes, from its memory.
@@ -160,6 +163,8 @@ pub struct MemoryPlan {
     pub weights_copied: u64,
     pub constants: u64,
     pub kv: u64,
+    /// Slots of the device for weights that the host has.
+    pub slots: u64,
     pub scratch: u64,
     pub io: u64,
     /// Memory for the device's own use.
@@ -180,7 +185,8 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// Memory that the device allocates.
     pub fn allocated(&self) -> u64 {
-        self.weights_copied + self.constants + self.kv + self.scratch + self.io + self.workspace
+        let weights = self.weights_copied + self.slots;
+        weights + self.constants + self.kv + self.scratch + self.io + self.workspace
     }
 
     /// The most memory that the device needs at any time.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::ops::Access;
-use crate::{BufferSpec, DispatchCommand, DispatchTable};
+use crate::{BufferId, BufferSpec, DispatchCommand, DispatchTable};
 
 impl DispatchTable {
     /// One line per command: label, kernel, buffers (`>` marks written ones), parameters, and what it depends on in
@@ -17,8 +17,8 @@ impl DispatchTable {
             self.logit_rows,
             self.steps
         );
-        for (command, label) in self.commands.iter().zip(&self.labels) {
-            let bindings = command.describe_bindings(buffers).join(" ");
+        for (index, (command, label)) in self.commands.iter().zip(&self.labels).enumerate() {
+            let bindings = self.describe_bindings(index, buffers).join(" ");
             let params: Vec<String> = command
                 .describe_params()
                 .into_iter()
@@ -35,6 +35,13 @@ impl DispatchTable {
             );
         }
         text
+    }
+
+    /// The bindings of a command, and the weights that are lent to slots for it: `streamed.ffn_up.weight<blk.3.ffn_up.weight`.
+    pub fn describe_bindings(&self, command: usize, buffers: &[BufferSpec]) -> Vec<String> {
+        let name = |id: BufferId| buffers.get(id.index()).map_or("?", |buffer| buffer.name.as_str());
+        let lent = self.loans(command).map(|loan| format!("{}<{}", name(loan.slot), name(loan.weight)));
+        self.commands[command].describe_bindings(buffers).into_iter().chain(lent).collect()
     }
 }
 

@@ -176,6 +176,26 @@ impl TableIo {
     }
 }
 
+/// Weights of the host that a pass copies to slots of the device ahead of their use.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Streams {
+    /// With fewer rows, the host computes its part sooner than its weights are copied.
+    pub least_rows: usize,
+    /// In the order of the commands.
+    pub loans: Vec<Loan>,
+}
+
+/// A weight of the host in a slot of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loan {
+    /// The first command that reads it from the slot.
+    pub command: usize,
+    pub weight: BufferId,
+    /// Where its bytes arrive while the slot has the weight before it.
+    pub arrival: BufferId,
+    pub slot: BufferId,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct DispatchTable {
     /// `decode`, `prefill`, `kv_shift`, …
@@ -191,6 +211,8 @@ pub struct DispatchTable {
     pub steps: usize,
     pub io: TableIo,
     pub bounds: EntryBounds,
+    /// Of no weights, unless the pass streams.
+    pub streams: Streams,
 }
 
 impl DispatchTable {
@@ -215,6 +237,11 @@ impl DispatchTable {
             Kernel::Sample(Sample) => command.params::<SampleParams>().advance,
             _ => 0,
         })
+    }
+
+    /// The weights that are lent to slots for a command.
+    pub fn loans(&self, command: usize) -> impl Iterator<Item = &Loan> {
+        self.streams.loans.iter().filter(move |loan| loan.command == command)
     }
 
     /// Size of the commands in bytes.

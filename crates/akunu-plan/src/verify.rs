@@ -107,6 +107,7 @@ pub fn verify_against(
         PassKind::SmallPrefill,
         PassKind::MiddlePrefill,
         PassKind::Prefill,
+        PassKind::StreamedPrefill,
         PassKind::Align,
         PassKind::Decode,
     ];

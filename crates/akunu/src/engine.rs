@@ -74,6 +74,9 @@ pub struct EngineOptions {
     pub gpu_layers: Option<usize>,
     /// The CPU computes the routed experts of so many of the first layers. `None`: of none.
     pub cpu_experts: Option<usize>,
+    /// Prompts copy the CPU's weights to the device in passes of so many rows and more, if there is memory for them; 0: in
+    /// none. `None`: where that is faster.
+    pub stream_rows: Option<usize>,
 }
 
 impl Default for EngineOptions {
@@ -100,6 +103,7 @@ impl Default for EngineOptions {
             fuse: true,
             gpu_layers: None,
             cpu_experts: None,
+            stream_rows: None,
         }
     }
 }
@@ -170,24 +174,30 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
     at_least_1("the number of models", Some(options.models))?;
 
     let stated = split::on_host(model.config(), capabilities, options)?;
-    let asked = planned(model, capabilities, options, stated)?;
+    let asked = planned(model, capabilities, options, (stated, None))?;
     let fits = |plan: &ModelPlan| check_fits(plan, available(capabilities)).is_ok();
-    if fits(&asked) || !split::may_choose(model.config(), capabilities, options) {
-        return Ok(asked);
-    }
-    let fitting = split::choose(model.config(), options, |host| {
-        let plan = planned(model, capabilities, options, host)?;
-        Ok(fits(&plan).then_some(plan))
-    })?;
-    Ok(fitting.unwrap_or(asked))
+    let plan = if fits(&asked) || !split::may_choose(model.config(), capabilities, options) {
+        asked
+    } else {
+        let fitting = split::choose(model.config(), options, |host| {
+            let plan = planned(model, capabilities, options, (host, None))?;
+            Ok(fits(&plan).then_some(plan))
+        })?;
+        fitting.unwrap_or(asked)
+    };
+    // Slots for the host's weights take what is left, and leave no more to the host.
+    let host = plan.options.host;
+    let Some(rows) = split::stream_rows(&plan.config, host, capabilities, options) else { return Ok(plan) };
+    let streaming = planned(model, capabilities, options, (host, Some(rows)))?;
+    Ok(if fits(&streaming) { streaming } else { plan })
 }
 
-/// Plans a model of which the host computes a part.
+/// Plans a model of which the host computes a part, and whose prompts stream that from so many rows on.
 fn planned(
     model: &Model,
     capabilities: &Capabilities,
     options: &EngineOptions,
-    host: OnHost,
+    (host, stream_rows): (OnHost, Option<usize>),
 ) -> Result<ModelPlan, Error> {
     let with_host = split::capabilities(capabilities, host, options)?;
     let capabilities = with_host.as_ref().unwrap_or(capabilities);
@@ -211,6 +221,8 @@ fn planned(
             fuse: options.fuse,
             keep_inputs: false,
             host,
+            // Not if no pass has so many.
+            stream_rows: stream_rows.filter(|rows| *rows <= prefill_rows),
         }
     };
     let mut plan = cache_size::planned(model, capabilities, options, plan_options)?;

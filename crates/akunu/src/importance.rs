@@ -77,6 +77,7 @@ fn plan(model: &Model, device: &dyn Device, options: &EngineOptions) -> Result<M
         chain: 1,
         keep_inputs: true,
         host: akunu_plan::OnHost::default(),
+        stream_rows: None,
         ..plan.options
     };
     Ok(akunu_plan::plan(model.weights(), device.capabilities(), &options)?)

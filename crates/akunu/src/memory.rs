@@ -82,6 +82,7 @@ pub(crate) fn listing(plan: &MemoryPlan) -> String {
         ("weights, copied", plan.weights_copied),
         ("constants", plan.constants),
         ("KV cache", plan.kv),
+        ("slots of weights", plan.slots),
         ("scratch", plan.scratch),
         ("rows and logits", plan.io),
         ("device's own", plan.workspace),

@@ -70,7 +70,10 @@ impl Engine {
     /// The table that samples from the logits of the pass; `None`: they are those of a pass that chose by itself.
     fn pick_kind(&self) -> Option<PassKind> {
         match self.pass_kind {
-            PassKind::Prefill | PassKind::MiddlePrefill | PassKind::SmallPrefill => Some(PassKind::Pick),
+            PassKind::Prefill
+            | PassKind::MiddlePrefill
+            | PassKind::SmallPrefill
+            | PassKind::StreamedPrefill => Some(PassKind::Pick),
             PassKind::HeldDecode => Some(PassKind::HeldPick),
             _ => None,
         }

@@ -9,6 +9,12 @@ use crate::devices::cpu;
 use crate::tiers::TIERS;
 use crate::{DeviceChoice, EngineOptions, Error, Model};
 
+/// The CPU multiplies so many rows by a matrix in the time in which the matrix is copied, with some margin for buses that are
+/// slower beside the CPU than the one this was measured with (docs/measurements/cpu-and-gpu.md): 16 rows there.
+const FEWEST_ROWS: usize = 32;
+/// Experts are multiplied by the rows that are routed to them: 3 to 6 rows for each on the average.
+const ROWS_OF_EXPERT: usize = 8;
+
 /// What the options leave to the CPU of a model on a device.
 pub(crate) fn on_host(
     config: &ModelConfig,
@@ -55,6 +61,24 @@ pub(crate) fn may_choose(config: &ModelConfig, capabilities: &Capabilities, opti
     let stated = options.gpu_layers.is_some() || options.cpu_experts.is_some();
     let can = capabilities.ranks == 1 && config.encoder.is_none();
     can && !stated && capabilities.in_place == InPlace::Nothing
+}
+
+/// The rows from which a pass is computed sooner with the host's weights copied to the device than on the host.
+fn fewest_streamed(config: &ModelConfig) -> usize {
+    let of_experts = config.experts.map_or(0, |experts| ROWS_OF_EXPERT * experts.count / experts.used.max(1));
+    of_experts.max(FEWEST_ROWS)
+}
+
+/// From how many rows on a pass copies the host's weights to a device that has memory of its own.
+pub(crate) fn stream_rows(
+    config: &ModelConfig,
+    host: OnHost,
+    capabilities: &Capabilities,
+    options: &EngineOptions,
+) -> Option<usize> {
+    let copies = options.stream_rows.is_some() || capabilities.in_place == InPlace::Nothing;
+    let rows = options.stream_rows.unwrap_or_else(|| fewest_streamed(config));
+    (!host.is_nothing() && copies && rows > 0).then_some(rows)
 }
 
 /// The plan with the smallest part on the host that `plan` returns one for: experts first, because the weights of most of

@@ -61,6 +61,7 @@ impl Towers {
             fuse: true,
             keep_inputs: false,
             host: akunu_plan::OnHost::default(),
+            stream_rows: None,
         };
         let plan = akunu_plan::plan(model.weights(), capabilities, &plan_options)?;
         check_fits(&plan, available(capabilities))?;

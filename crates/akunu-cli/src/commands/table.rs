@@ -1,7 +1,7 @@
 //! `akunu table`: the commands of a pass, in order.
 
 use akunu::DispatchTable;
-use akunu_plan::{BufferSpec, Entries, Row, Side};
+use akunu_plan::{BufferSpec, Entries, PassKind, Row, Side};
 use clap::Args;
 use serde::Serialize;
 
@@ -72,7 +72,10 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
                 options.chunk = Some(rows);
             }
             let plan = akunu::plan(&model, &capabilities, &options)?;
-            let table = if rows == 1 { plan.tables.decode() } else { plan.tables.prefill() };
+            let table = match plan.tables.kind_for(rows) {
+                kind @ (PassKind::Decode | PassKind::StreamedPrefill) => &plan.tables[kind],
+                _ => plan.tables.prefill(),
+            };
             (table.clone(), plan.buffers, plan.config.layer_count)
         }
         Some(task) => {
@@ -139,13 +142,13 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
 fn commands<'a>(table: &'a DispatchTable, buffers: &[BufferSpec]) -> Vec<Command<'a>> {
     // One row that attends to one position.
     let row = [Row::causal(0, 0, 0)];
-    let pairs = table.commands.iter().zip(&table.labels);
+    let pairs = table.commands.iter().zip(&table.labels).enumerate();
     pairs
-        .map(|(command, label)| Command {
+        .map(|(index, (command, label))| Command {
             label,
             kernel: command.kernel.name(),
             side: if command.side == Side::Host { "host" } else { "device" },
-            bindings: command.describe_bindings(buffers),
+            bindings: table.describe_bindings(index, buffers),
             params: command
                 .describe_params()
                 .into_iter()

@@ -83,6 +83,7 @@ impl Counter {
             steps: STEPS,
             io: TableIo::new([0, 1, 2, 3].map(BufferId)),
             bounds: RowBounds::one_sequence(vocab, 1000).into(),
+            streams: akunu_plan::Streams::default(),
         };
         let replay = device.prepare(&Arc::new(table), &buffers).unwrap();
         Counter { device, replay, buffers }
@@ -253,5 +254,23 @@ fn work_of_the_host_runs_once_for_each_part() {
         assert!(matches!(panicked, Err(DeviceError::Failed { .. })), "{panicked:?}");
         assert!(device.on_threads(id, 10, &|_, _| {}).unwrap());
         assert!(device.on_threads(DeviceBuffer(9), 1, &|_, _| {}).is_err());
+    }
+}
+
+/// Large copies are made on all threads, of which none may take another's bytes.
+#[test]
+fn copies_of_any_size_arrive_whole() {
+    for threads in [1, 3] {
+        let mut device = cpu(*Isa::available().last().unwrap(), threads);
+        let all = (5 << 20) + 7;
+        let buffer = device.allocate("test", all as u64).unwrap();
+        for (offset, len) in [(0, all), (3, (1 << 20) - 1), (11, 1 << 20), (64, (2 << 20) + 5)] {
+            let sent: Vec<u8> = (0..len).map(|i| (i * 31 + i / 251 + offset) as u8).collect();
+            device.upload(buffer, offset as u64, &sent).unwrap();
+            let mut found = vec![0; len];
+            device.download(buffer, offset as u64, &mut found).unwrap();
+            assert!(found == sent, "{len} bytes at {offset} with {threads} threads");
+        }
+        assert!(device.upload(buffer, 8, &vec![0; all]).is_err());
     }
 }

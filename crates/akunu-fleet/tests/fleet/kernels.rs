@@ -27,6 +27,7 @@ fn table(command: DispatchCommand, rows: usize) -> Arc<DispatchTable> {
         steps: 1,
         io: TableIo::new([0, 1, 2, 3].map(BufferId)),
         bounds: RowBounds::one_sequence(8, rows as u32).into(),
+        streams: akunu_plan::Streams::default(),
     })
 }
 

@@ -22,6 +22,7 @@ fn table(kernel: Kernel, params: impl bytemuck::NoUninit, rows: usize) -> Dispat
         steps: 1,
         io: TableIo::new([BufferId(0); 4]),
         bounds: RowBounds::one_sequence(1, 1).into(),
+        streams: akunu_plan::Streams::default(),
     }
 }
 

@@ -4,7 +4,7 @@ use super::pass::Model;
 use super::{Buffers, Context, KvLayout, table_io};
 use crate::ops::{F32, KvCopy, KvCopyOperands, KvMoveParams, KvShift, KvShiftOperands, Moves, Op};
 use crate::plan::PlanError;
-use crate::{DispatchCommand, DispatchTable, MoveBounds, MoveKind, PassKind, Side, TableIo};
+use crate::{DispatchCommand, DispatchTable, MoveBounds, MoveKind, PassKind, Side, Streams, TableIo};
 
 pub(super) fn kv_shift(
     context: &Context<'_>,
@@ -85,5 +85,6 @@ fn build(
         steps: 1,
         io,
         bounds: bounds.into(),
+        streams: Streams::default(),
     })
 }

@@ -617,25 +617,30 @@ impl Emitter<'_> {
         self.push(label, op.command(operands, params));
     }
 
-    /// Rounds a value from f32 to the forms that are read but not written by its producer.
+    /// Rounds a value from f32 to the forms that are read but not written by its producer: to f16 on the device, which alone
+    /// reads it.
     fn round(&mut self, label: &str, value: Value) {
         let (wanted, written) = (self.forms.wanted(value), self.forms.written(value));
         let prefix = label.rsplit_once('.').map_or(String::new(), |(prefix, _)| format!("{prefix}."));
         let role = &self.graph.values[value.0].role;
-        for (missing, form, name) in [
-            (wanted.q8() && !written.q8(), OutputForms::Q8, "quantise"),
+        let side = self.side;
+        for (missing, form, on, name) in [
+            (wanted.q8() && !written.q8(), OutputForms::Q8, side, "quantise"),
             (
                 wanted.f16() && !written.f16(),
                 if wanted.lanes() { OutputForms::F16Lanes } else { OutputForms::F16 },
+                Side::Device,
                 "halve",
             ),
         ] {
             if missing {
                 let operands = RoundOperands { x: self.f32s(value), out: self.bind_forms(form, value) };
                 let command = Round { out: form }.command(operands, self.elements(value));
+                self.side = on;
                 self.push(format!("{prefix}{role}_{name}"), command);
             }
         }
+        self.side = side;
     }
 
     /// How a product finds the experts of its rows, and whether by picks.

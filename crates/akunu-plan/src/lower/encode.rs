@@ -37,6 +37,7 @@ pub(crate) fn plan_encoder(
         fuse: options.fuse,
         keep_inputs: false,
         host: OnHost::default(),
+        stream_rows: None,
     };
     check(config, &as_plan)?;
     if capabilities.ranks > 1 {

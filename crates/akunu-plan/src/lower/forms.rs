@@ -2,10 +2,10 @@
 //! them.
 
 use super::Context;
-use super::graph::{Action, Form, Graph, Heads, Product, Read, Value};
+use super::graph::{Action, Form, Graph, Heads, Product, Read, Step, Value};
 use super::pass::Products;
 use crate::ops::RowSet;
-use crate::{DType, KvType, OutputForms, halves, q8};
+use crate::{DType, KvType, OutputForms, Side, halves, q8};
 
 /// The properties of a table that its commands depend on.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +31,10 @@ impl Shape<'_> {
         }
     }
 
-    /// The forms that an operation writes, out of those that are wanted.
-    fn writes(&self, action: &Action, value: Value, wanted: OutputForms) -> OutputForms {
-        match action {
+    /// The forms that an operation writes, out of those that are wanted. The host writes no f16.
+    fn writes(&self, step: &Step, value: Value, wanted: OutputForms) -> OutputForms {
+        match &step.action {
+            _ if step.side == Side::Host && wanted.f16() => OutputForms::F32,
             Action::Norm { .. }
             | Action::Activate { .. }
             | Action::Glu { .. }
@@ -92,7 +93,7 @@ impl ValueForms {
         let mut written = vec![OutputForms::F32; graph.values.len()];
         for step in &graph.steps {
             for value in step.action.writes() {
-                written[value.0] = shape.writes(&step.action, value, wanted[value.0]);
+                written[value.0] = shape.writes(step, value, wanted[value.0]);
             }
         }
         ValueForms { wanted, written }

@@ -400,6 +400,7 @@ fn finish_in_cache(graph: &mut Graph) {
     for at in 0..graph.steps.len() {
         let Action::RopeKv { qkv, q: None, rotation, heads, .. } = &graph.steps[at].action else { continue };
         let plain = rotation.rope.is_none() && rotation.norms.is_none() && heads.dim.is_multiple_of(4);
+        let plain = plain && graph.steps[at].side == Side::Device;
         let qkv = *qkv;
         let writers: Vec<usize> =
             (0..graph.steps.len()).filter(|i| graph.steps[*i].action.writes().contains(&qkv)).collect();

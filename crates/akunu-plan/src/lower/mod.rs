@@ -16,6 +16,7 @@ mod listen;
 mod pass;
 mod place;
 mod sampled;
+mod streamed;
 mod weights;
 
 use std::sync::Arc;
@@ -45,6 +46,23 @@ impl Buffers {
     fn add(&mut self, name: impl Into<String>, bytes: u64, kind: BufferKind) -> BufferId {
         self.0.push(BufferSpec { name: name.into(), bytes, kind, home: Home::Device });
         BufferId(self.0.len() as u32 - 1)
+    }
+
+    /// Scratch memory of a table. A pass that streams has that of the prefill pass, as only one of them runs at a time.
+    fn scratch(&mut self, table: &str, name: &str, bytes: u64) -> BufferId {
+        let of_prefill = format!("{}.{name}", PassKind::Prefill.name());
+        let is_shared = |spec: &BufferSpec| spec.name == of_prefill && spec.kind == BufferKind::Scratch;
+        let shared = match table == PassKind::StreamedPrefill.name() {
+            true => self.0.iter().position(is_shared),
+            false => None,
+        };
+        match shared {
+            Some(index) => {
+                self.0[index].bytes = self.0[index].bytes.max(bytes);
+                BufferId(index as u32)
+            }
+            None => self.add(format!("{table}.{name}"), bytes, BufferKind::Scratch),
+        }
     }
 
     fn constant<T: bytemuck::NoUninit>(&mut self, name: &str, values: &[T]) -> BufferId {
@@ -199,13 +217,13 @@ pub(crate) fn plan(
     let logits = pass::Logits::new(config, model.embedding, &mut tensors)?;
     let encoder = listen::Encoder::new(provider, arch, &mut tensors)?;
     tensors.refuse_unused()?;
-    let generating = || {
-        let mut graph = model.graph.clone();
+    let generating_from = |mut graph: graph::Graph| {
         let output = logits.add(&mut graph, model.states, config);
         let argmax = Action::Argmax { logits: output, vocab: config.vocab_size };
         graph.push("argmax", argmax);
         (graph, output)
     };
+    let generating = || generating_from(model.graph.clone());
     let Caches { kv, windows, plan: cache } = caches((config, arch), options, capabilities, &mut buffers)?;
     let across = listen::across_layout(config, options, capabilities.keys, &mut buffers)?;
     let context = Context {
@@ -247,6 +265,15 @@ pub(crate) fn plan(
     for (kind, rows) in pass::tables_for_fewer_rows(&context, &model.graph, rows) {
         let spec = pass::Spec { name: kind.name(), rows, logit_rows, steps: 1, io: Some(io), products: None };
         tables.push(kind, pass::build(&context, generating(), &model.ropes, &spec, &mut buffers)?);
+    }
+    if let Some(least_rows) = options.stream_rows.filter(|_| !options.host.is_nothing()) {
+        find_homes(&mut buffers.0, tables.iter().map(|(_, table)| table));
+        let kind = PassKind::StreamedPrefill;
+        let spec = pass::Spec { name: kind.name(), rows, logit_rows, steps: 1, io: Some(io), products: None };
+        let graph = generating_from(streamed::on_device(&model.graph));
+        let mut table = pass::build(&context, graph, &model.ropes, &spec, &mut buffers)?;
+        streamed::lend(&mut table, least_rows, provider, &mut buffers);
+        tables.push(kind, table);
     }
     if capabilities.samples {
         let decode = sampled::decode(tables.decode(), config.vocab_size, &mut buffers)?;
@@ -426,6 +453,7 @@ fn memory<'a>(
             BufferKind::Weight { .. } | BufferKind::Vector { .. } => &mut memory.weights_copied,
             BufferKind::Constant { .. } => &mut memory.constants,
             BufferKind::Kv => &mut memory.kv,
+            BufferKind::Slot => &mut memory.slots,
             BufferKind::Scratch => &mut memory.scratch,
             BufferKind::Io => &mut memory.io,
         };
@@ -447,7 +475,7 @@ const CODE: u64 = 64 << 20;
 fn loading<'a>(buffers: impl Iterator<Item = &'a BufferSpec>) -> u64 {
     let (mut largest, mut rounding) = (0, 0);
     for buffer in buffers {
-        if matches!(buffer.kind, BufferKind::Weight { .. }) {
+        if matches!(buffer.kind, BufferKind::Weight { .. } | BufferKind::Slot) {
             largest = largest.max(buffer.bytes);
         }
         // Small ones share granules.

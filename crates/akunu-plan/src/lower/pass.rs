@@ -17,7 +17,7 @@ use crate::ops::RowSet;
 use crate::plan::PlanError;
 use crate::{
     BufferId, BufferKind, Card, DType, DispatchTable, FewRows, OnHost, PackedRows, PassKind, Row, Side,
-    TableIo, halves,
+    Streams, TableIo, halves,
 };
 
 /// The graph of a model up to its last hidden states, before any table is built from it.
@@ -224,17 +224,18 @@ pub(super) fn build_with(
     let mut given = inputs;
     given.insert(output, io.logits);
     let places = place(&graph, &shape, &forms, &given, buffers)?;
-    let mut scratch =
-        |name: &str, bytes: u64, kind: BufferKind| buffers.add(format!("{}.{name}", spec.name), bytes, kind);
     let converts = products == Products::Converted;
     let unpacked_bytes = if converts { unpacked_bytes(&graph)? } else { None };
-    let unpacked = unpacked_bytes.map(|bytes| scratch("unpacked", bytes, BufferKind::Scratch));
+    let unpacked = unpacked_bytes.map(|bytes| buffers.scratch(spec.name, "unpacked", bytes));
     let segments = match graph.reads_segments() {
-        true => Some(scratch("segments", size(&[spec.rows, 4])?, BufferKind::Io)),
+        true => {
+            let bytes = size(&[spec.rows, 4])?;
+            Some(buffers.add(format!("{}.segments", spec.name), bytes, BufferKind::Io))
+        }
         false => None,
     };
     let across = match graph.attends_across() {
-        true => Some(scratch("across", size(&[spec.rows, Row::BYTES])?, BufferKind::Scratch)),
+        true => Some(buffers.scratch(spec.name, "across", size(&[spec.rows, Row::BYTES])?)),
         false => None,
     };
     let mut emitter = Emitter {
@@ -261,6 +262,7 @@ pub(super) fn build_with(
         steps: spec.steps,
         io,
         bounds: context.row_bounds().into(),
+        streams: Streams::default(),
     })
 }
 

@@ -7,7 +7,7 @@ use super::forms::{Shape, ValueForms};
 use super::graph::{Graph, Value};
 use super::{Buffers, size, too_large};
 use crate::plan::PlanError;
-use crate::{BufferId, BufferKind, OutputForms, q8};
+use crate::{BufferId, OutputForms, q8};
 
 /// The buffers of one value.
 #[derive(Clone, Copy, Debug, Default)]
@@ -132,10 +132,10 @@ fn allocate(
         let (role, suffix) = key;
         let bytes = &pools[key].bytes;
         let names = (0..bytes.len()).map(|index| match bytes.len() {
-            1 => format!("{table}.{role}{suffix}"),
-            _ => format!("{table}.{role}_{}{suffix}", letters(index)),
+            1 => format!("{role}{suffix}"),
+            _ => format!("{role}_{}{suffix}", letters(index)),
         });
-        let all = names.zip(bytes).map(|(name, bytes)| buffers.add(name, *bytes, BufferKind::Scratch));
+        let all = names.zip(bytes).map(|(name, bytes)| buffers.scratch(table, &name, *bytes));
         ids.insert(key.clone(), all.collect());
     }
     ids

@@ -14,8 +14,8 @@ use akunu_format::Region;
 
 use crate::device::broken;
 use crate::{
-    BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, KeyOrder, Member,
-    Outcome, ReplayId, Submission,
+    BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, KeyOrder, Loan,
+    Member, Outcome, ReplayId, Submission,
 };
 pub use bound::Bound;
 pub(crate) use cache::{Cache, rotate};
@@ -138,7 +138,12 @@ impl ReferenceDevice {
 
     fn run(&mut self, replay: ReplayId, live: Live, first: usize, count: usize) -> Result<(), DeviceError> {
         let Prepared { table, buffers } = &self.prepared[replay.0 as usize];
-        for command in &table.commands[first..first + count] {
+        for (index, command) in table.commands.iter().enumerate().skip(first).take(count) {
+            for Loan { weight, slot, .. } in table.loans(index) {
+                let [weight, slot] = [weight, slot].map(|id| buffers[id.index()].0 as usize);
+                let bytes = self.memory[weight].bytes().to_vec();
+                self.memory[slot].bytes_mut().copy_from_slice(&bytes);
+            }
             let member = self.member.as_ref();
             command.kernel.reference(Bound::new(command, &mut self.memory, buffers, live, member));
         }

@@ -19,7 +19,7 @@ use akunu_cpu::{CpuDevice, CpuOptions};
 use akunu_device_testing::FailingDevice;
 use akunu_fleet::Hybrid;
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{Device, MemoryPlan, OnHost};
+use akunu_plan::{BufferId, BufferKind, Device, MemoryPlan, ModelPlan, OnHost, PassKind, Side};
 
 fn cpu() -> Box<dyn Device> {
     Box::new(CpuDevice::new(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap())
@@ -37,6 +37,11 @@ fn leaving(layers_on_host: usize) -> EngineOptions {
 
 fn split(layers_on_host: usize, change: impl FnOnce(EngineOptions) -> EngineOptions) -> Engine {
     Engine::on_device(tales(), two_cpus(), &change(leaving(layers_on_host))).unwrap()
+}
+
+/// With all passes of several rows on the device.
+fn streaming(options: EngineOptions) -> EngineOptions {
+    EngineOptions { stream_rows: Some(2), ..options }
 }
 
 /// An engine as [`tales_engine`] makes it, of which a second CPU computes so many layers, if any.
@@ -71,8 +76,69 @@ fn what_is_generated_has_the_bits_of_one_device() {
             assert_eq!(engine.plan().options.host, OnHost { layers: on_host, experts: 0 });
             assert_eq!(generate(&mut engine, &prompt(1, 60), &wanted).1.ids, expected);
             assert_eq!(bits(&mut engine), bits(&mut one));
+            let mut streams =
+                split(on_host, |options| streaming(EngineOptions { chunk: Some(7), ..options }));
+            assert_eq!(streams.plan().options.stream_rows, Some(2));
+            assert_eq!(generate(&mut streams, &prompt(1, 60), &wanted).1.ids, expected);
+            assert_eq!(bits(&mut streams), bits(&mut one));
         }
     }
+}
+
+/// Each weight of the host is lent once, and the host keeps the embedding and what uses its cache.
+#[test]
+fn a_streamed_pass_multiplies_on_the_device() {
+    let engine = split(2, streaming);
+    let plan = engine.plan();
+    let table = &plan.tables[PassKind::StreamedPrefill];
+    let sides = table.commands.iter().zip(&table.labels);
+    let on_host = sides.filter(|(command, _)| command.side == Side::Host).map(|(_, label)| label.as_str());
+    let cached = |layer| [format!("layer.{layer}.rope_kv"), format!("layer.{layer}.attention")];
+    let expected: Vec<String> = ["embed".into(), "rope_angles".into()]
+        .into_iter()
+        .chain([0, 1].into_iter().flat_map(cached))
+        .collect();
+    assert_eq!(on_host.collect::<Vec<&str>>(), expected);
+    let mut lent: Vec<&str> = table.streams.loans.iter().map(|loan| name_of(plan, loan.weight)).collect();
+    lent.sort_unstable();
+    let weights = plan.buffers.iter().filter(|buffer| {
+        matches!(buffer.kind, BufferKind::Weight { .. })
+            && ["blk.0.", "blk.1."].iter().any(|layer| buffer.name.starts_with(layer))
+    });
+    let mut expected: Vec<&str> = weights.map(|buffer| buffer.name.as_str()).collect();
+    expected.sort_unstable();
+    assert_eq!(lent, expected);
+    let slots = plan.buffers.iter().filter(|buffer| buffer.kind == BufferKind::Slot);
+    assert_eq!(slots.map(|buffer| buffer.bytes).sum::<u64>(), plan.memory.slots);
+    assert!(table.render(&plan.buffers).contains("streamed.ffn_down.weight<blk.1.ffn_down.weight"));
+}
+
+fn name_of(plan: &ModelPlan, id: BufferId) -> &str {
+    &plan.buffers[id.index()].name
+}
+
+/// Slots for the host's weights take memory that is free, and leave no further layer to the host.
+#[test]
+fn slots_are_planned_where_there_is_memory_for_them() {
+    let base = EngineOptions { context: Some(128), ..options(DeviceChoice::Cpu) };
+    let stated = EngineOptions { gpu_layers: Some(2), stream_rows: Some(2), ..base.clone() };
+    let device = FailingDevice::new(Box::new(ReferenceDevice::new())).with_memory(1 << 40);
+    let streams = akunu::plan(&tales(), device.capabilities(), &stated).unwrap();
+    let never = EngineOptions { stream_rows: Some(0), ..stated.clone() };
+    let without = akunu::plan(&tales(), device.capabilities(), &never).unwrap();
+    assert!(streams.memory.slots > 0 && without.memory.slots == 0);
+    assert!(without.tables.get(PassKind::StreamedPrefill).is_none());
+    let needed = streams.memory.peak() - streams.memory.workspace;
+    for (free, has_slots) in [(needed, true), (needed - 1, false)] {
+        let device = FailingDevice::new(Box::new(ReferenceDevice::new())).with_memory(free);
+        let plan = akunu::plan(&tales(), device.capabilities(), &stated).unwrap();
+        assert_eq!((plan.options.host, plan.memory.slots > 0), (streams.options.host, has_slots));
+    }
+    // Where no pass has enough rows for it, there are none, either.
+    let short = EngineOptions { chunk: Some(7), stream_rows: Some(8), ..stated };
+    assert_eq!(akunu::plan(&tales(), device.capabilities(), &short).unwrap().memory.slots, 0);
+    // By itself only with memory of its own.
+    assert_eq!(split(1, |options| options).plan().options.stream_rows, None);
 }
 
 #[test]
@@ -80,16 +146,20 @@ fn a_batch_gives_what_each_request_gives_alone() {
     let wanted = tokens(20, 0.8);
     let request = |kind| Request { prompt: prompt(kind, 30), options: wanted.clone(), ..Request::default() };
     let requests: Vec<Request> = (0..4).map(request).collect();
-    let (found, _) = together(split(2, |options| options.batching(4)), &requests);
-    for (kind, found) in found.into_iter().enumerate() {
-        assert_eq!(found.unwrap(), generate(&mut alone(), &prompt(kind as u32, 30), &wanted).1.ids);
+    for change in [|options| options, streaming] {
+        let (found, _) = together(split(2, |options| change(options.batching(4))), &requests);
+        for (kind, found) in found.into_iter().enumerate() {
+            assert_eq!(found.unwrap(), generate(&mut alone(), &prompt(kind as u32, 30), &wanted).1.ids);
+        }
     }
 }
 
 #[test]
 fn sessions_share_prefixes_and_shift_on_both_sides() {
-    let mut engine = split(1, |options| EngineOptions { slots: 2, ..options });
-    shares_and_forgets_prefixes(&mut engine);
+    for change in [|options| options, streaming] {
+        let mut engine = split(1, |options| change(EngineOptions { slots: 2, ..options }));
+        shares_and_forgets_prefixes(&mut engine);
+    }
 
     // A context that is full is shifted in the caches of both.
     let wanted = GenerateOptions { overflow: Overflow::Shift { keep: 4 }, ..tokens(100, 0.0) };
@@ -106,12 +176,12 @@ fn experts_are_computed_beside_the_rest() {
         let ids: Vec<u32> = (1..30).collect();
         let base = EngineOptions { context: Some(64), chunk: Some(9), ..options(DeviceChoice::Cpu) };
         let expected = Engine::new(model.clone(), &base).unwrap().logits(&ids, false, None).unwrap();
-        for experts in [1, usize::MAX] {
-            let options = EngineOptions { cpu_experts: Some(experts), ..base.clone() };
+        for (experts, stream_rows) in [(1, None), (usize::MAX, None), (1, Some(2)), (usize::MAX, Some(9))] {
+            let options = EngineOptions { cpu_experts: Some(experts), stream_rows, ..base.clone() };
             let mut engine = Engine::on_device(model.clone(), two_cpus(), &options).unwrap();
             let found = engine.logits(&ids, false, None).unwrap();
             let same = expected.iter().zip(&found).all(|(a, b)| a.to_bits() == b.to_bits());
-            assert!(same, "{name} with the experts of {experts} layers");
+            assert!(same, "{name} with the experts of {experts} layers, streamed from {stream_rows:?}");
         }
     }
 }
@@ -180,13 +250,13 @@ fn a_side_that_fails_ends_the_pass_with_its_reason() {
 fn what_follows_a_failure_of_a_side_is_right() {
     let ids = prompt(5, 40);
     let expected = generate(&mut alone(), &ids, &tokens(12, 0.8)).1.ids;
-    for failing_host in [false, true] {
+    for (failing_host, stream_rows) in [(false, None), (true, None), (false, Some(2)), (true, Some(2))] {
         let failing = FailingDevice::new(cpu());
         let switch = failing.failing();
         let sides: [Box<dyn Device>; 2] = [Box::new(failing), cpu()];
         let [one, other] = sides;
         let hybrid = if failing_host { Hybrid::new(other, one) } else { Hybrid::new(one, other) };
-        let options = EngineOptions { chunk: Some(9), ..leaving(3) };
+        let options = EngineOptions { chunk: Some(9), stream_rows, ..leaving(3) };
         let mut engine = Engine::on_device(tales(), Box::new(hybrid), &options).unwrap();
         let mut session = engine.session().unwrap();
         for after in [0, 1, 7] {

@@ -76,6 +76,9 @@ struct PlanReport<'a> {
 struct Host {
     layers: usize,
     experts: usize,
+    /// Tokens of a pass from which its weights are copied to the device; absent: they are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream_rows: Option<usize>,
     #[serde(skip)]
     described: String,
 }
@@ -111,6 +114,7 @@ struct Parts {
     weights_copied: u64,
     constants: u64,
     kv: u64,
+    slots: u64,
     scratch: u64,
     io: u64,
     workspace: u64,
@@ -123,13 +127,14 @@ struct Parts {
 
 impl From<MemoryPlan> for Parts {
     fn from(plan: MemoryPlan) -> Parts {
-        let MemoryPlan { weights_in_place, weights_copied, constants, kv, scratch, io, .. } = plan;
+        let MemoryPlan { weights_in_place, weights_copied, constants, kv, slots, scratch, io, .. } = plan;
         let MemoryPlan { workspace, tables, loading, host_cache, host_weights, host_work, .. } = plan;
         Parts {
             weights_in_place,
             weights_copied,
             constants,
             kv,
+            slots,
             scratch,
             io,
             workspace,
@@ -157,6 +162,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
             let host = (!on_host.is_nothing()).then(|| Host {
                 layers: on_host.layers,
                 experts: on_host.experts,
+                stream_rows: plan.options.stream_rows,
                 described: akunu::describe_split(on_host, plan.config.layer_count),
             });
             let speeds = match args.speed {
@@ -277,6 +283,11 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
         ),
         ("constants", m.constants, "RoPE frequencies"),
         ("KV cache", m.kv, "keys and values of the context"),
+        (
+            "slots",
+            m.slots,
+            "the CPU's weights of a layer, which prompts copy to the device, and those of the next one",
+        ),
         ("scratch", m.scratch, scratch),
         ("rows and logits", m.io, "data exchanged between host and device"),
         ("workspace", m.workspace, "for the device's internal use"),
@@ -309,6 +320,7 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
         "files" => files_read.is_some(),
         "read by a token" => report.active.is_some(),
         "cache in memory" => m.host_cache > 0,
+        "slots" => m.slots > 0,
         "for loading" => m.loading > 0,
         "weights on CPU" | "work on CPU" => m.host_work > 0,
         _ => true,
@@ -330,7 +342,11 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
     };
     out.line(&format!("{} on {}: {pass}", report.model, report.device))?;
     if let Some(host) = &report.host {
-        out.line(&format!("The CPU computes {}.", host.described))?;
+        let prompts = match host.stream_rows {
+            Some(rows) => format!(" Prompts copy its weights in passes of {rows} tokens and more."),
+            None => " Prompts do not copy its weights.".to_string(),
+        };
+        out.line(&format!("The CPU computes {}.{prompts}", host.described))?;
     }
     out.text("\n")?;
     out.listing(&grid.render(output::width()))?;
@@ -353,7 +369,7 @@ fn memory_bar(report: &PlanReport<'_>) -> MemoryBar {
     let m = &report.memory;
     let stored = report.files_read.unwrap_or(m.weights_in_place);
     let parts = [
-        ("weights", stored + m.weights_copied + m.constants),
+        ("weights", stored + m.weights_copied + m.slots + m.constants),
         ("KV cache", m.kv + m.host_cache),
         ("activations", m.scratch + m.io),
         ("workspace and tables", m.workspace + m.tables),

@@ -305,5 +305,6 @@ pub fn options() -> PlanOptions {
         fuse: true,
         keep_inputs: false,
         host: akunu_plan::OnHost::default(),
+        stream_rows: None,
     }
 }
