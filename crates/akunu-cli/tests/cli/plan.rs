@@ -1,5 +1,7 @@
 //! Predicted speeds of divisions between a device and the CPU.
 
+#![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
+
 use serde_json::Value;
 
 use crate::common::{json, ok, path, refuses};

@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use crate::common::{DEVICES, checked_in, checked_in_models, exact, generate, options, tales, tales_engine};
 use akunu::{
-    Choice, DeviceChoice, Engine, EngineOptions, Error, Feed, GenerateOptions, KvType, Model, ModelConfig,
-    Overflow, Session, TensorInfo, WeightProvider,
+    Choice, DeviceChoice, Engine, EngineOptions, Error, Feed, GenerateOptions, KvType, Model, Overflow,
+    Session,
 };
 use akunu_cpu::{CpuDevice, CpuOptions, Isa};
-use akunu_format::Region;
 use akunu_testing::some_of;
 
 const PROMPT: &str = "Once upon a time there was a little fox who lived near the river.";
