@@ -9,10 +9,11 @@ use crate::devices::cpu;
 use crate::tiers::TIERS;
 use crate::{DeviceChoice, EngineOptions, Error, Model};
 
-/// The CPU multiplies so many rows by a matrix in the time in which the matrix is copied, with some margin for buses that are
-/// slower beside the CPU than the one this was measured with (docs/measurements/cpu-and-gpu.md): 16 rows there.
+/// The CPU multiplies so many rows by a matrix in the time in which the matrix is copied, with a margin for buses that are
+/// slower, compared with the CPU, than the one this was measured with (docs/measurements/cpu-and-gpu.md): less than 16 rows
+/// there.
 const FEWEST_ROWS: usize = 32;
-/// Experts are multiplied by the rows that are routed to them: 3 to 6 rows for each on the average.
+/// Experts are multiplied by the rows that are routed to them; measured were 3 to 6 rows for each on the average.
 const ROWS_OF_EXPERT: usize = 8;
 
 /// What the options leave to the CPU of a model on a device.
