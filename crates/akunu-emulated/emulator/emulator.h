@@ -78,10 +78,13 @@ enum { SAVED = 20, RESUME = 11, REST = 0 };
 #error "the emulator switches fibres on x86-64 and aarch64 only"
 #endif
 
+extern "C" int usleep(u32 microseconds);
+
 namespace emulated {
 
 enum { MOST_THREADS = 1024, LANES = 32 };
-enum State { READY, AT_SIMD, AT_BARRIER, DONE };
+// `WAITING`: for another device.
+enum State { READY, WAITING, AT_SIMD, AT_BARRIER, DONE };
 
 struct Fibre {
     void* stack;
@@ -104,12 +107,14 @@ STATE bool failed;
 // The kernel, defined after the dialect.
 static void body(void* const* arguments, u32 x, u32 y, u32 z, u32 thread, u8* shared);
 
-// What runs next: the following lane of the SIMD group, in the order of the call, which is ready as this one was; after
-// the last one the scheduler.
+// What runs next: the following lane of the SIMD group, in the order of the call, that can; after the last one the
+// scheduler.
 static void* next() {
-    if (failed || thread % LANES == (call->backwards ? 0 : LANES - 1)) return scheduler;
-    thread += call->backwards ? -1 : 1;
-    return fibres[thread].stack;
+    while (!failed && thread % LANES != (call->backwards ? 0 : LANES - 1)) {
+        thread += call->backwards ? -1 : 1;
+        if (fibres[thread].state <= WAITING) return fibres[thread].stack;
+    }
+    return scheduler;
 }
 
 static void give_way(State state, int line) {
@@ -177,12 +182,21 @@ static u32 in_order(u32 i, u32 n) { return call->backwards ? n - 1 - i : i; }
 // Runs a SIMD group until all of its lanes are done or at barriers.
 static bool run_simd(u32 simd) {
     for (;;) {
-        thread = simd * LANES + in_order(0, LANES);
+        u32 first = 0;
+        while (fibres[simd * LANES + in_order(first, LANES)].state > WAITING) first++;
+        thread = simd * LANES + in_order(first, LANES);
         emulated_switch(&scheduler, fibres[thread].stack);
         if (failed) return false;
-        u32 waiting = 0;
-        for (u32 lane = 0; lane < LANES; lane++) waiting += fibres[simd * LANES + lane].state == AT_SIMD;
-        if (waiting == 0) return true;
+        u32 waiting = 0, at_simd = 0;
+        for (u32 lane = 0; lane < LANES; lane++) {
+            waiting += fibres[simd * LANES + lane].state == WAITING;
+            at_simd += fibres[simd * LANES + lane].state == AT_SIMD;
+        }
+        if (waiting > 0) {
+            (void)usleep(20);
+            continue;
+        }
+        if (at_simd == 0) return true;
         const int line = fibres[simd * LANES].line;
         for (u32 lane = 0; lane < LANES; lane++) {
             thread = simd * LANES + lane;
@@ -327,11 +341,11 @@ static inline u32x4 receive16(const u8* from) {
 }
 static inline void signal(u32* to, u32 v) { __atomic_store_n(to, v, __ATOMIC_RELEASE); }
 static inline u32 signalled(const u32* from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }
-extern "C" int sched_yield();
 extern "C" int clock_gettime(int clock, void* to);
 static inline u64 now_ns() {
     long time[2] = {0, 0};
     clock_gettime(1, time);
     return (u64)time[0] * 1000000000ull + (u64)time[1];
 }
-#define LET_OTHERS_RUN() (void)sched_yield()
+// The other lanes have to send, too, before all that is waited for can be there.
+#define LET_OTHERS_RUN() emulated::give_way(emulated::WAITING, __LINE__)

@@ -21,7 +21,7 @@ fn divisions_of_a_model_have_a_speed_each() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("experts.gguf");
     ok(&["synth", "tiny-experts", path(&model), "--layers", "8"]);
-    let arguments = [path(&model), "--device", "reference", "-c", "64", "--n-cpu-moe", "3"];
+    let arguments = [path(&model), "--device", "reference", "-c", "12", "--n-cpu-moe", "3"];
     let found = speeds(&arguments);
     let expected = [[8, 0], [8, 2], [8, 3], [8, 4], [8, 6], [8, 8], [6, 8], [4, 8], [2, 8], [0, 8]];
     assert_eq!(found.iter().map(division).collect::<Vec<_>>(), expected);
