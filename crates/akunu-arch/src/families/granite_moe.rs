@@ -1,5 +1,6 @@
-//! Granite 3, and Granite 4 without Mamba layers, with experts: Granite's multipliers, a router and experts in every layer, and in some models an expert
-//! that all tokens share. Hugging Face files have the gate and up matrices of all experts in one tensor.
+//! Granite 3, and Granite 4 without Mamba layers, with experts: Granite's multipliers, a router and experts in every layer,
+//! and in some models an expert that all tokens share. Hugging Face files have the gate and up matrices of all experts in
+//! one tensor.
 
 use super::granite;
 use crate::card::{Card, HfKind};
