@@ -134,7 +134,7 @@ impl Reader {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         for _ in 0..cores.min(THREADS) {
             let (queue, card) = (Arc::clone(&reader.queue), card.clone());
-            let run = move || serve(&queue, || Ok(Hand::new(driver, card)?.run(&queue)));
+            let run = move || serve(&queue, || Hand::new(driver, card).map(|mut hand| hand.run(&queue)));
             let thread = std::thread::Builder::new().name("akunu-reader".into()).spawn(run);
             reader.threads.push(thread.map_err(|error| CudaError::Thread { message: error.to_string() })?);
         }
