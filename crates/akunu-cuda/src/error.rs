@@ -38,6 +38,8 @@ pub enum CudaError {
     NoProduct { rows: u32, inputs: u32, outputs: u32 },
     #[error("cannot start a thread that copies weights to the card: {message}")]
     Thread { message: String },
+    #[error("a thread that copies weights to the card has ended; please report this")]
+    ReaderEnded,
     #[error("NVRTC does not compile {function} for {architecture}; please report this log\n{log}")]
     Compile { function: String, architecture: String, log: String },
 }

@@ -242,7 +242,11 @@ impl Gpu for CudaGpu {
         self.consumed.synchronise()?;
         let reader = match &mut self.reader {
             Some(reader) => reader,
-            none => none.insert(Reader::start(self.context.driver, &self.context.card)?),
+            none => {
+                // Buffers are zeroed on this stream, which the reader's streams do not wait for.
+                self.stream.synchronise()?;
+                none.insert(Reader::start(self.context.driver, &self.context.card)?)
+            }
         };
         Ok(reader.begin(address(buffer)?, part)?)
     }

@@ -2,6 +2,7 @@
 //! memory, each with a stream of its own. One thread alone reads a file's pages at a part of what the bus transfers.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -45,7 +46,27 @@ struct Piece {
     offset: usize,
     len: usize,
     to: Address,
-    copy: Arc<Copy>,
+    share: Share,
+}
+
+/// One piece of a copy. Dropped by a thread that panics, it ends with an error, so that nobody waits for it.
+#[derive(Debug)]
+struct Share(Option<Arc<Copy>>);
+
+impl Share {
+    fn end(mut self, ended: Result<(), CudaError>) {
+        if let Some(copy) = self.0.take() {
+            copy.end_piece(ended);
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if let Some(copy) = self.0.take() {
+            copy.end_piece(Err(CudaError::ReaderEnded));
+        }
+    }
 }
 
 /// A part of a file on its way.
@@ -113,10 +134,7 @@ impl Reader {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         for _ in 0..cores.min(THREADS) {
             let (queue, card) = (Arc::clone(&reader.queue), card.clone());
-            let run = move || match Hand::new(driver, card) {
-                Ok(mut hand) => hand.run(&queue),
-                Err(error) => refuse_all(&queue, &error),
-            };
+            let run = move || serve(&queue, || Hand::new(driver, card).map(|mut hand| hand.run(&queue)));
             let thread = std::thread::Builder::new().name("akunu-reader".into()).spawn(run);
             reader.threads.push(thread.map_err(|error| CudaError::Thread { message: error.to_string() })?);
         }
@@ -124,8 +142,8 @@ impl Reader {
     }
 
     pub(crate) fn begin(&mut self, to: Address, part: Part<'_>) -> Result<(), CudaError> {
-        // Only if an earlier pass has failed.
-        self.finish(to)?;
+        // Only if an earlier pass has failed, and then its error is known.
+        let _ = self.finish(to);
         let pieces = part.len.div_ceil(PIECE);
         let state = Mutex::new(Left { pieces, failed: None });
         let copy = Arc::new(Copy { state, changed: Condvar::new() });
@@ -137,7 +155,7 @@ impl Reader {
                 offset: part.offset + start,
                 len: PIECE.min(part.len - start),
                 to: to + start as u64,
-                copy: Arc::clone(&copy),
+                share: Share(Some(Arc::clone(&copy))),
             }
         }));
         Ok(())
@@ -170,10 +188,12 @@ impl Drop for Reader {
     }
 }
 
-/// Ends all pieces with an error, in place of a thread that could not begin.
-fn refuse_all(queue: &Queue, error: &CudaError) {
+/// Does the work of a thread. One that cannot begin or panics ends all further pieces with an error.
+fn serve(queue: &Queue, work: impl FnOnce() -> Result<(), CudaError>) {
+    let ended = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(CudaError::ReaderEnded));
+    let Err(error) = ended else { return };
     while let Some(piece) = queue.next() {
-        piece.copy.end_piece(Err(error.clone()));
+        piece.share.end(Err(error.clone()));
     }
 }
 
@@ -182,7 +202,7 @@ struct Hand {
     pieces: [Pinned; 2],
     events: [Event; 2],
     /// The copies that the pieces are on their way for.
-    transferring: [Option<Arc<Copy>>; 2],
+    transferring: [Option<Share>; 2],
     stream: Stream,
 }
 
@@ -211,8 +231,8 @@ impl Hand {
             };
             self.land(turn);
             match self.transfer(turn, &piece) {
-                Ok(()) => self.transferring[turn] = Some(piece.copy),
-                Err(error) => piece.copy.end_piece(Err(error)),
+                Ok(()) => self.transferring[turn] = Some(piece.share),
+                Err(error) => piece.share.end(Err(error)),
             }
             turn = 1 - turn;
         }
@@ -220,8 +240,8 @@ impl Hand {
 
     /// Waits until a piece has been transferred.
     fn land(&mut self, turn: usize) {
-        if let Some(copy) = self.transferring[turn].take() {
-            copy.end_piece(self.events[turn].synchronise());
+        if let Some(share) = self.transferring[turn].take() {
+            share.end(self.events[turn].synchronise());
         }
     }
 
@@ -230,5 +250,32 @@ impl Hand {
         self.pieces[turn].bytes_mut()[..*len].copy_from_slice(&region.bytes()[*offset..*offset + *len]);
         self.stream.upload(*to, &self.pieces[turn], 0, *len)?;
         self.stream.record(&self.events[turn])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_thread_that_panicked() {
+        let queue = Arc::new(Queue::default());
+        let mut reader = Reader { queue: Arc::clone(&queue), threads: Vec::new(), begun: Vec::new() };
+        let region = Region::from_vec(vec![0; 3 * PIECE]);
+        let part = Part { region: &region, offset: 0, len: region.len() };
+        reader.begin(4096, part).unwrap();
+        let panics = || {
+            let _piece = queue.next();
+            std::panic::resume_unwind(Box::new("on purpose"))
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| serve(&queue, panics));
+            assert_eq!(reader.finish(4096), Err(CudaError::ReaderEnded));
+            // An error of an earlier pass is not that of the next one.
+            reader.begin(4096, part).unwrap();
+            reader.begin(4096, part).unwrap();
+            assert_eq!(reader.finish(4096), Err(CudaError::ReaderEnded));
+            drop(reader);
+        });
     }
 }

@@ -20,11 +20,19 @@ fn copy(to: &mut [u8], from: &[u8]) {
         return to.copy_from_slice(from);
     }
     let share = from.len().div_ceil(THREADS);
-    std::thread::scope(|scope| {
-        for (to, from) in to.chunks_mut(share).zip(from.chunks(share)) {
-            scope.spawn(|| to.copy_from_slice(from));
-        }
+    // Those for which there was no thread.
+    let left: Vec<usize> = std::thread::scope(|scope| {
+        let shares = to.chunks_mut(share).zip(from.chunks(share)).enumerate();
+        let spawned = shares.map(|(index, (to, from))| {
+            let thread = std::thread::Builder::new().spawn_scoped(scope, || to.copy_from_slice(from));
+            (index, thread.is_ok())
+        });
+        spawned.filter(|(_, is_ok)| !is_ok).map(|(index, _)| index).collect()
     });
+    for index in left {
+        let part = index * share..from.len().min((index + 1) * share);
+        to[part.clone()].copy_from_slice(&from[part]);
+    }
 }
 
 /// Two pieces (double buffering): one is filled while the other is transferred.
@@ -72,5 +80,20 @@ impl Staging {
             copy(part, &piece.bytes()[..part.len()]);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::copy;
+
+    #[test]
+    fn shares_of_a_copy_are_all_of_it() {
+        for bytes in [7, super::SHARED, super::SHARED + 5] {
+            let from: Vec<u8> = (0..bytes).map(|index| (index % 251) as u8).collect();
+            let mut to = vec![0; bytes];
+            copy(&mut to, &from);
+            assert_eq!(to, from);
+        }
     }
 }

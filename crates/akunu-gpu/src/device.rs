@@ -410,8 +410,9 @@ impl<G: Gpu> Device for TableDevice<G> {
         self.place(from, 0, bytes)?;
         let [slot, from] = [slot, from].map(|buffer| &self.buffers[buffer.0 as usize]);
         self.gpu.landed(&from.handle)?;
-        lay_out_again(&mut self.gpu, &self.own, from, slot)?;
-        self.gpu.consumed()
+        let laid = lay_out_again(&mut self.gpu, &self.own, from, slot);
+        // Of a failure, too: a part of it may have been submitted.
+        self.gpu.consumed().and(laid)
     }
 
     fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {

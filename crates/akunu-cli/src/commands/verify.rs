@@ -57,7 +57,12 @@ pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
     };
     let report = match args.task.task(&model) {
         None => {
-            options.context.get_or_insert(args.tokens + 1);
+            let context = *options.context.get_or_insert(args.tokens + 1);
+            if context <= args.tokens {
+                let problem =
+                    format!("a context of {context} has no room for {} tokens and one more", args.tokens);
+                return Err(Failure::usage(problem).hint("compare fewer (--tokens)"));
+            }
             options.chunk.get_or_insert(args.tokens);
             options.fuse = !args.unfused;
             options.word_times = true;

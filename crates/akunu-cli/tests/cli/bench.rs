@@ -288,6 +288,7 @@ fn verify_shows_the_worst_kernels_and_with_all_every_output() {
     let all = found["differences"].as_array().unwrap().len();
     assert_eq!(found["outputs"], all);
     assert!(json(&["verify", "--tokens", "3", "--json"])["differences"].is_null());
+    refuses(&["verify", "--tokens", "3", "-c", "3"], 2, &["context of 3", "--tokens"]);
     // A line for the titles, an empty one and the verdict.
     let short = ok(&["verify", "--tokens", "3"]).lines().count();
     let long = ok(&["verify", "--tokens", "3", "--all"]).lines().count();

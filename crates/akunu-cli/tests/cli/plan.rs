@@ -53,6 +53,33 @@ fn a_cpu_alone_and_models_of_few_layers_have_a_speed() {
     }
 }
 
+/// Contexts without a place for a prompt and a step, and caches that leave no layers to the CPU.
+#[test]
+fn speeds_are_of_divisions_that_the_options_allow() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("experts.gguf");
+    ok(&["synth", "tiny-experts", path(&model)]);
+    for context in ["1", "2", "3"] {
+        assert!(speeds(&[path(&model), "--device", "reference", "-c", context]).len() > 1, "{context}");
+    }
+    let found = speeds(&[path(&model), "--device", "reference", "-c", "16", "--kv-host", "1"]);
+    assert_eq!(found.iter().map(division).collect::<Vec<_>>(), [[4, 0], [4, 1], [4, 2], [4, 3], [4, 4]]);
+}
+
+/// Prompts are predicted to stream in divisions that are planned with slots.
+#[test]
+fn prompts_stream_in_what_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("tiny.gguf");
+    ok(&["synth", "tiny", path(&model)]);
+    let prompts = |rows: &str| -> f64 {
+        let arguments = [path(&model), "--device", "reference", "-c", "16", "--stream-rows", rows];
+        speeds(&arguments).last().unwrap()["prompt_tok_s"].as_f64().unwrap()
+    };
+    // The reference device multiplies far slower than the CPU.
+    assert!(prompts("2") < prompts("0"));
+}
+
 #[test]
 fn what_cannot_be_run_in_parts_has_no_speed() {
     let encoder = file("testdata/encoders").join("bert-mean");

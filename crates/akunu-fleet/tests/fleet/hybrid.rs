@@ -99,6 +99,20 @@ fn both_sides_allocate_what_was_planned() {
     }
 }
 
+/// Blocks are not shorter than the groups of keys of either side.
+#[test]
+fn short_contexts_are_in_blocks_that_both_sides_have() {
+    let model = open_model(&folders("models")[0]).unwrap();
+    for (context, split) in
+        (1..9).flat_map(|context| divisions(&*model, 1).into_iter().map(move |s| (context, s)))
+    {
+        let mut hybrid = Hybrid::new(Box::new(ReferenceDevice::new()), Box::new(cpu(1)));
+        let options = goldens::options(context, context, KvType::F16, split);
+        let plan = akunu_plan::plan(&*model, hybrid.capabilities(), &options).unwrap();
+        akunu_plan::load(&plan, &*model, &mut hybrid, &mut akunu_plan::unwatched).unwrap();
+    }
+}
+
 /// Keys, blocks and forms of rows differ between an emulated GPU and the CPU.
 #[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[test]

@@ -125,9 +125,10 @@ pub(super) fn caches(
     Ok(Caches { kv, windows: Some(own), plan })
 }
 
-/// Positions of a block: as the device prefers, unless a context is shorter.
+/// Positions of a block: as the device prefers, unless a context is shorter. The host beside it has the same blocks.
 fn block_positions(capabilities: &Capabilities, context: usize) -> usize {
-    let least = capabilities.keys.alignment();
+    let of_host = capabilities.host.as_ref().map_or(1, |host| host.keys.alignment());
+    let least = capabilities.keys.alignment().max(of_host);
     capabilities.block.min(context.next_power_of_two()).max(least)
 }
 

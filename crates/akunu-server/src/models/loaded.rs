@@ -356,7 +356,16 @@ fn start(
         false => EngineOptions { gpu_layers: Some(usize::MAX), ..engine },
     };
     let plan = akunu::plan(&model, device.capabilities(), &engine)?;
-    let memory = memory_of(&model, &plan.memory, budget, &*device)?;
+    let (plan, memory) = match memory_of(&model, &plan.memory, budget, &*device) {
+        // No other model is unloaded for them.
+        Err(_) if plan.memory.slots > 0 => {
+            let computed = EngineOptions { stream_rows: Some(0), ..engine.clone() };
+            let plan = akunu::plan(&model, device.capabilities(), &computed)?;
+            let memory = memory_of(&model, &plan.memory, budget, &*device)?;
+            (plan, memory)
+        }
+        found => (plan, found?),
+    };
     let mut engine = Engine::by_plan(model, device, plan, &engine, &mut |_, _| ControlFlow::Continue(()))?;
     for note in engine.notes().iter().filter(|note| matches!(note, Note::Split { .. })) {
         log(&format!("note: {name}: {note}"));

@@ -175,6 +175,29 @@ fn a_model_is_unloaded_for_another_unless_it_is_in_use() {
     assert_eq!(ask(&server, TALES).0, 200);
 }
 
+/// Slots for weights of the CPU are not worth another model, nor a refusal.
+#[test]
+fn prompts_stream_only_within_the_memory_for_all_models() {
+    let divided = |memory: Option<u64>, stream_rows: usize| {
+        serve_with(|options| {
+            options.models.memory = memory;
+            let engine = &mut options.models.engine;
+            (engine.device, engine.gpu_layers) = (DeviceChoice::Reference, Some(1));
+            (engine.context, engine.stream_rows) = (Some(64), Some(stream_rows));
+        })
+    };
+    let bytes = |server: &Served| -> u64 {
+        assert_eq!(ask(server, TALES).0, 200);
+        let page = server.get("/metrics").text();
+        let line = page.lines().find_map(|line| line.strip_prefix("akunu_model_bytes{model=\"tales\"} "));
+        line.unwrap().parse::<f64>().unwrap() as u64
+    };
+    let [computed, streamed] = [0, 2].map(|rows| bytes(&divided(None, rows)));
+    assert!(computed < streamed);
+    assert_eq!(bytes(&divided(Some(streamed), 2)), streamed);
+    assert_eq!(bytes(&divided(Some(streamed - 1), 2)), computed);
+}
+
 #[test]
 fn a_model_without_a_chat_template_refers_to_completions() {
     let folder = tempfile::tempdir().unwrap();

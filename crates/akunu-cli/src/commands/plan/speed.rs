@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use akunu::{Engine, EngineOptions, Model};
-use akunu_plan::{Capabilities, OnHost};
+use akunu_plan::{Capabilities, ModelPlan, OnHost};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -19,6 +19,8 @@ const SMALLER: usize = 2;
 const MORE: usize = 4;
 const PROMPT: usize = 512;
 const STEPS: usize = 32;
+/// A prompt, a step, and the token after it.
+const SHORTEST: usize = 3;
 /// Of which the median counts.
 const ROUNDS: usize = 3;
 
@@ -112,21 +114,45 @@ pub fn speeds(
     let layers = model.config().layer_count;
     let experts = if model.config().experts.is_some() { layers } else { 0 };
     let divides = capabilities.name != "cpu" && capabilities.ranks == 1;
-    let lines = lines(model, options, divides, experts > 0)?;
+    // A cache outside of the device has blocks of all layers.
+    let divides_layers = divides && options.kv_host.is_none() && options.kv_disk.is_none();
     let mut hosts = vec![OnHost::default(), planned];
     if divides {
         let quarters = [1, 2, 3, 4].map(|quarters| (layers * quarters).div_ceil(4));
         let on_cpu = quarters.map(|layers| OnHost { layers, experts });
-        hosts.extend(on_cpu);
+        hosts.extend(on_cpu.into_iter().filter(|_| divides_layers));
         hosts.extend(quarters.map(|of| OnHost { layers: 0, experts: of.min(experts) }));
     }
     hosts.sort_by_key(|host| (host.layers, host.experts));
     hosts.dedup();
-    let speed = |host: OnHost| -> Result<Option<Speed>, Failure> {
-        let Some(seconds) = lines.of(host, layers) else { return Ok(None) };
-        let options = divided(options, host, layers);
-        let plan = akunu::plan(model, capabilities, &options)?;
-        Ok(Some(Speed {
+    let plan = |host: OnHost| -> Result<(OnHost, ModelPlan), Failure> {
+        Ok((host, akunu::plan(model, capabilities, &divided(options, host, layers))?))
+    };
+    let plans: Vec<(OnHost, ModelPlan)> = hosts.into_iter().map(plan).collect::<Result<_, Failure>>()?;
+    let device = line(model, options, |_| OnHost::default())?;
+    // Prompts stream where there is memory for slots, which a few layers leave.
+    let parts = |streams: bool| -> Result<Lines, Failure> {
+        let is_part = |(host, plan): &(OnHost, ModelPlan)| {
+            !host.is_nothing() && plan.options.stream_rows.is_some() == streams
+        };
+        let used = |with: fn(&OnHost) -> bool| plans.iter().any(|part| is_part(part) && with(&part.0));
+        let stream_rows = if streams { options.stream_rows } else { Some(0) };
+        let options = EngineOptions { stream_rows, ..options.clone() };
+        let measured = |used: bool, host: fn(usize) -> OnHost| -> Result<Option<Line>, Failure> {
+            used.then(|| line(model, &options, host)).transpose()
+        };
+        Ok(Lines {
+            device,
+            host: measured(used(|host| host.layers > 0), |layers| OnHost { layers, experts: 0 })?,
+            experts: measured(used(|host| host.experts > 0), |layers| OnHost { layers: 0, experts: layers })?,
+            dense: model.dense_layers(),
+        })
+    };
+    let [computed, streamed] = [parts(false)?, parts(true)?];
+    let speed = |(host, plan): (OnHost, ModelPlan)| -> Option<Speed> {
+        let lines = if plan.options.stream_rows.is_some() { &streamed } else { &computed };
+        let seconds = lines.of(host, layers)?;
+        Some(Speed {
             gpu_layers: layers - host.layers,
             n_cpu_moe: host.experts,
             described: match host.is_nothing() {
@@ -138,9 +164,9 @@ pub fn speeds(
             planned: host == planned,
             decode_tok_s: 1.0 / seconds.decode,
             prompt_tok_s: 1.0 / seconds.prompt,
-        }))
+        })
     };
-    hosts.into_iter().filter_map(|host| speed(host).transpose()).collect()
+    Ok(plans.into_iter().filter_map(speed).collect())
 }
 
 fn divided(options: &EngineOptions, host: OnHost, layers: usize) -> EngineOptions {
@@ -151,38 +177,33 @@ fn divided(options: &EngineOptions, host: OnHost, layers: usize) -> EngineOption
     }
 }
 
-fn lines(
+/// The times of a few layers, of which `host` leaves a part to the CPU.
+fn line(
     model: &Arc<Model>,
     options: &EngineOptions,
-    divides: bool,
-    has_experts: bool,
-) -> Result<Lines, Failure> {
-    let (layers, dense) = (model.config().layer_count, model.dense_layers());
-    let many = (dense + SMALLER + MORE).min(layers);
+    host: impl Fn(usize) -> OnHost,
+) -> Result<Line, Failure> {
+    let many = (model.dense_layers() + SMALLER + MORE).min(model.config().layer_count);
     let few = if many > MORE { many - MORE } else { many / 2 };
-    let line = |host: fn(usize) -> OnHost| -> Result<Line, Failure> {
-        let mut times = [(few, Seconds::default()), (many, Seconds::default())];
-        // No model has no layers.
-        for (layers, seconds) in times.iter_mut().filter(|(layers, _)| *layers > 0) {
-            let part = Arc::new(model.first_layers(*layers)?);
-            *seconds = measure(&part, &divided(options, host(*layers), *layers))?;
-        }
-        Ok(Line::through(times))
-    };
-    let mut lines = Lines { device: line(|_| OnHost::default())?, dense, ..Lines::default() };
-    if divides {
-        lines.host = Some(line(|layers| OnHost { layers, experts: 0 })?);
-        if has_experts {
-            lines.experts = Some(line(|layers| OnHost { layers: 0, experts: layers })?);
-        }
+    let mut times = [(few, Seconds::default()), (many, Seconds::default())];
+    // No model has no layers.
+    for (layers, seconds) in times.iter_mut().filter(|(layers, _)| *layers > 0) {
+        let part = Arc::new(model.first_layers(*layers)?);
+        *seconds = measure(&part, &divided(options, host(*layers), *layers))?;
     }
-    Ok(lines)
+    Ok(Line::through(times))
 }
 
 fn measure(model: &Arc<Model>, options: &EngineOptions) -> Result<Seconds, Failure> {
     let context = (PROMPT + STEPS + 1).min(options.context.unwrap_or(usize::MAX));
-    let context = context.min(model.config().context_length.max(2));
-    let options = EngineOptions { context: Some(context), kv_memory: None, ..options.clone() };
+    let context = context.min(model.config().context_length).max(SHORTEST);
+    let options = EngineOptions {
+        context: Some(context),
+        kv_memory: None,
+        kv_host: None,
+        kv_disk: None,
+        ..options.clone()
+    };
     let mut engine = Engine::new(model.clone(), &options)?;
     let ids = super::super::random_ids(context, engine.vocab_size(), 42);
     let steps = STEPS.min(context / 2);
