@@ -1,7 +1,8 @@
 //! `akunu verify`: compares a device with the reference, command by command.
 
-use akunu::{DeviceChoice, Model, TextIds};
+use akunu::{DeviceChoice, MemoryPlan, Model, TextIds, human};
 use akunu_plan::verify::{Difference, Report, verify_against};
+use akunu_plan::{Capabilities, InPlace};
 use clap::Args;
 use serde_json::json;
 
@@ -13,6 +14,7 @@ use crate::progress::Progress;
 
 /// Number of kernels in the table without `--all`.
 const SHOWN: usize = 20;
+const FEWER: &str = "compare fewer (--tokens)";
 
 /// Compares a device with the reference, command by command
 ///
@@ -57,16 +59,19 @@ pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
     };
     let report = match args.task.task(&model) {
         None => {
-            let context = *options.context.get_or_insert(args.tokens + 1);
-            if context <= args.tokens {
+            let trained = model.config().context_length;
+            let longest = options.context.unwrap_or(trained);
+            if longest <= args.tokens {
                 let problem =
-                    format!("a context of {context} has no room for {} tokens and one more", args.tokens);
-                return Err(Failure::usage(problem).hint("compare fewer (--tokens)"));
+                    format!("a context of {longest} has no room for {} tokens and one more", args.tokens);
+                return Err(Failure::usage(problem).hint(FEWER));
             }
+            options.context.get_or_insert(args.tokens + 1);
             options.chunk.get_or_insert(args.tokens);
             options.fuse = !args.unfused;
             options.word_times = true;
             let plan = akunu::plan(&model, device.capabilities(), &options)?;
+            check_memory(&plan.memory, device.capabilities())?;
             device = akunu::device_for_plan(&plan, device, &options)?;
             let tokens = super::random_ids(args.tokens + 1, plan.config.vocab_size, 1);
             let mut reference = akunu::devices::reference_for(device.capabilities())?;
@@ -92,6 +97,22 @@ pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
     match report.first_bad() {
         None => Ok(()),
         Some(bad) => Err(wrong(name, bad)),
+    }
+}
+
+/// The reference has its buffers in the host's memory, beside those of a device that has no other.
+fn check_memory(memory: &MemoryPlan, capabilities: &Capabilities) -> Result<(), Failure> {
+    let shares = capabilities.in_place != InPlace::Nothing;
+    let needed = memory.allocated() * if shares { 2 } else { 1 };
+    match akunu::available_memory() {
+        Some(free) if free < needed => {
+            let (needed, free) = (human(needed), human(free));
+            Err(Failure::new(format!(
+                "comparing needs {needed} of the host's memory, and {free} are available"
+            ))
+            .hint(FEWER))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -289,6 +289,10 @@ fn verify_shows_the_worst_kernels_and_with_all_every_output() {
     assert_eq!(found["outputs"], all);
     assert!(json(&["verify", "--tokens", "3", "--json"])["differences"].is_null());
     refuses(&["verify", "--tokens", "3", "-c", "3"], 2, &["context of 3", "--tokens"]);
+    // Of a model that was trained for less, and with memory that no machine has.
+    refuses(&["verify", "--tokens", "1000000"], 2, &["has no room for 1000000 tokens", "--tokens"]);
+    let many = ["verify", "--tokens", "1000000000", "-c", "1000000001"];
+    refuses(&many, 1, &["memory", "--tokens"]);
     // A line for the titles, an empty one and the verdict.
     let short = ok(&["verify", "--tokens", "3"]).lines().count();
     let long = ok(&["verify", "--tokens", "3", "--all"]).lines().count();
