@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use akunu_format::blocks::{Rng, random_row};
@@ -19,6 +19,11 @@ pub fn akunu(args: &[&str]) -> Command {
     // Output to a pipe has no width limit, whatever terminal the tests run in.
     command.args(args).env_remove("COLUMNS").stdin(Stdio::null());
     command
+}
+
+/// A file of the repository.
+pub fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name)
 }
 
 pub fn finish(mut command: Command) -> Done {

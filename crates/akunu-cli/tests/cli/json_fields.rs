@@ -4,13 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use akunu_format::{Metadata, Value as Fact};
 use akunu_hub_testing::FakeHub;
 use serde_json::Value;
 
-use crate::common::{finish, json, path, run, write_small_model};
+use crate::common::{file, finish, json, path, run, write_small_model};
 use crate::hub;
 use crate::serve::serve;
 
@@ -26,10 +25,6 @@ const UNSEEN: [(&str, &str, &str); 7] = [
 ];
 
 const OTHER: &str = "akunu inspect, of what is not a model that can be run";
-
-pub fn file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name)
-}
 
 /// The fields of each command in the pages.
 fn documented() -> BTreeMap<String, BTreeSet<String>> {

@@ -4,8 +4,7 @@
 
 use serde_json::Value;
 
-use crate::common::{json, ok, path, refuses};
-use crate::json_fields::file;
+use crate::common::{file, json, ok, path, refuses};
 
 fn speeds(arguments: &[&str]) -> Vec<Value> {
     let report = json(&[&["plan", "--speed", "--json"], arguments].concat());
