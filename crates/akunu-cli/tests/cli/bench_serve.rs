@@ -3,7 +3,6 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
@@ -17,8 +16,6 @@ type Answer = dyn Fn(usize, &Json, &mut TcpStream) + Send + Sync;
 struct Fake {
     url: String,
     bodies: Arc<Mutex<Vec<Json>>>,
-    /// Maximum number of concurrent requests.
-    most: Arc<AtomicUsize>,
 }
 
 impl Fake {
@@ -26,12 +23,11 @@ impl Fake {
         let answer: Arc<Answer> = Arc::new(answer);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
-        let fake = Fake { url, bodies: Arc::default(), most: Arc::default() };
-        let (bodies, most, running) = (fake.bodies.clone(), fake.most.clone(), Arc::new(AtomicUsize::new(0)));
+        let fake = Fake { url, bodies: Arc::default() };
+        let bodies = fake.bodies.clone();
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let (bodies, most, running) = (bodies.clone(), most.clone(), running.clone());
-                let answer = answer.clone();
+                let (bodies, answer) = (bodies.clone(), answer.clone());
                 thread::spawn(move || {
                     let mut stream = stream.unwrap();
                     let Some((path, body)) = request(&stream) else { return };
@@ -44,14 +40,12 @@ impl Fake {
                         );
                         return;
                     }
-                    most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                     let number = {
                         let mut bodies = bodies.lock().unwrap();
                         bodies.push(json!({"path": path, "body": body}));
                         bodies.len() - 1
                     };
                     answer(number, &body, &mut stream);
-                    running.fetch_sub(1, Ordering::SeqCst);
                 });
             }
         });
@@ -159,7 +153,6 @@ fn streams_ask_again_when_they_are_answered() {
     let args = ["--streams", "4", "-n", "12", "--chat", "--model", "mine", "--ignore-eos", "--timeout", "60"];
     let report = fake.report(&args);
     assert_eq!((&report["completed"], &report["most_at_once"]), (&json!(12), &json!(4)));
-    assert_eq!(fake.most.load(Ordering::SeqCst), 4);
     for asked in fake.bodies.lock().unwrap().iter() {
         assert_eq!(asked["path"], "/v1/chat/completions");
         assert_eq!((&asked["body"]["model"], &asked["body"]["ignore_eos"]), (&json!("mine"), &json!(true)));
