@@ -94,6 +94,12 @@ struct Loaned {
     slot: DeviceBuffer,
 }
 
+impl Run {
+    fn loans_of(&self, commands: std::ops::Range<usize>) -> impl Iterator<Item = &Loaned> {
+        self.loans.iter().filter(move |loan| commands.contains(&loan.command))
+    }
+}
+
 fn other(side: Side) -> Side {
     if side == Side::Device { Side::Host } else { Side::Device }
 }
@@ -238,9 +244,9 @@ impl Hybrid {
 
     /// Begins to copy what the first run from `run` on that reads slots finds there.
     fn read_ahead(&mut self, replay: ReplayId, run: usize) -> Result<(), DeviceError> {
-        let runs = self.prepared[replay.0 as usize].runs.iter().enumerate().skip(run);
-        match runs.map(|(index, run)| (index, run.loans.len())).find(|(_, loans)| *loans > 0) {
-            Some((index, _)) => self.read(replay, index, 0..usize::MAX),
+        let runs = &self.prepared[replay.0 as usize].runs;
+        match (run..runs.len()).find(|&run| !runs[run].loans.is_empty()) {
+            Some(run) => self.read(replay, run, 0..usize::MAX),
             None => Ok(()),
         }
     }
@@ -252,8 +258,8 @@ impl Hybrid {
         run: usize,
         commands: std::ops::Range<usize>,
     ) -> Result<(), DeviceError> {
-        let loans = &self.prepared[replay.0 as usize].runs[run].loans;
-        for Loaned { weight, arrival, .. } in loans.iter().filter(|loan| commands.contains(&loan.command)) {
+        let run = &self.prepared[replay.0 as usize].runs[run];
+        for Loaned { weight, arrival, .. } in run.loans_of(commands) {
             self.device.read_ahead(*arrival, &weight.region, weight.offset, weight.bytes)?;
         }
         Ok(())
@@ -266,10 +272,8 @@ impl Hybrid {
         run: usize,
         commands: std::ops::Range<usize>,
     ) -> Result<(), DeviceError> {
-        let loans = &self.prepared[replay.0 as usize].runs[run].loans;
-        for Loaned { weight, arrival, slot, .. } in
-            loans.iter().filter(|loan| commands.contains(&loan.command))
-        {
+        let run = &self.prepared[replay.0 as usize].runs[run];
+        for Loaned { weight, arrival, slot, .. } in run.loans_of(commands) {
             self.device.refill(*slot, *arrival, weight.bytes)?;
         }
         Ok(())
@@ -430,9 +434,7 @@ impl Device for Hybrid {
             }
             let on_device = |id: BufferId| ids[Side::Device as usize][id.index()];
             let mut loans = Vec::new();
-            for loan in
-                table.streams.loans.iter().filter(|loan| (first..first + count).contains(&loan.command))
-            {
+            for loan in (first..first + count).flat_map(|command| table.loans(command)) {
                 let weight = self.imports[buffers[loan.weight.index()].0 as usize].clone();
                 let weight = weight.ok_or_else(|| self.failed("a weight that is lent is not in a file"))?;
                 let [arrival, slot] = [loan.arrival, loan.slot].map(on_device);
