@@ -114,6 +114,7 @@ fn capabilities() -> Capabilities {
         folds: false,
         half_products: None,
         packed_products: None,
+        eight_products: None,
         keys: KeyOrder::PositionMajor,
         block: 16,
         in_place: InPlace::All,

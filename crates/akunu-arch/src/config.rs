@@ -78,6 +78,8 @@ pub struct ModelConfig {
     pub left_out: Option<String>,
     /// The format in which a folder's weights are packed: MLX, GPTQ, AWQ.
     pub packed_as: Option<&'static str>,
+    /// The file asks for rows in FP8 where they meet FP8 weights. Devices that do not multiply FP8 may use rows in any form.
+    pub fp8_activations: bool,
     pub sampling: SuggestedSampling,
     /// End-of-text token ids from the configuration (a vocabulary may add more).
     pub eos_ids: Vec<u32>,

@@ -104,6 +104,7 @@ pub fn capabilities(isa: Isa, threads: usize) -> Capabilities {
         folds: false,
         half_products: None,
         packed_products: None,
+        eight_products: None,
         keys: KeyOrder::GroupsOf16,
         block: BLOCK,
         in_place: InPlace::All,

@@ -1,5 +1,5 @@
-//! cuBLASLt: f16 products with f32 accumulation. Names and signatures are those of `cublasLt.h`, the same in CUDA 12
-//! and 13.
+//! cuBLASLt: products of f16, and of FP8, with f32 accumulation. Names and signatures are those of `cublasLt.h`, the same in
+//! CUDA 12 and 13.
 //!
 //! Its matrices are column-major, so our rows are its columns: weights are `inputs × outputs`, transposed, activations
 //! `inputs × rows`, and the result is `outputs × rows`.
@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-use akunu_kernels::HalfProduct;
+use akunu_kernels::LibraryProduct;
 
 use crate::CudaError;
 use crate::context::Context;
@@ -60,9 +60,15 @@ const _: () = assert!(size_of::<Found>() == 96);
 const COMPUTE_32F: c_int = 68;
 const TYPE_F32: c_int = 0;
 const TYPE_F16: c_int = 2;
+const TYPE_E4M3: c_int = 28;
 const PRODUCT_TRANSPOSE_A: c_int = 3;
 const PRODUCT_EPILOGUE: c_int = 7;
 const PRODUCT_BIAS: c_int = 8;
+/// For A; that of B follows, as for the modes.
+const PRODUCT_SCALE: c_int = 17;
+const PRODUCT_SCALE_MODE: c_int = 31;
+/// A scale for each output, and one for each row.
+const SCALES_OF_ROWS: c_int = 3;
 const TRANSPOSED: c_int = 1;
 /// Adds to each output the bias of its column of weights, of the output's type.
 const EPILOGUE_BIAS: c_int = 4;
@@ -177,6 +183,8 @@ struct Shape {
     out_stride: u32,
     bias: bool,
     residual: bool,
+    /// Of FP8.
+    scaled: bool,
     out_f16: bool,
     alignments: [u32; 4],
 }
@@ -190,7 +198,7 @@ impl Shape {
         let overlaps = |found: &&Found| {
             found.waves >= TILES_EACH && functions.tile(found).is_ok_and(|tile| tile == TILE_128_BY_128)
         };
-        let preferred = match self.residual || self.inputs < LONG {
+        let preferred = match !self.scaled && (self.residual || self.inputs < LONG) {
             true => algorithms.iter().find(overlaps),
             false => None,
         };
@@ -211,8 +219,12 @@ impl Functions {
     }
 }
 
-/// A product's descriptor. The address of its bias is a part of it.
-fn describe(functions: &Functions, bias: Option<Address>) -> Result<Owned, CudaError> {
+/// A product's descriptor. The addresses of its bias and of the scales of its weights and rows are a part of it.
+fn describe(
+    functions: &Functions,
+    bias: Option<Address>,
+    scales: Option<[Address; 2]>,
+) -> Result<Owned, CudaError> {
     let product = Owned::new("cublasLtMatmulDescCreate", functions.destroy_product, |to| {
         // SAFETY: `to` is a place for the handle that the function writes.
         unsafe { (functions.create_product)(to, COMPUTE_32F, TYPE_F32) }
@@ -227,6 +239,11 @@ fn describe(functions: &Functions, bias: Option<Address>) -> Result<Owned, CudaE
         set(PRODUCT_EPILOGUE, std::ptr::from_ref(&EPILOGUE_BIAS).cast(), size_of::<c_int>())?;
         set(PRODUCT_BIAS, std::ptr::from_ref(&bias).cast(), size_of::<Address>())?;
     }
+    for (operand, scales) in (0..).zip(scales.into_iter().flatten()) {
+        set(PRODUCT_SCALE + operand, std::ptr::from_ref(&scales).cast(), size_of::<Address>())?;
+        let mode = std::ptr::from_ref(&SCALES_OF_ROWS).cast();
+        set(PRODUCT_SCALE_MODE + operand, mode, size_of::<c_int>())?;
+    }
     Ok(product)
 }
 
@@ -240,7 +257,8 @@ struct Layouts {
 
 impl Layouts {
     fn new(functions: &Functions, shape: &Shape) -> Result<Layouts, CudaError> {
-        let Shape { rows, inputs, outputs, out_stride, out_f16, .. } = *shape;
+        let Shape { rows, inputs, outputs, out_stride, scaled, out_f16, .. } = *shape;
+        let operands = if scaled { TYPE_E4M3 } else { TYPE_F16 };
         let layout = |kind, down: u32, across: u32, stride: u32| {
             Owned::new("cublasLtMatrixLayoutCreate", functions.destroy_layout, |to| {
                 // SAFETY: `to` is a place for the handle that the function writes.
@@ -248,8 +266,8 @@ impl Layouts {
             })
         };
         Ok(Layouts {
-            weight: layout(TYPE_F16, inputs, outputs, inputs)?,
-            x: layout(TYPE_F16, inputs, rows, inputs)?,
+            weight: layout(operands, inputs, outputs, inputs)?,
+            x: layout(operands, inputs, rows, inputs)?,
             out: layout(if out_f16 { TYPE_F16 } else { TYPE_F32 }, outputs, rows, out_stride)?,
         })
     }
@@ -385,10 +403,15 @@ impl Blas {
         Ok(Blas { shared: Rc::new(shared), chosen: HashMap::new(), context: Rc::clone(context), timed })
     }
 
+    /// Whether it multiplies FP8 with scales for rows.
+    pub(crate) fn scales_rows(&self) -> bool {
+        self.shared.library.version >= [12, 9, 0]
+    }
+
     /// Binds a product and runs it once: what the library loads on first use must not happen during a capture.
     pub(crate) fn bind(
         &mut self,
-        product: &HalfProduct,
+        product: &LibraryProduct,
         bindings: &[Address],
         stream: &Stream,
     ) -> Result<BoundProduct, CudaError> {
@@ -396,6 +419,7 @@ impl Blas {
         let (x, weight, out) = (place(product.x), place(product.weight), place(product.out));
         let residual = product.residual.map(place);
         let bias = product.bias.map(place);
+        let scales = product.scales.map(|[of_rows, of_weights]| [place(of_weights), place(of_rows)]);
         let alignment = |address: Address| 1 << address.trailing_zeros().min(MOST_ALIGNMENT.ilog2());
         let shape = Shape {
             rows: product.rows,
@@ -404,11 +428,12 @@ impl Blas {
             out_stride: product.out_stride,
             bias: bias.is_some(),
             residual: residual.is_some(),
+            scaled: scales.is_some(),
             out_f16: product.out_f16,
             alignments: [weight, x, residual.unwrap_or(out), out].map(alignment),
         };
         let functions = &self.shared.library.functions;
-        let product = describe(functions, bias)?;
+        let product = describe(functions, bias, scales)?;
         if let Some(chosen) = self.chosen.get(&shape) {
             let (shared, chosen) = (Rc::clone(&self.shared), chosen.clone());
             return Ok(BoundProduct { shared, product, chosen, x, weight, out, residual });
@@ -484,7 +509,10 @@ mod tests {
         let Some(library) = installed() else { return };
         assert!(library.version[0] >= 12, "{:?}", library.version);
         let alignments = [256, 16, 4, 4];
-        for (bias, out_f16) in [(None, false), (Some(0x1000), false), (None, true)] {
+        let scales = Some([0x2000, 0x3000]);
+        for (bias, scales, out_f16) in
+            [(None, None, false), (Some(0x1000), None, false), (None, None, true), (None, scales, false)]
+        {
             let shape = Shape {
                 rows: 77,
                 inputs: 576,
@@ -492,10 +520,11 @@ mod tests {
                 out_stride: 1540,
                 bias: bias.is_some(),
                 residual: false,
+                scaled: scales.is_some(),
                 out_f16,
                 alignments,
             };
-            let product = describe(&library.functions, bias).unwrap();
+            let product = describe(&library.functions, bias, scales).unwrap();
             let layouts = Layouts::new(&library.functions, &shape).unwrap();
             // Without a library context no algorithm can be chosen, which is a specific error.
             let none = layouts.algorithms(&library.functions, std::ptr::null_mut(), &product, &shape);

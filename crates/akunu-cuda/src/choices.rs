@@ -18,11 +18,16 @@ const FEW_ROWS: FewRows = FewRows { scaled: 128, shifted: 96, floats: 64 };
 /// With products of f16 rows and packed weights, of which a card's own kernels have any number of rows.
 const PACKED_ROWS: PackedRows = PackedRows { few: 32, most: 512 };
 
+/// The most rows for which FP8 weights are not multiplied by rows in FP8.
+const FEW_EIGHTS: usize = 8;
+
 /// The products of f16 rows that a card has, with those of cuBLASLt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Products {
     /// Also with packed weights: compute capability 9.x only.
     pub packed: bool,
+    /// Also of FP8 rows with FP8 weights, both with scales for each row: compute capability 9.x and cuBLASLt 12.9.
+    pub eights: bool,
 }
 
 /// How tables are executed on a chip.
@@ -54,7 +59,7 @@ pub const CHIPS: [CudaChip; 2] = [
     CudaChip {
         name: "h200",
         detail: "NVIDIA H200, sm_90a, with cuBLASLt",
-        products: Some(Products { packed: true }),
+        products: Some(Products { packed: true, eights: true }),
     },
     CudaChip { name: "h200-noblas", detail: "NVIDIA H200, sm_90a, without cuBLASLt", products: None },
 ];
@@ -74,6 +79,7 @@ pub fn capabilities(detail: String, products: Option<Products>) -> Capabilities 
         folds: true,
         half_products: products.map(|_| FEW_ROWS),
         packed_products: products.filter(|products| products.packed).map(|_| PACKED_ROWS),
+        eight_products: products.filter(|products| products.eights).map(|_| FEW_EIGHTS),
         keys: KeyOrder::PositionMajor,
         block: akunu_kernels::BLOCK,
         in_place: InPlace::Nothing,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use akunu_gpu::{During, Gpu, Part, Tuning, WORKSPACE_BYTES};
-use akunu_kernels::{Chip, Function, HalfProduct, Launch, Pass};
+use akunu_kernels::{Chip, Function, Launch, LibraryProduct, Pass};
 use akunu_plan::{Capabilities, DeviceError, DriverMemory};
 
 use crate::blas::{Blas, Library};
@@ -34,6 +34,8 @@ pub struct CudaOptions {
     pub special: bool,
     /// Kernels for the tensor instructions of warpgroups.
     pub warpgroups: bool,
+    /// Products of FP8 rows with FP8 weights, where files ask for them.
+    pub eights: bool,
     /// Use cuBLASLt for prompts, if it is available.
     pub blas: bool,
     /// Its algorithms are timed when a model is loaded, rather than chosen by its heuristic. Another start may choose
@@ -52,7 +54,7 @@ impl Default for CudaOptions {
 impl CudaOptions {
     /// Options from a comma-separated list of words: `serial` disables overlapping launches, `checked` runs commands
     /// one by one, `plain` uses only kernels that need no optional feature, `nowarpgroups` none for the tensor
-    /// instructions of warpgroups, `noblas` disables cuBLASLt, `blastimed` times its algorithms.
+    /// instructions of warpgroups, `noeights` multiplies FP8 weights by rows in f16, `noblas` disables cuBLASLt, `blastimed` times its algorithms.
     pub fn from_words(words: &str) -> CudaOptions {
         let has = |word: &str| words.split(',').any(|part| part.trim() == word);
         CudaOptions {
@@ -60,6 +62,7 @@ impl CudaOptions {
             checked: has("checked"),
             special: !has("plain"),
             warpgroups: !has("nowarpgroups"),
+            eights: !has("noeights"),
             blas: !has("noblas"),
             blas_timed: has("blastimed"),
             folders: CudaFolders::default(),
@@ -155,6 +158,10 @@ impl CudaGpu {
             copies: options.special && card.compute >= (8, 0),
             ..Chip::plain(card.processors, card.shared_bytes)
         };
+        let products = blas.as_ref().map(|blas| Products {
+            packed: chip.warpgroups,
+            eights: options.special && options.eights && card.compute.0 == 9 && blas.scales_rows(),
+        });
         Ok(CudaGpu {
             staging: Staging::new(&context)?,
             reader: None,
@@ -167,10 +174,7 @@ impl CudaGpu {
             written: Event::new(&context)?,
             batches: [Event::new(&context)?, Event::new(&context)?],
             batch: 0,
-            capabilities: Capabilities {
-                available_bytes: Some(available),
-                ..capabilities(detail, blas.as_ref().map(|_| Products { packed: chip.warpgroups }))
-            },
+            capabilities: Capabilities { available_bytes: Some(available), ..capabilities(detail, products) },
             tuning: Tuning { checked: options.checked, ..tuning(chip) },
             linked: options.linked && context.links_launches()?,
             stream,
@@ -329,7 +333,7 @@ impl Gpu for CudaGpu {
 
     fn product(
         &mut self,
-        product: &HalfProduct,
+        product: &LibraryProduct,
         bindings: &[(CudaBuffer, usize)],
     ) -> Result<Option<Code>, DeviceError> {
         let blas = self.blas.as_mut().ok_or_else(|| failed("a product of f16 without cuBLASLt"))?;

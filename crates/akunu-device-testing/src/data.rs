@@ -109,7 +109,8 @@ pub(crate) fn outputs(out: OutputForms, rows: usize, cols: usize) -> Vec<Vec<u8>
         data.push(poison(rows * q8::row_bytes(cols)));
     }
     if out.f16() {
-        data.extend([poison(rows * cols * 2), poison(rows * 4)]);
+        let number = if out.eights() { 1 } else { 2 };
+        data.extend([poison(rows * cols * number), poison(rows * 4)]);
     }
     data
 }

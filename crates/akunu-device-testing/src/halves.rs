@@ -1,7 +1,7 @@
 //! Rows of f16, with scales and without; weights of f16; their products.
 
 use akunu_plan::ops::{self, ElementParams, InputForm, MatmulParams, QkvParams, UnpackParams};
-use akunu_plan::{Activation, DType, Kernel, KvType, OutputForms, RowSet, halves};
+use akunu_plan::{Activation, DType, Kernel, KvType, OutputForms, RowSet, eights, halves};
 
 use crate::attention::{Seen, attend};
 use crate::case::{Case, Shape, Spec, spec};
@@ -116,6 +116,43 @@ pub fn halves() -> Vec<Spec> {
         let activation = rows::ACTIVATIONS[(i + 1) % 5];
         specs.extend([false, true].map(|bias| activate_unfinished(activation, shape, bias)));
     }
+    specs
+}
+
+/// A product of FP8 rows and weights, whose outputs are `padding` apart.
+fn eight_matmul([rows, inputs, outs, padding]: [usize; 4], [bias, residual]: [bool; 2]) -> Spec {
+    let name = format!("eight_matmul {rows}x{inputs}x{outs} bias {bias} residual {residual}");
+    spec(name, rows, move |part| {
+        let stride = outs + padding;
+        let params = MatmulParams {
+            inputs: inputs as u32,
+            outputs: outs as u32,
+            out_stride: stride as u32,
+            ..MatmulParams::default()
+        };
+        let x = values(81, rows * inputs);
+        let mut codes = vec![0; rows * inputs];
+        let scales: Vec<f32> = x.chunks(inputs).map(eights::scale_of).collect();
+        for ((row, scale), to) in x.chunks(inputs).zip(&scales).zip(codes.chunks_mut(inputs)) {
+            eights::store(row, *scale, to);
+        }
+        let mut data = vec![pick(&codes, rows, &part), pick(&f32s(&scales), rows, &part)];
+        data.extend(weights(ops::EIGHTS, 82, outs, inputs));
+        data.push(poison(part.len() * stride * 4));
+        data.extend(bias.then(|| f32s(&values(83, outs))));
+        data.extend(residual.then(|| pick(&f32s(&values(84, rows * stride)), rows, &part)));
+        let op = ops::EightMatmul { bias, residual };
+        Case::new(Kernel::EightMatmul(op), params, Shape::rows(part.len()), data)
+    })
+}
+
+/// Rows of FP8, and their products with FP8 weights.
+pub fn eights() -> Vec<Spec> {
+    let mut specs = rows::in_eights();
+    for (i, shape) in [[17, 64, 33, 0], [40, 96, 20, 3], [19, 16, 5, 0]].into_iter().enumerate() {
+        specs.extend([0, 1].map(|turn| eight_matmul(shape, [(turn + i) % 2 == 0, turn > 0])));
+    }
+    specs.push(eight_matmul([9, 32, 16, 0], [false, false]));
     specs
 }
 

@@ -191,47 +191,12 @@ fn reorder((rows, cols): (usize, usize)) -> Spec {
 /// Kernels that write f16 rows, for which a whole row must be seen.
 pub fn in_halves() -> Vec<Spec> {
     let mut specs = vec![];
-    for (rows, cols) in [(5, 32), (7, 96), (6, 1064), (4, 4200), (3, 14344), (4, 1152)] {
-        // Rows that are small, large, ordinary, zero, and not finite.
-        let x = move |seed, by: f32| -> Vec<u8> {
-            let mut x = values(seed, rows * cols);
-            for (row, x) in x.chunks_mut(cols).enumerate() {
-                x.iter_mut().for_each(|x| *x *= [by, 1e-7, 1.0, 3e6, 0.0, 1e-40, 1.0][row % 7]);
+    for (rows, cols) in [(5, 32), (7, 96), (6, 1064), (4, 4200), (3, 14344), (4, 1152_usize)] {
+        match cols.is_multiple_of(halves::GROUP) {
+            true => {
+                specs.extend(narrowed((rows, cols), [OutputForms::F16Lanes, OutputForms::F32AndF16Lanes]))
             }
-            if rows == 7 {
-                x[rows * cols - 3] = f32::NAN;
-            }
-            f32s(&x)
-        };
-        let params = ElementParams { cols: cols as u32 };
-        let whole = cols.is_multiple_of(halves::GROUP);
-        let halved = if whole { OutputForms::F16Lanes } else { OutputForms::F16 };
-        specs.push(spec(format!("halve {rows}x{cols}"), rows, move |part| {
-            let mut data = vec![pick(&x(65, 1.0), rows, &part)];
-            data.extend(outputs(halved, part.len(), cols));
-            Case::new(Kernel::Round(ops::Round { out: halved }), params, Shape::rows(part.len()), data)
-        }));
-        let both = if whole { OutputForms::F32AndF16Lanes } else { OutputForms::F32AndF16 };
-        for out in [halved, both] {
-            specs.push(spec(format!("glu {rows}x{cols} {out:?}"), rows, move |part| {
-                let kernel = Kernel::Glu(ops::Glu { activation: ACTIVATIONS[rows % 5], out });
-                let mut data = vec![pick(&x(66, 2.0), rows, &part), pick(&x(67, 1.0), rows, &part)];
-                data.extend(outputs(out, part.len(), cols));
-                Case::new(kernel, params, Shape::rows(part.len()), data)
-            }));
-            specs.extend(NORMS.map(|kind| norm(kind, (rows, cols), out, [1.0, 1e5][rows % 2])));
-            let activation = ACTIVATIONS[(rows + cols) % 5];
-            specs.push(spec(format!("{activation:?} {rows}x{cols} {out:?}"), rows, move |part| {
-                let kernel = Kernel::Activate(ops::Activate {
-                    activation,
-                    input: InputForm::F32,
-                    out,
-                    rows: RowSet::All,
-                });
-                let mut data = vec![pick(&x(64, 2.0), rows, &part)];
-                data.extend(outputs(out, part.len(), cols));
-                Case::new(kernel, params, Shape::rows(part.len()), data)
-            }));
+            false => specs.extend(narrowed((rows, cols), [OutputForms::F16, OutputForms::F32AndF16])),
         }
     }
     for kind in NORMS {
@@ -244,6 +209,52 @@ pub fn in_halves() -> Vec<Spec> {
     specs.push(spec("activation of asking rows in halves".into(), 1, |_| {
         activate_asking(Activation::Tanh, OutputForms::F32AndF16)
     }));
+    specs
+}
+
+/// The same kernels with rows of FP8.
+pub fn in_eights() -> Vec<Spec> {
+    let forms = [OutputForms::F8, OutputForms::F32AndF8];
+    [(5, 32), (7, 96), (6, 1072), (4, 4208)].into_iter().flat_map(|shape| narrowed(shape, forms)).collect()
+}
+
+/// Rounding, gated activations, norms and activations with rows of narrow numbers, alone and beside f32.
+fn narrowed((rows, cols): (usize, usize), [alone, both]: [OutputForms; 2]) -> Vec<Spec> {
+    let mut specs = vec![];
+    // Rows that are small, large, ordinary, zero, and not finite.
+    let x = move |seed, by: f32| -> Vec<u8> {
+        let mut x = values(seed, rows * cols);
+        for (row, x) in x.chunks_mut(cols).enumerate() {
+            x.iter_mut().for_each(|x| *x *= [by, 1e-7, 1.0, 3e6, 0.0, 1e-40, 1.0][row % 7]);
+        }
+        if rows == 7 {
+            x[rows * cols - 3] = f32::NAN;
+        }
+        f32s(&x)
+    };
+    let params = ElementParams { cols: cols as u32 };
+    specs.push(spec(format!("round {rows}x{cols} {alone:?}"), rows, move |part| {
+        let mut data = vec![pick(&x(65, 1.0), rows, &part)];
+        data.extend(outputs(alone, part.len(), cols));
+        Case::new(Kernel::Round(ops::Round { out: alone }), params, Shape::rows(part.len()), data)
+    }));
+    for out in [alone, both] {
+        specs.push(spec(format!("glu {rows}x{cols} {out:?}"), rows, move |part| {
+            let kernel = Kernel::Glu(ops::Glu { activation: ACTIVATIONS[rows % 5], out });
+            let mut data = vec![pick(&x(66, 2.0), rows, &part), pick(&x(67, 1.0), rows, &part)];
+            data.extend(outputs(out, part.len(), cols));
+            Case::new(kernel, params, Shape::rows(part.len()), data)
+        }));
+        specs.extend(NORMS.map(|kind| norm(kind, (rows, cols), out, [1.0, 1e5][rows % 2])));
+        let activation = ACTIVATIONS[(rows + cols) % 5];
+        specs.push(spec(format!("{activation:?} {rows}x{cols} {out:?}"), rows, move |part| {
+            let kernel =
+                Kernel::Activate(ops::Activate { activation, input: InputForm::F32, out, rows: RowSet::All });
+            let mut data = vec![pick(&x(64, 2.0), rows, &part)];
+            data.extend(outputs(out, part.len(), cols));
+            Case::new(kernel, params, Shape::rows(part.len()), data)
+        }));
+    }
     specs
 }
 

@@ -284,6 +284,7 @@ extern "C" int emulated_launch(const Call* call) {
 
 #define TABLE_SPACE static const
 #define INLINE static inline
+#define OUTLINE static
 #define EXP2 exp2f
 #define RECIPROCAL(v) (1.0f / (v))
 #define UNROLL

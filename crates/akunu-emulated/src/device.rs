@@ -7,7 +7,7 @@ use std::sync::Arc;
 use akunu_cuda::Products;
 use akunu_format::Region;
 use akunu_gpu::{Gpu, Recording, Repack, TableDevice, Tuning, WORKSPACE_BYTES, Word};
-use akunu_kernels::{Chip, Function, HalfProduct, Launch};
+use akunu_kernels::{Chip, Function, Launch, LibraryProduct};
 use akunu_metal::MetalChip;
 use akunu_plan::table::PARAM_BYTES;
 use akunu_plan::{Capabilities, DeviceError, FewRows, InPlace, KeyOrder, Member, PackedRows};
@@ -31,7 +31,7 @@ pub struct Code(Work);
 #[derive(Clone, Debug)]
 enum Work {
     Kernel(Function, Arc<Library>),
-    Product(HalfProduct),
+    Product(LibraryProduct),
 }
 
 #[derive(Debug)]
@@ -72,6 +72,7 @@ impl Default for Emulator {
                 folds: true,
                 half_products: None,
                 packed_products: None,
+                eight_products: None,
                 keys: KeyOrder::PositionMajor,
                 block: akunu_kernels::BLOCK,
                 in_place: InPlace::Nothing,
@@ -121,7 +122,7 @@ impl Emulator {
         let chip =
             Chip { tensor_cores: true, warpgroups: true, copies: true, shared_bytes: 200 << 10, ..CHIP };
         let detail = "CUDA's choices on fibres of the host".into();
-        let capabilities = akunu_cuda::capabilities(detail, Some(Products { packed: true }));
+        let capabilities = akunu_cuda::capabilities(detail, Some(Products { packed: true, eights: false }));
         Emulator {
             capabilities: Capabilities { name: NAME, ..capabilities },
             tuning: akunu_cuda::tuning(chip),
@@ -197,15 +198,21 @@ impl Emulator {
         self
     }
 
-    /// Products of f16 rows with packed weights, where a library multiplies f16.
     /// As a card with so many free bytes.
     pub fn with_memory(mut self, bytes: u64) -> Emulator {
         self.capabilities.available_bytes = Some(bytes);
         self
     }
 
+    /// Products of f16 rows with packed weights, where a library multiplies f16.
     pub fn with_packed_products(mut self, packed: Option<PackedRows>) -> Emulator {
         self.capabilities.packed_products = packed;
+        self
+    }
+
+    /// A library that multiplies FP8, as plain loops.
+    pub fn with_eight_products(mut self, few: usize) -> Emulator {
+        self.capabilities.eight_products = Some(few);
         self
     }
 
@@ -375,7 +382,7 @@ impl Gpu for Emulator {
 
     fn product(
         &mut self,
-        product: &HalfProduct,
+        product: &LibraryProduct,
         _bindings: &[(Shared, usize)],
     ) -> Result<Option<Code>, DeviceError> {
         Ok(Some(Code(Work::Product(*product))))

@@ -54,7 +54,10 @@ pub(crate) fn prepare<G: Gpu>(
 fn row_counts(table: &DispatchTable, tuning: &Tuning) -> Vec<usize> {
     let any = |is: fn(&Kernel) -> bool| table.commands.iter().any(|command| is(&command.kernel));
     let (fixed, unpacks) = (
-        any(|kernel| matches!(kernel, Kernel::HalfMatmul(op) if !op.weight.is_quantised())),
+        any(|kernel| match kernel {
+            Kernel::HalfMatmul(op) => !op.weight.is_quantised(),
+            kernel => matches!(kernel, Kernel::EightMatmul(_)),
+        }),
         any(|kernel| matches!(kernel, Kernel::Unpack(_))),
     );
     let packed = any(|kernel| match kernel {

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use akunu_format::Region;
-use akunu_kernels::{Chip, Function, HalfProduct, Launch};
+use akunu_kernels::{Chip, Function, Launch, LibraryProduct};
 use akunu_plan::{Capabilities, DeviceError, DriverMemory};
 
 use crate::{Commands, Encoder};
@@ -190,7 +190,7 @@ pub trait Gpu: Debug {
     /// An f16 product as a pipeline, for the given bindings of its command; `None`: the GPU has no library for that.
     fn product(
         &mut self,
-        _product: &HalfProduct,
+        _product: &LibraryProduct,
         _bindings: &[(Self::Buffer, usize)],
     ) -> Result<Option<Self::Pipeline>, DeviceError> {
         Ok(None)

@@ -56,6 +56,7 @@ impl Ledger {
                 folds: true,
                 half_products: None,
                 packed_products: None,
+                eight_products: None,
                 keys: KeyOrder::PositionMajor,
                 block: 16,
                 in_place: InPlace::Nothing,

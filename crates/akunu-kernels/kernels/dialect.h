@@ -11,6 +11,7 @@ typedef char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typede
 #define THREAD_PTR thread
 #define TABLE_SPACE constant
 #define INLINE static inline
+#define OUTLINE static __attribute__((noinline))
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll(1)")
 #define BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
@@ -94,6 +95,7 @@ typedef unsigned char u8; typedef unsigned short u16; typedef unsigned int u32; 
 typedef signed char i8; typedef int i32; typedef float f32; typedef uint4 u32x4; typedef uint2 u32x2; typedef float4 f32x4;
 #define TABLE_SPACE __device__ const
 #define INLINE __device__ __forceinline__
+#define OUTLINE static __device__ __noinline__
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
 #define BARRIER() __syncthreads()

@@ -1,3 +1,12 @@
+// Adds the bias of each output to a product of FP8 rows done by a library. One SIMD group per row.
+BODY(add_bias) {
+    const u32 row = at.group_y * SIMDS + SIMD, live = live_rows(pass, false);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (row >= live) return;
+    for (u32 o = LANE; o < OUTPUTS; o += 32) ((DEVICE f32*)in.out)[(u64)row * OUT_STRIDE + o] += ((const DEVICE f32*)in.bias)[o];
+}
+
 // Applies the rows' scales to a product of f16 rows done by a library, which has added bias and residual already. Scales
 // are nearly always 1, and then there is nothing to do. One SIMD group per row.
 BODY(half_finish) {

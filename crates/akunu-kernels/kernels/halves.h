@@ -1,4 +1,4 @@
-// Rows of f16 with one scale each, as akunu_plan::halves defines them. One threadgroup per row; thread t holds
+// Rows of f16 with one scale each, as akunu_plan::halves defines them, or of E4M3, as akunu_plan::eights does. One threadgroup per row; thread t holds
 // elements 4t … 4t + 3, then the four that lie 4 · THREADS further on, and so on, PER_THREAD times.
 
 #define EACH_FOUR(k, col) UNROLL for (u32 k = 0, col = at.in_group * 4; k < PER_THREAD * 4; k += 4, col += THREADS * 4) if (col < COLS)
@@ -51,7 +51,37 @@ INLINE u32 largest_of_row(const THREAD_PTR RowPart* x, Place at) {
     return SIMD_MAX_U32(LANE < SIMDS ? space[LANE] : 0);
 }
 
+// The nearest code, ties to even; values beyond 448 become 448.
+INLINE u32 f32_to_e4m3(f32 value) {
+    const u32 sign = as_u32(value) >> 24 & 0x80u, bits = as_u32(value) & 0x7fffffffu;
+    const f32 magnitude = as_f32(bits > 0x43e00000u ? 0x43e00000u : bits);
+    // Below 2^-6 codes are 2^-9 apart, as f32 are from 2^14 on.
+    if (magnitude < 0.015625f) return sign | (as_u32(magnitude + 16384.0f) & 15u);
+    const u32 kept = as_u32(magnitude);
+    return sign | ((kept + 0x7ffffu + (kept >> 20 & 1u)) >> 20) - (120u << 3);
+}
+
+INLINE void store_eights(Bindings in, u32 row, const THREAD_PTR RowPart* x, Place at) {
+    const u32 most = largest_of_row(x, at);
+    const bool finite = most < 0x7f800000u;
+    const f32 least = as_f32(0x00800000u), of_most = as_f32(most) * (1.0f / 448.0f);
+    const f32 scale = of_most > least ? of_most : least, inverse = 1.0f / scale;
+    if (at.in_group == 0) ((DEVICE f32*)in.out_scales)[row] = finite ? scale : as_f32(0x7fc00000u);
+    EACH_FOUR(k, col) {
+        u32 codes = 0;
+        EACH_OF_FOUR(i) {
+            if (OUT_F32) ((DEVICE f32*)in.out)[(u64)row * COLS + col + i] = x->v[k + i];
+            if (finite) codes |= f32_to_e4m3(x->v[k + i] * inverse) << (8 * i);
+        }
+        *(DEVICE u32*)(in.out_f16 + (u64)row * COLS + col) = codes;
+    }
+}
+
 INLINE void store_row(Bindings in, u32 row, const THREAD_PTR RowPart* x, Place at) {
+    if (OUT_EIGHTS) {
+        store_eights(in, row, x, at);
+        return;
+    }
     const u32 most = largest_of_row(x, at), exponent = most >> 23;
     const u32 kept = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
     const bool finite = exponent < 255, plain = most == 0 || (exponent >= 127 - 8 && exponent < 127 + 15);

@@ -38,11 +38,12 @@ INLINE u32 run_end(const DEVICE Row* rows, u32 start, u32 last, Place at) {
 // The last rows see the most positions, so their threadgroups are launched first. Threadgroups along z share the runs
 // of a tile.
 INLINE void attend_runs(Bindings in, const DEVICE Pass* pass, Params params, Place at) {
-    const u32 first_row = (TILES_DOWN - 1 - at.group_y) * TILE_ROWS, live = live_rows(pass, false);
+    const u32 live = live_rows(pass, false), tiles = (live + TILE_ROWS - 1) / TILE_ROWS;
+    const u32 first_row = (tiles - 1 - at.group_y) * TILE_ROWS;
     const u32 first_head = at.group_x / TILES * GROUP + at.group_x % TILES * HEADS_HERE;
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
-    if (first_row >= live) return;
+    if (at.group_y >= tiles) return;
     const u32 last = first_row + TILE_ROWS < live ? first_row + TILE_ROWS : live;
     u32 run = 0;
     for (u32 start = first_row; start < last;) {

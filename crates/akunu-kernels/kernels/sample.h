@@ -380,8 +380,9 @@ INLINE void sum_ranks(const DEVICE Rank* ranks, u32 count, THREADGROUP Rank* sum
     BARRIER();
 }
 
-// Searches the whole row for one stair after the other, from key `bar` on, with one threadgroup.
-INLINE u32 search_row(Bindings in, u32 row, Record record, u32 bar, u32 best_key, u64 total, Place at) {
+// Searches the whole row for one stair after the other, from key `bar` on, with one threadgroup. Apart, since few rows need
+// it.
+OUTLINE u32 search_row(Bindings in, u32 row, Record record, u32 bar, u32 best_key, u64 total, Place at) {
     TG_ARRAY(Stair, space, SPACE);
     TG_ARRAY(Rank, ranks, RANK_SPACE);
     const f32 best = unordered(best_key);

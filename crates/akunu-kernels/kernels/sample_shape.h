@@ -32,7 +32,8 @@ INLINE u64 simd_sum_u64(u64 v) {
     return low + (middle << 24) + ((u64)(u32)SIMD_SUM_I32((i32)(v >> 48)) << 48);
 }
 
-INLINE Survey survey(Bindings in, u32 row, Record record, Bounds of, f32 best, Place at) {
+// Compiled once, since it is called often and its time is that of reading logits.
+OUTLINE Survey survey(Bindings in, u32 row, Record record, Bounds of, f32 best, Place at) {
     Survey own = {0, 0, 0, 0, 0, 0xffffffffu, 0, 0};
     for (u32 part = 0; part < PARTS; part++) {
         f32 x[EACH];

@@ -80,12 +80,15 @@ pub struct Launch {
 }
 
 /// `out = x · Wᵀ (+ bias) (+ residual)` over f16 rows of `inputs` numbers, always for the table's maximum number of `rows`;
-/// sums are f32, and so is `out`, or f16. Done by the device's library (cuBLAS).
+/// sums are f32, and so is `out`, or f16. With `scales`, rows and weights are E4M3, and their sums are multiplied by the
+/// scales of both. Done by the device's library (cuBLAS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HalfProduct {
+pub struct LibraryProduct {
     /// Indices of the command's bindings.
     pub x: usize,
     pub weight: usize,
+    /// The scale of each row of `x`, and of each row of the weights.
+    pub scales: Option<[usize; 2]>,
     pub out: usize,
     pub bias: Option<usize>,
     pub residual: Option<usize>,
@@ -101,8 +104,8 @@ pub struct HalfProduct {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     Launch(Launch),
-    /// Only if the device asked for f16 products.
-    Product(HalfProduct),
+    /// Only if the device asked for products of f16 or FP8.
+    Product(LibraryProduct),
 }
 
 impl Work {
@@ -177,6 +180,13 @@ impl Shape<'_> {
             }
             Kernel::Activate(op) => self.activate(op),
             Kernel::Route(op) => self.route(op),
+            Kernel::Gather(ops::Gather { form: out, .. })
+            | Kernel::HeadsApart(ops::HeadsApart { out, .. })
+            | Kernel::Attention(ops::Attention { out, .. })
+                if out.eights() =>
+            {
+                return Err(self.missing("it does not round to FP8".into()));
+            }
             Kernel::Gather(op) => return Ok(self.gather(op)?.into_iter().map(Work::Launch).collect()),
             Kernel::ExpertGlu(op) => self.expert_glu(op)?,
             Kernel::ExpertMatmul(op) => self.expert_matmul(op)?,
@@ -189,6 +199,7 @@ impl Shape<'_> {
             Kernel::HalfMatmul(op) if op.weight.is_quantised() => self.packed_matmul(op)?,
             Kernel::HalfMatmul(op) => return Ok(self.half_matmul(op)),
             Kernel::HalfQkv(op) => self.packed_qkv(op)?,
+            Kernel::EightMatmul(op) => return Ok(self.eight_matmul(op)),
             Kernel::RopeKv(op) => self.rope_kv(op)?,
             Kernel::Attention(op) => return Ok(self.attention(op)?.into_iter().map(Work::Launch).collect()),
             Kernel::HeadScores(ops::HeadScores { kv }) => self.head_scores(kv),

@@ -90,6 +90,10 @@ pub fn weights(command: &DispatchCommand) -> Vec<Weight> {
             let p: MatmulParams = command.params();
             (weight, p.inputs, vec![p.outputs])
         }
+        Kernel::EightMatmul(_) => {
+            let p: MatmulParams = command.params();
+            (ops::EIGHTS, p.inputs, vec![p.outputs])
+        }
         Kernel::Qkv(ops::Qkv { weight, .. }) | Kernel::HalfQkv(ops::HalfQkv { weight, .. }) => {
             let p: QkvParams = command.params();
             (weight, p.inputs, vec![p.q, p.k, p.v])

@@ -224,6 +224,7 @@ impl MetalChip {
             folds: true,
             half_products: None,
             packed_products: None,
+            eight_products: None,
             keys: KeyOrder::PositionMajor,
             block: akunu_kernels::BLOCK,
             in_place: InPlace::Unpacked,

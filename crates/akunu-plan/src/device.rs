@@ -92,6 +92,9 @@ pub struct Capabilities {
     /// If all weights that meet f16 rows are quantised and the rows are whole groups of lanes, tables of `few + 1` to `most`
     /// rows round the weights to f16 in their products. This then replaces the limits of `half_products`.
     pub packed_products: Option<PackedRows>,
+    /// Tables with more rows than this multiply FP8 weights by rows in FP8 ([`crate::eights`]) where the file asks for it. This
+    /// then replaces the limits of `half_products`.
+    pub eight_products: Option<usize>,
     /// The layout of keys in its KV cache.
     pub keys: KeyOrder,
     /// Positions of a block of its KV cache ([`crate::blocks`]): a power of two, and a multiple of the alignment of keys.

@@ -5,6 +5,7 @@ pub mod blocks;
 pub mod buffer;
 mod cost;
 pub mod device;
+pub mod eights;
 pub mod entries;
 pub mod group;
 pub mod halves;

@@ -79,13 +79,20 @@ pub enum OutputForms {
     /// f16 rows in the order of lanes ([`crate::halves::lane_place`]).
     F16Lanes,
     F32AndF16Lanes,
+    /// Rows of E4M3 as in [`crate::eights`], in place of f16 rows.
+    F8,
+    F32AndF8,
 }
 
 impl OutputForms {
     pub fn f32(self) -> bool {
         matches!(
             self,
-            OutputForms::F32 | OutputForms::Both | OutputForms::F32AndF16 | OutputForms::F32AndF16Lanes
+            OutputForms::F32
+                | OutputForms::Both
+                | OutputForms::F32AndF16
+                | OutputForms::F32AndF16Lanes
+                | OutputForms::F32AndF8
         )
     }
 
@@ -93,8 +100,14 @@ impl OutputForms {
         matches!(self, OutputForms::Q8 | OutputForms::Both)
     }
 
+    /// Rows of f16 in any order, or of E4M3.
     pub fn f16(self) -> bool {
-        matches!(self, OutputForms::F16 | OutputForms::F32AndF16) || self.lanes()
+        matches!(self, OutputForms::F16 | OutputForms::F32AndF16) || self.lanes() || self.eights()
+    }
+
+    /// Whether these rows are E4M3.
+    pub fn eights(self) -> bool {
+        matches!(self, OutputForms::F8 | OutputForms::F32AndF8)
     }
 
     /// Whether f16 rows are in the order of lanes.
@@ -116,6 +129,8 @@ impl OutputForms {
             OutputForms::F32AndF16 => "_f32_f16",
             OutputForms::F16Lanes => "_f16_lanes",
             OutputForms::F32AndF16Lanes => "_f32_f16_lanes",
+            OutputForms::F8 => "_f8",
+            OutputForms::F32AndF8 => "_f32_f8",
         }
     }
 }

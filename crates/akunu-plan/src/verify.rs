@@ -11,7 +11,8 @@ use crate::plan::{EncodePlan, ModelPlan};
 use crate::reference::{ReferenceDevice, kv_load};
 use crate::{
     BufferSpec, Capabilities, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Entries,
-    KvType, PassKind, ReplayId, Row, RowBounds, Side, Strips, Submission, TextPass, halves, q8,
+    Kernel, KvType, PassKind, ReplayId, Row, RowBounds, Side, Strips, Submission, TextPass, eights, halves,
+    q8,
 };
 
 /// Allowed difference of f32 from the reference, as a fraction of the largest value in the buffer.
@@ -19,6 +20,10 @@ const F32_TOLERANCE: f64 = 1e-4;
 /// Rounded forms may differ by one code: one step of the largest magnitude, and a margin.
 const Q8_TOLERANCE: f64 = 1.01 / 127.0;
 const F16_TOLERANCE: f64 = 1.5e-3;
+const F8_TOLERANCE: f64 = 1.01 * 32.0 / 448.0;
+/// Products of FP8: tensor cores add up to 128 of them before they round to f32, with 13 bits below the largest (measured
+/// on an H200: 1.3e-4 on the average, and up to 2e-4).
+const EIGHTS_TOLERANCE: f64 = 1e-3;
 
 /// A buffer written by a command.
 #[derive(Clone, Debug, PartialEq)]
@@ -286,7 +291,7 @@ fn compared(
     len: usize,
 ) -> std::ops::Range<usize> {
     let bytes = match slot.content {
-        Content::Q8 | Content::F16 => Some(extent.bytes),
+        Content::Q8 | Content::F16 | Content::F8 => Some(extent.bytes),
         Content::F32 => dead,
         _ => None,
     };
@@ -313,6 +318,10 @@ pub fn compare(command: &DispatchCommand, slot: Slot, expected: &[u8], found: &[
             (relative(&kv_load(kv, expected), &kv_load(kv, found)), tolerance)
         }
         Content::F16 => (relative(&halves::load(expected), &halves::load(found)), F16_TOLERANCE),
+        Content::F8 => (relative(&eights::load(expected), &eights::load(found)), F8_TOLERANCE),
+        Content::F32 if matches!(command.kernel, Kernel::EightMatmul(_)) => {
+            (relative(&floats(expected), &floats(found)), EIGHTS_TOLERANCE)
+        }
         Content::U32 | Content::Sampling | Content::Indices => {
             (if expected == found { 0.0 } else { f64::INFINITY }, 0.0)
         }

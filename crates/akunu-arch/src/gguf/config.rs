@@ -236,6 +236,7 @@ fn read(
         alignment_heads: alignment_heads(keys)?,
         left_out: None,
         packed_as: None,
+        fp8_activations: false,
         sampling: sampling(keys.metadata)?,
         eos_ids: eos_ids(keys.metadata)?,
         bos_id: keys.metadata.u32("tokenizer.ggml.bos_token_id")?,

@@ -245,6 +245,7 @@ pub(super) fn model_config(
     if !fields.card.rotary {
         rope.dims = 0;
     }
+    let quantisation = Quantisation::of(root)?;
     let mut config = ModelConfig {
         architecture: match fields.kind.with_experts {
             Some(_) => fields.card.gguf_name().to_string(),
@@ -282,7 +283,8 @@ pub(super) fn model_config(
         alignment_heads: generation
             .map_or(Ok(Vec::new()), |generation| alignment_heads(&fields, generation))?,
         left_out: None,
-        packed_as: Quantisation::of(root)?.map(|quantisation| quantisation.name()),
+        packed_as: quantisation.as_ref().map(Quantisation::name),
+        fp8_activations: quantisation.as_ref().is_some_and(Quantisation::has_fp8_activations),
         sampling: generation.map_or(Ok(SuggestedSampling::default()), sampling)?,
         eos_ids: eos_ids(&[Some(text), Some(root), generation])?,
         bos_id: text.ids("bos_token_id")?.first().or(root.ids("bos_token_id")?.first()).copied(),

@@ -110,6 +110,7 @@ fn facts(card: &Card, config: &ModelConfig) -> ModelConfig {
         encoder: None,
         left_out: None,
         packed_as: None,
+        fp8_activations: false,
         ..config.clone()
     }
 }

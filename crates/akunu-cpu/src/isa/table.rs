@@ -142,7 +142,11 @@ fn of_op<V: Target>(kernel: Kernel) -> Option<Run> {
         Kernel::Combine(_) => V::run::<ops::Combine>,
         Kernel::Activate(_) => V::run::<ops::Activate>,
         Kernel::Round(ops::Round { out }) if out.q8() => V::run::<ops::Round>,
-        Kernel::Round(_) | Kernel::Unpack(_) | Kernel::HalfMatmul(_) | Kernel::HalfQkv(_) => return None,
+        Kernel::Round(_)
+        | Kernel::Unpack(_)
+        | Kernel::HalfMatmul(_)
+        | Kernel::HalfQkv(_)
+        | Kernel::EightMatmul(_) => return None,
         Kernel::RopeKv(_) => V::run::<ops::RopeKv>,
         Kernel::Attention(_) => V::run::<ops::Attention>,
         Kernel::HeadScores(_) => V::run::<ops::HeadScores>,

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 
 use akunu_device_testing::attention::{self, Seen};
 use akunu_device_testing::{
-    Case, Spec, asking, cache, experts, folded, halves, latent, matrices, packed, rows,
+    Case, Spec, asking, cache, eights, experts, folded, halves, latent, matrices, packed, rows,
 };
 use akunu_emulated::{Emulator, skipped};
 use akunu_kernels::{Cover, Function, Work, emulated_text, launches, repack, weights};
@@ -125,6 +125,7 @@ fn kernels_along_rows_are_near_the_reference() {
 #[test]
 fn rows_weights_and_products_of_halves_are_near_the_reference() {
     check_all(halves());
+    check_all(eights());
 }
 
 #[test]

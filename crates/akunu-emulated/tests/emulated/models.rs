@@ -18,8 +18,8 @@ use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::sample::{Records, Settings};
 use akunu_plan::verify::{verify, verify_encoder};
 use akunu_plan::{
-    Device, EncodeOptions, EncodeOutput, Entries, KvType, Loaded, ModelPlan, Outcome, PackedRows, PassKind,
-    PlanOptions, ReplayId, Row, Submission, TextPass, load, plan, plan_encoder, unwatched,
+    Device, EncodeOptions, EncodeOutput, Entries, Kernel, KvType, Loaded, ModelPlan, Outcome, PackedRows,
+    PassKind, PlanOptions, ReplayId, Row, Submission, TextPass, load, plan, plan_encoder, unwatched,
 };
 use akunu_testing::{fewest_or, left_to_ci, some_of};
 
@@ -279,6 +279,32 @@ fn every_command_of_quantised_models_is_near_the_reference() {
             assert!(report.first_bad().is_none(), "{}: {:?}", path.display(), report.first_bad());
             assert!(report.differences.len() > 10);
         }
+    }
+}
+
+/// Folders that ask for FP8 rows get them where all weights have a scale for each row, with more than a few rows.
+#[test]
+fn models_that_ask_for_fp8_rows_multiply_fp8_and_are_near_the_reference() {
+    if skipped() {
+        return;
+    }
+    for (name, expected) in [("fp8-channel", true), ("fp8-tensor", true), ("fp8-block", false)] {
+        let model = open_model(&root().join("testdata/quantised").join(name)).unwrap();
+        let ids: Vec<u32> = (0..13).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
+        let mut device = Emulator::cuda().with_half_products(16).with_eight_products(4).device().unwrap();
+        let options = PlanOptions { prefill_logit_rows: 1, ..options(KvType::F16, 64, 12) };
+        let plan = plan(&*model, device.capabilities(), &options).unwrap();
+        let eights = |kind: PassKind| {
+            let table = plan.tables.get(kind).unwrap();
+            table.commands.iter().filter(|command| matches!(command.kernel, Kernel::EightMatmul(_))).count()
+        };
+        // The projections of attention's output are left as they were in these folders.
+        assert_eq!(eights(PassKind::Prefill), if expected { 6 } else { 0 }, "{name}");
+        assert_eq!(plan.tables.get(PassKind::SmallPrefill).is_some(), expected, "{name}");
+        assert_eq!(eights(PassKind::Decode), 0);
+        let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
+        assert!(report.first_bad().is_none(), "{name}: {:?}", report.first_bad());
+        assert!(report.differences.len() > 10);
     }
 }
 

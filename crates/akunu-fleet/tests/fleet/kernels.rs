@@ -7,7 +7,7 @@ use akunu_emulated::Emulator;
 use akunu_fleet::Fleet;
 use akunu_plan::ops::{
     AllGather, AllGatherOperands, AllGatherParams, AllReduce, AllReduceOperands, F32, Forms, NormParams, Op,
-    Q8,
+    Q8, Rounding,
 };
 use akunu_plan::{
     BufferId, Device, DeviceBuffer, DispatchCommand, DispatchTable, Entries, Group, Kernel, Member,
@@ -161,7 +161,7 @@ fn sums_begin_the_norm_that_follows() {
         let operands = AllReduceOperands {
             residual: f32s.map(|_| f32(5)),
             norm_weight: Some(f32(7)),
-            normed: Some(Forms { f32: normed_f32, q8: normed_q8, f16: None, lanes: false }),
+            normed: Some(Forms { f32: normed_f32, q8: normed_q8, f16: None, rounding: Rounding::F16 }),
             out_squares: Some(f32(10)),
             ..plain()
         };

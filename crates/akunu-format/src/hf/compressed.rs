@@ -9,6 +9,8 @@ use crate::error::printable;
 pub(super) struct Compressed<'a> {
     /// The schemes of the weights of all groups of modules.
     pub(super) weights: Vec<Json<'a>>,
+    /// Those of the rows that meet these weights, where they are quantised.
+    pub(super) activations: Vec<Json<'a>>,
     /// Keys and values are to be quantised too.
     pub(super) cache: bool,
     /// Weights are integers in words; otherwise they have a byte each.
@@ -36,7 +38,7 @@ impl<'a> Compressed<'a> {
         let missing = |key: &str| FormatError::MissingKey { key: json.full(key), place: super::CONFIG };
         let groups = json.object("config_groups")?.ok_or_else(|| missing("config_groups"))?;
         let packed = format == Some(PACKED);
-        let mut weights = Vec::new();
+        let (mut weights, mut activations) = (Vec::new(), Vec::new());
         for name in groups.keys() {
             let group = groups.object(name)?.ok_or_else(|| missing(name))?;
             let own = group.str("format")?;
@@ -47,10 +49,12 @@ impl<'a> Compressed<'a> {
                 );
             }
             // In some groups only activations are quantised.
-            weights.extend(group.object("weights")?);
+            let Some(own) = group.object("weights")? else { continue };
+            weights.push(own);
+            activations.extend(group.object("input_activations")?);
         }
         let cache = json.object("kv_cache_scheme")?.is_some();
-        Ok(Compressed { weights, cache, packed })
+        Ok(Compressed { weights, activations, cache, packed })
     }
 }
 

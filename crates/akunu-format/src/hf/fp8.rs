@@ -8,6 +8,7 @@
 use safetensors::tensor::Dtype;
 use serde_json::Value;
 
+use super::compressed::Compressed;
 use super::groups::{Part, in_parts};
 use super::json::Json;
 use super::packed::REMEDY;
@@ -25,6 +26,8 @@ const BLOCK: usize = 128;
 pub struct Settings {
     /// Keys and values are to be FP8 too.
     pub(super) cache: bool,
+    /// The rows that meet these weights are to be FP8 too.
+    pub(super) activations: bool,
 }
 
 impl Settings {
@@ -34,19 +37,27 @@ impl Settings {
             return Err(json.unsupported("fmt", format!("is {} (and not e4m3; {REMEDY})", printable(other))));
         }
         refuse_blocks(json, "weight_block_size")?;
-        // An object, or the name of a scheme.
-        Ok(Settings { cache: json.get("kv_cache_scheme").is_some() })
+        // An object, or the name of a scheme. This method has no form without FP8 activations.
+        Ok(Settings { cache: json.get("kv_cache_scheme").is_some(), activations: true })
     }
 
     /// Of compressed-tensors: `weights` are the schemes of the groups of modules.
-    pub(super) fn compressed(weights: &[Json<'_>], cache: bool) -> Result<Settings, FormatError> {
-        weights.iter().try_for_each(refuse_scheme)?;
-        Ok(Settings { cache })
+    pub(super) fn compressed(settings: &Compressed<'_>) -> Result<Settings, FormatError> {
+        settings.weights.iter().try_for_each(refuse_scheme)?;
+        let activations = settings.activations.iter().map(is_fp8).collect::<Result<Vec<bool>, _>>()?;
+        // All groups with FP8 weights, or none: which modules belong to which group is not looked at.
+        let all = activations.len() == settings.weights.len() && activations.into_iter().all(|is| is);
+        Ok(Settings { cache: settings.cache, activations: all })
     }
 }
 
 fn missing(json: &Json<'_>, key: &str) -> FormatError {
     FormatError::MissingKey { key: json.full(key), place: super::CONFIG }
+}
+
+/// Whether a scheme is of FP8 numbers.
+fn is_fp8(scheme: &Json<'_>) -> Result<bool, FormatError> {
+    Ok(scheme.usize("num_bits")? == Some(8) && scheme.str("type")? == Some("float"))
 }
 
 fn refuse_scheme(weights: &Json<'_>) -> Result<(), FormatError> {

@@ -45,10 +45,12 @@ impl<'a> Quantisation<'a> {
             Some("mxfp4") => Quantisation::Mxfp4,
             Some("fp8") => Quantisation::Fp8(fp8::Settings::plain(&json)?),
             Some("compressed-tensors") => {
-                let Compressed { weights, cache, packed } = Compressed::of(&json)?;
-                match packed {
-                    true => Quantisation::Integers(integers::Settings::of(&weights, cache)?),
-                    false => Quantisation::Fp8(fp8::Settings::compressed(&weights, cache)?),
+                let settings = Compressed::of(&json)?;
+                match settings.packed {
+                    true => {
+                        Quantisation::Integers(integers::Settings::of(&settings.weights, settings.cache)?)
+                    }
+                    false => Quantisation::Fp8(fp8::Settings::compressed(&settings)?),
                 }
             }
             Some(other) => {
@@ -68,6 +70,11 @@ impl<'a> Quantisation<'a> {
             Quantisation::Integers(_) => "compressed-tensors",
             Quantisation::Mxfp4 => "MXFP4",
         }
+    }
+
+    /// Whether the file asks for FP8 rows where weights are FP8.
+    pub fn has_fp8_activations(&self) -> bool {
+        matches!(self, Quantisation::Fp8(settings) if settings.activations)
     }
 
     /// Whether the file asks for quantised keys and values, with scales of its own.

@@ -1,13 +1,14 @@
-//! Rows of f16, weights unpacked to f16, and their products.
+//! Rows of f16 and FP8, weights unpacked to f16, and their products.
 
 use akunu_plan::ops::{
-    Activate, ElementParams, Glu, HalfMatmul, InputForm, MatmulParams, Norm, NormParams, UnpackParams,
+    Activate, EightMatmul, ElementParams, Glu, HalfMatmul, InputForm, MatmulParams, Norm, NormParams,
+    UnpackParams,
 };
 use akunu_plan::{Activation, DType, OutputForms, RowSet};
 
 use crate::function::source;
 use crate::types::type_sources;
-use crate::{HalfProduct, Launch, MissingKernel, Source, Work};
+use crate::{Launch, LibraryProduct, MissingKernel, Source, Work};
 
 use super::{LaunchBuilder, Shape};
 
@@ -102,9 +103,10 @@ impl Shape<'_> {
     /// The library's product, then the scales of the rows, unless the reader applies them.
     pub(super) fn half_matmul(&self, HalfMatmul { bias, residual, f16, .. }: HalfMatmul) -> Vec<Work> {
         let p: MatmulParams = self.command.params();
-        let product = HalfProduct {
+        let product = LibraryProduct {
             x: 0,
             weight: 2,
+            scales: None,
             out: 3,
             bias: bias.then_some(4),
             residual: residual.then_some(4 + usize::from(bias)),
@@ -123,5 +125,32 @@ impl Shape<'_> {
             .constants([("BIAS", u32::from(bias)), ("RESIDUAL", u32::from(residual))])
             .over([1, self.rows.div_ceil(THREADS / 32), 1], THREADS);
         vec![Work::Product(product), Work::Launch(finish)]
+    }
+
+    /// The library's product, then the bias, which it adds in half precision only.
+    pub(super) fn eight_matmul(&self, EightMatmul { bias, residual }: EightMatmul) -> Vec<Work> {
+        let p: MatmulParams = self.command.params();
+        let product = Work::Product(LibraryProduct {
+            x: 0,
+            weight: 2,
+            scales: Some([1, 3]),
+            out: 4,
+            bias: None,
+            residual: residual.then_some(5 + usize::from(bias)),
+            rows: self.rows,
+            inputs: p.inputs,
+            outputs: p.outputs,
+            out_stride: p.out_stride,
+            out_f16: false,
+        });
+        if !bias {
+            return vec![product];
+        }
+        let finish = self
+            .launch("add_bias", vec![&HALF_FINISH], &format!("_finish_{}_{}", p.outputs, p.out_stride))
+            .constants([("OUTPUTS", p.outputs), ("OUT_STRIDE", p.out_stride)])
+            .constants([("BIAS", 1), ("RESIDUAL", u32::from(residual))])
+            .over([1, self.rows.div_ceil(THREADS / 32), 1], THREADS);
+        vec![product, Work::Launch(finish)]
     }
 }

@@ -49,6 +49,7 @@ impl LaunchBuilder {
     pub(super) fn out(self, out: OutputForms) -> LaunchBuilder {
         let [f32, q8, f16, lanes] = [out.f32(), out.q8(), out.f16(), out.lanes()].map(u32::from);
         self.constants([("OUT_F32", f32), ("OUT_Q8", q8), ("OUT_F16", f16), ("OUT_LANES", lanes)])
+            .constants([("OUT_EIGHTS", u32::from(out.eights()))])
     }
 
     /// The variants of the activation kernels.

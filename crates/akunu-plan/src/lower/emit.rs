@@ -9,6 +9,7 @@ use super::graph::{
     Action, Attend, Columns, Form, Graph, HeadRotation, Heads, Part, Product, Routed, RoutedBy, RowCount,
     TokenTypes, Unfinished, Value,
 };
+use super::pass::Products;
 use super::place::{Placed, Places};
 use super::weights::{Matrix, Norm, RopeTable};
 use crate::ops::{
@@ -22,7 +23,7 @@ use crate::ops::{
     HeadNormOperands, HeadNormParams, HeadScores, HeadScoresOperands, HeadScoresParams, Indices, Input,
     InputForm, Matmul, MatmulOperands, MatmulParams, NormAdd, NormAddOperands, NormOperands, NormParams, Op,
     Order, Pool, PoolKind, PoolOperands, Q8, Qkv, QkvOperands, QkvParams, Queries, Reorder, ReorderOperands,
-    RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands, Route, RouteOperands,
+    RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands, Rounding, Route, RouteOperands,
     RouteParams, Routing, RowSet, Rows, U32, Unfold, UnfoldOperands, UnfoldParams, WeighInputs,
     WeighInputsOperands, Weight,
 };
@@ -433,6 +434,9 @@ impl Emitter<'_> {
         let forms = product.parts.iter().map(|part| self.shape.form_of(product.reads(part.matrix.dtype)));
         let in_halves = forms.clone().all(|form| form == Form::F16);
         match &product.parts[..] {
+            [part] if in_halves && self.shape.products == Products::Eights => {
+                self.eight_product(label, product, part);
+            }
             _ if in_halves => self.half_product(label, product),
             [part] => self.matmul(label, product, part),
             parts => self.qkv(label, product, parts),
@@ -617,21 +621,21 @@ impl Emitter<'_> {
         self.push(label, op.command(operands, params));
     }
 
-    /// Rounds a value from f32 to the forms that are read but not written by its producer: to f16 on the device, which alone
-    /// reads it.
+    /// Rounds a value from f32 to the forms that are read but not written by its producer: to f16 or FP8 on the device, which
+    /// alone reads these.
     fn round(&mut self, label: &str, value: Value) {
         let (wanted, written) = (self.forms.wanted(value), self.forms.written(value));
         let prefix = label.rsplit_once('.').map_or(String::new(), |(prefix, _)| format!("{prefix}."));
         let role = &self.graph.values[value.0].role;
         let side = self.side;
+        let (narrow, narrows) = match Rounding::of(wanted) {
+            Rounding::F16 => (OutputForms::F16, "halve"),
+            Rounding::F16Lanes => (OutputForms::F16Lanes, "halve"),
+            Rounding::F8 => (OutputForms::F8, "round"),
+        };
         for (missing, form, on, name) in [
             (wanted.q8() && !written.q8(), OutputForms::Q8, side, "quantise"),
-            (
-                wanted.f16() && !written.f16(),
-                if wanted.lanes() { OutputForms::F16Lanes } else { OutputForms::F16 },
-                Side::Device,
-                "halve",
-            ),
+            (wanted.f16() && !written.f16(), narrow, Side::Device, narrows),
         ] {
             if missing {
                 let operands = RoundOperands { x: self.f32s(value), out: self.bind_forms(form, value) };
@@ -752,7 +756,7 @@ impl Emitter<'_> {
             f32: forms.f32().then(|| F32(need(f32, "f32", value).into())),
             q8: forms.q8().then(|| Q8(need(q8, "q8", value).into())),
             f16: forms.f16().then(|| (self.f16s(value), self.scales(value))),
-            lanes: forms.lanes(),
+            rounding: Rounding::of(forms),
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The commands of products of f16 rows.
+//! The commands of products of f16 rows, and of FP8 rows.
 
 use super::emit::Emitter;
 use super::graph::{Part, Product, Value};
 use super::pass::{Products, needs_unpacking};
 use crate::ops::{
-    F16, F32, HalfMatmul, HalfMatmulOperands, HalfQkv, HalfQkvOperands, MatmulParams, Op, QkvParams, Unpack,
-    UnpackOperands, UnpackParams, Weight,
+    EightMatmul, EightMatmulOperands, F8, F16, F32, HalfMatmul, HalfMatmulOperands, HalfQkv, HalfQkvOperands,
+    MatmulParams, Op, QkvParams, Unpack, UnpackOperands, UnpackParams, Weight,
 };
 use crate::table::Binding;
 use crate::{BufferId, DType};
@@ -35,6 +35,20 @@ impl Emitter<'_> {
         };
         let params = MatmulParams { outputs, ..self.matmul_params(product, &product.parts[0].matrix) };
         self.push(label, op.command(operands, params));
+    }
+
+    pub(super) fn eight_product(&mut self, label: &str, product: &Product, part: &Part) {
+        let op = EightMatmul { bias: part.bias.is_some(), residual: product.residual.is_some() };
+        let F16(x) = self.f16s(product.x);
+        let operands = EightMatmulOperands {
+            x: F8(x),
+            x_scales: self.scales(product.x),
+            weight: (&part.matrix).into(),
+            out: self.columns(product.out),
+            bias: part.bias.map(|bias| F32(bias.into())),
+            residual: product.residual.map(|residual| self.f32s(residual)),
+        };
+        self.push(label, op.command(operands, self.matmul_params(product, &part.matrix)));
     }
 
     fn half_qkv(&mut self, label: &str, product: &Product, [q, k, v]: [&Part; 3]) {

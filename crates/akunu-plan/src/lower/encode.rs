@@ -74,6 +74,7 @@ pub(crate) fn plan_encoder(
         folds: false,
         half_products: capabilities.half_products,
         packed_products: None,
+        eight_products: None,
         kv,
         windows: None,
         across: None,

@@ -4,7 +4,7 @@
 use super::Context;
 use super::graph::{Action, Form, Graph, Heads, Product, Read, Step, Value};
 use super::pass::Products;
-use crate::ops::RowSet;
+use crate::ops::{Rounding, RowSet};
 use crate::{DType, KvType, OutputForms, Side, halves, q8};
 
 /// The properties of a table that its commands depend on.
@@ -35,6 +35,8 @@ impl Shape<'_> {
     fn writes(&self, step: &Step, value: Value, wanted: OutputForms) -> OutputForms {
         match &step.action {
             _ if step.side == Side::Host && wanted.f16() => OutputForms::F32,
+            Action::Norm { .. } | Action::Activate { .. } | Action::Glu { .. } if wanted.eights() => wanted,
+            _ if wanted.eights() => OutputForms::F32,
             Action::Norm { .. }
             | Action::Activate { .. }
             | Action::Glu { .. }
@@ -87,9 +89,13 @@ impl ValueForms {
             }
         }
         // Packed weights meet rows in the order of lanes; what their products leave is not in that order.
-        let lanes = |value: usize| shape.products == Products::Packed && !graph.is_left_in_f16(Value(value));
+        let rounding = |value: usize| match shape.products {
+            Products::Packed if !graph.is_left_in_f16(Value(value)) => Rounding::F16Lanes,
+            Products::Eights => Rounding::F8,
+            _ => Rounding::F16,
+        };
         let wanted: Vec<OutputForms> =
-            read.into_iter().enumerate().map(|(value, read)| union(read, lanes(value))).collect();
+            read.into_iter().enumerate().map(|(value, read)| union(read, rounding(value))).collect();
         let mut written = vec![OutputForms::F32; graph.values.len()];
         for step in &graph.steps {
             for value in step.action.writes() {
@@ -116,12 +122,13 @@ impl ValueForms {
             (has(OutputForms::q8), Form::Q8),
             (has(OutputForms::f16), Form::F16),
         ];
-        union(forms.into_iter().filter(|(stored, _)| *stored).map(|(_, form)| form), false)
+        let rounding = if has(OutputForms::eights) { Rounding::F8 } else { Rounding::F16 };
+        union(forms.into_iter().filter(|(stored, _)| *stored).map(|(_, form)| form), rounding)
     }
 }
 
-/// The union of some forms, as an option of an op. `lanes`: f16 rows are in the order of lanes.
-fn union(forms: impl IntoIterator<Item = Form>, lanes: bool) -> OutputForms {
+/// The union of some forms, as an option of an op. `rounding`: how f16 rows are stored.
+fn union(forms: impl IntoIterator<Item = Form>, rounding: Rounding) -> OutputForms {
     let (mut f32, mut q8, mut f16) = (false, false, false);
     for form in forms {
         match form {
@@ -130,14 +137,16 @@ fn union(forms: impl IntoIterator<Item = Form>, lanes: bool) -> OutputForms {
             Form::F16 => f16 = true,
         }
     }
-    match (f32, q8, f16) {
-        (true, true, _) => OutputForms::Both,
-        (false, true, _) => OutputForms::Q8,
-        (true, _, true) if lanes => OutputForms::F32AndF16Lanes,
-        (true, _, true) => OutputForms::F32AndF16,
-        (false, _, true) if lanes => OutputForms::F16Lanes,
-        (false, _, true) => OutputForms::F16,
-        _ => OutputForms::F32,
+    match (f32, q8, f16, rounding) {
+        (true, true, ..) => OutputForms::Both,
+        (false, true, ..) => OutputForms::Q8,
+        (_, _, false, _) => OutputForms::F32,
+        (true, _, _, Rounding::F16) => OutputForms::F32AndF16,
+        (true, _, _, Rounding::F16Lanes) => OutputForms::F32AndF16Lanes,
+        (true, _, _, Rounding::F8) => OutputForms::F32AndF8,
+        (false, _, _, Rounding::F16) => OutputForms::F16,
+        (false, _, _, Rounding::F16Lanes) => OutputForms::F16Lanes,
+        (false, _, _, Rounding::F8) => OutputForms::F8,
     }
 }
 

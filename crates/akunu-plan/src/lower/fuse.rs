@@ -4,7 +4,7 @@
 use super::graph::{
     Action, Attend, Columns, DeferredNorm, Graph, Product, Read, RoutedBy, Step, Unfinished, Value,
 };
-use super::pass::Products;
+use super::pass::{Products, multiplies_eights};
 use crate::ops::{AllReduce, RowSet};
 use crate::{BufferId, DType, KvType, Side, q8};
 use akunu_arch::NormKind;
@@ -25,7 +25,7 @@ pub(super) struct Rules {
 
 pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
     join_qkv(&mut graph, rules);
-    let halves = rules.products != Products::Plain;
+    let halves = matches!(rules.products, Products::Packed | Products::Converted);
     if rules.joins {
         join_gate_and_up(&mut graph, rules);
     }
@@ -39,6 +39,9 @@ pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
         rotate_in_attention(&mut graph);
     }
     leave_queries(&mut graph);
+    if rules.products == Products::Eights {
+        leave_other_types(&mut graph);
+    }
     if halves {
         read_with_experts(&mut graph);
         finish_in_activation(&mut graph);
@@ -100,6 +103,7 @@ fn joins(products: [&Product; 3], rules: Rules, side: Side) -> bool {
         && match rules.products(side) {
             Products::Plain => rules.joins && alike() && same(&|part| part.bias.is_some()),
             Products::Packed => first.is_quantised() && alike() && unbiased(),
+            Products::Eights => false,
             // f16 weights are multiplied in place, and only converted weights can be concatenated.
             Products::Converted => {
                 let unpacked = |dtype: DType| !matches!(dtype, DType::F32 | DType::F16);
@@ -342,6 +346,15 @@ fn read_with_experts(graph: &mut Graph) {
     for step in &mut graph.steps {
         if let Action::Product(product) = &mut step.action {
             product.unhalved |= gathered.contains(&product.x);
+        }
+    }
+}
+
+/// Products of other types than FP8 read rows in f32, and not rows in FP8, which are less exact.
+fn leave_other_types(graph: &mut Graph) {
+    for step in &mut graph.steps {
+        if let Action::Product(product) = &mut step.action {
+            product.unhalved |= !multiplies_eights(product);
         }
     }
 }

@@ -72,6 +72,7 @@ impl Encoder {
             folds: false,
             half_products: capabilities.half_products,
             packed_products: None,
+            eight_products: None,
             kv: across,
             windows: None,
             across: None,

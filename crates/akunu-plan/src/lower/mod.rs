@@ -80,6 +80,8 @@ struct Context<'a> {
     folds: bool,
     half_products: Option<FewRows>,
     packed_products: Option<PackedRows>,
+    /// As in [`Capabilities`], if the file asks for rows in FP8.
+    eight_products: Option<usize>,
     kv: KvLayout,
     /// The cache of sliding-window layers, if they have one of their own.
     windows: Option<KvLayout>,
@@ -233,6 +235,9 @@ pub(crate) fn plan(
         folds: capabilities.folds && options.fuse && !options.keep_inputs,
         half_products: capabilities.half_products.filter(|_| !options.keep_inputs),
         packed_products: capabilities.packed_products,
+        eight_products: capabilities
+            .eight_products
+            .filter(|_| config.fp8_activations && !options.keep_inputs),
         kv,
         windows,
         across,

@@ -9,15 +9,15 @@ use super::blocks::Blocks;
 use super::emit::Emitter;
 use super::forms::{Shape, ValueForms, fits_halves};
 use super::fuse::{Rules, fuse};
-use super::graph::{Action, Graph, Part, Product, Value};
+use super::graph::{Action, Graph, Part, Product, Read, Step, Value};
 use super::place::place;
 use super::weights::{Matrix, Norm, RopeTable, Tensors, rope_tables};
 use super::{Buffers, Context, size, table_io};
-use crate::ops::RowSet;
+use crate::ops::{EIGHTS, RowSet};
 use crate::plan::PlanError;
 use crate::{
     BufferId, BufferKind, Card, DType, DispatchTable, FewRows, OnHost, PackedRows, PassKind, Row, Side,
-    Streams, TableIo, halves,
+    Streams, TableIo, eights, halves,
 };
 
 /// The graph of a model up to its last hidden states, before any table is built from it.
@@ -138,11 +138,16 @@ pub(super) enum Products {
     Packed,
     /// Rows in f16, and weights that are f16 or are converted first.
     Converted,
+    /// Rows in FP8 ([`crate::eights`]), and weights in FP8 as they are.
+    Eights,
 }
 
 impl Products {
     /// What is best for so many rows.
     pub fn for_rows(context: &Context<'_>, graph: &Graph, rows: usize) -> Products {
+        if let Some(few) = eight_rows(context, graph) {
+            return if rows <= few { Products::Plain } else { Products::Eights };
+        }
         let Some(few) = context.half_products.filter(|_| fits_halves(graph)) else { return Products::Plain };
         match packed_rows(context, graph) {
             Some(packed) if rows <= packed.few => Products::Plain,
@@ -159,6 +164,9 @@ pub(super) fn tables_for_fewer_rows(
     graph: &Graph,
     rows: usize,
 ) -> Vec<(PassKind, usize)> {
+    if let Some(few) = eight_rows(context, graph) {
+        return if (2..rows).contains(&few) { vec![(PassKind::SmallPrefill, few)] } else { vec![] };
+    }
     let Some(few) = context.half_products.filter(|_| converted(graph).next().is_some()) else {
         return vec![];
     };
@@ -170,6 +178,38 @@ pub(super) fn tables_for_fewer_rows(
     let own = Products::for_rows(context, graph, rows);
     let differs = |most: usize| Products::for_rows(context, graph, most) != own;
     tables.into_iter().filter(|(_, most)| (2..rows).contains(most) && differs(*most)).collect()
+}
+
+/// The most rows for which a graph's weights are not multiplied by rows in FP8, if they can be: the file asks for such rows,
+/// and at least half of the weights that meet all rows are FP8. The others meet rows in f32.
+fn eight_rows(context: &Context<'_>, graph: &Graph) -> Option<usize> {
+    let few = context.eight_products?;
+    // Experts have no products of FP8.
+    let by_experts = |step: &Step| {
+        let reads = step.action.reads();
+        let all_rows = reads.iter().any(|(_, how)| matches!(how, Read::Input(_, RowSet::All)));
+        all_rows && !matches!(step.action, Action::Product(_))
+    };
+    if graph.steps.iter().any(by_experts) {
+        return None;
+    }
+    let (mut eight, mut all) = (0, 0);
+    for product in graph.products().filter(|product| product.rows == RowSet::All) {
+        let size: usize = product.parts.iter().map(|part| part.matrix.rows * part.matrix.cols).sum();
+        all += size;
+        if multiplies_eights(product) {
+            eight += size;
+        }
+    }
+    (eight > 0 && eight * 2 >= all).then_some(few)
+}
+
+/// Whether a product can multiply rows in FP8.
+pub(super) fn multiplies_eights(product: &Product) -> bool {
+    let whole = |count: usize| count.is_multiple_of(eights::WHOLE);
+    let fits = |matrix: &Matrix| matrix.dtype == EIGHTS && whole(matrix.rows) && whole(matrix.cols);
+    let all_fit = product.parts.iter().all(|part| fits(&part.matrix));
+    all_fit && product.rows == RowSet::All && product.soft_cap == 0.0 && !product.unhalved
 }
 
 /// The rows for which a graph's weights are multiplied packed: if all weights that meet f16 rows are quantised, and the rows

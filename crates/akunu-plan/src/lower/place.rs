@@ -14,8 +14,9 @@ use crate::{BufferId, OutputForms, q8};
 pub(super) struct Placed {
     pub f32: Option<BufferId>,
     pub q8: Option<BufferId>,
+    /// Rows of f16 or FP8.
     pub f16: Option<BufferId>,
-    /// The scales of its f16 rows.
+    /// The scales of these.
     pub scales: Option<BufferId>,
 }
 
@@ -78,7 +79,7 @@ pub(super) fn place(
         match suffix {
             "" => place.f32 = Some(id),
             "_q8" => place.q8 = Some(id),
-            "_f16" => place.f16 = Some(id),
+            "_f16" | "_f8" => place.f16 = Some(id),
             _ => place.scales = Some(id),
         }
     }
@@ -112,7 +113,10 @@ fn kinds(
         kinds.push(("_q8", size(&[rows, q8::row_bytes(info.cols)])?));
     }
     if forms.f16() {
-        kinds.push(("_f16", size(&[rows, info.cols, 2])?));
+        kinds.push(match forms.eights() {
+            true => ("_f8", size(&[rows, info.cols])?),
+            false => ("_f16", size(&[rows, info.cols, 2])?),
+        });
         if !graph.is_left_in_f16(value) {
             kinds.push(("_scales", size(&[rows, 4])?));
         }

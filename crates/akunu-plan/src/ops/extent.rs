@@ -2,9 +2,10 @@
 //! that kernels can use raw pointers.
 
 use super::{
-    Blocks, F16, F32, Forms, Indices, Input, Keys, Moves, Order, Q8, RowSet, Rows, U32, Values, Weight,
+    Blocks, F16, F32, Forms, Indices, Input, Keys, Moves, Order, Q8, Rounding, RowSet, Rows, U32, Values,
+    Weight,
 };
-use crate::{DType, EntryBounds, KvType, Move, OutputForms, RopeStyle, Row, halves, q8};
+use crate::{DType, EntryBounds, KvType, Move, OutputForms, RopeStyle, Row, eights, halves, q8};
 
 /// The range that a command may access in one binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +70,12 @@ pub(super) fn f16s(rows: u64, cols: impl Into<u64>) -> Result<F16<Extent>, Strin
     Ok(F16(Extent { bytes: product(&[rows, cols, 2]), cols }))
 }
 
+/// Rows of E4M3.
+pub(super) fn f8s(rows: u64, cols: u64) -> Result<F16<Extent>, String> {
+    whole(cols, eights::WHOLE, "rows of FP8")?;
+    Ok(F16(Extent { bytes: product(&[rows, cols]), cols }))
+}
+
 pub(super) fn q8s(rows: usize, cols: u64) -> Result<Q8<Extent>, String> {
     whole(cols, q8::BLOCK, "q8 rows")?;
     let row = cols.saturating_add(cols / q8::BLOCK as u64 * 8);
@@ -80,14 +87,15 @@ pub(super) fn forms(out: OutputForms, rows: usize, cols: impl Into<u64>) -> Resu
     if out.lanes() {
         whole(cols, halves::GROUP, "rows in the order of lanes")?;
     }
+    let narrow = if out.eights() { f8s } else { f16s };
     Ok(Forms {
         f32: out.f32().then(|| f32s(rows, cols)),
         q8: out.q8().then(|| q8s(rows, cols)).transpose()?,
         f16: match out.f16() {
-            true => Some((f16s(rows as u64, cols)?, f32s(rows, 1_u64))),
+            true => Some((narrow(rows as u64, cols)?, f32s(rows, 1_u64))),
             false => None,
         },
-        lanes: out.lanes(),
+        rounding: Rounding::of(out),
     })
 }
 

@@ -18,8 +18,9 @@ use bytemuck::Pod;
 
 pub use extent::{Counts, Extent};
 pub use operand::{
-    Access, Blocks, Content, Cursor, F16, F32, FormNames, Forms, Indices, Input, Keys, Moves, Operand,
-    OperandSet, Order, PlaneNames, Q8, Routing, RowField, Rows, Sampling, Slot, U32, Values, Weight,
+    Access, Blocks, Content, Cursor, F8, F16, F32, FormNames, Forms, Indices, Input, Keys, Moves, Operand,
+    OperandSet, Order, PlaneNames, Q8, Rounding, Routing, RowField, Rows, Sampling, Slot, U32, Values,
+    Weight,
 };
 
 use crate::reference::Bound;
@@ -124,6 +125,7 @@ kernels! {
     unpack::Unpack,
     half_matmul::HalfMatmul,
     half_qkv::HalfQkv,
+    eight_matmul::EightMatmul,
     rope_kv::RopeKv,
     attention::Attention,
     head_scores::HeadScores,

@@ -37,6 +37,8 @@ pub enum Content {
     /// Rows of [`crate::q8`] blocks.
     Q8,
     F16,
+    /// Rows of [`crate::eights`].
+    F8,
     U32,
     /// Columns, as u32.
     Order,
@@ -149,6 +151,8 @@ single! {
     Q8: () => |()| Content::Q8;
     /// `[f16]`
     F16: () => |()| Content::F16;
+    /// Rows of E4M3 ([`crate::eights`])
+    F8: () => |()| Content::F8;
     /// The rows of the pass, with the fields that the op reads.
     Rows: &'static [RowField] => Content::Rows;
     /// The single move of the pass, of the op's kind.
@@ -281,10 +285,30 @@ pub type FormNames = [&'static str; 4];
 pub struct Forms<T> {
     pub f32: Option<F32<T>>,
     pub q8: Option<Q8<T>>,
-    /// The numbers, and the scale of each row ([`crate::halves`]).
+    /// The numbers, and the scale of each row.
     pub f16: Option<(F16<T>, F32<T>)>,
-    /// Whether these are in the order of lanes.
-    pub lanes: bool,
+    pub rounding: Rounding,
+}
+
+/// How rows of numbers with a scale are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// f16 ([`crate::halves`]).
+    F16,
+    /// The same in the order of lanes.
+    F16Lanes,
+    /// E4M3 ([`crate::eights`]).
+    F8,
+}
+
+impl Rounding {
+    pub fn of(out: OutputForms) -> Rounding {
+        match out {
+            _ if out.eights() => Rounding::F8,
+            _ if out.lanes() => Rounding::F16Lanes,
+            _ => Rounding::F16,
+        }
+    }
 }
 
 impl<T: Copy> Operand<T> for Forms<T> {
@@ -300,7 +324,7 @@ impl<T: Copy> Operand<T> for Forms<T> {
             push(q8, Content::Q8);
         }
         if out.f16() {
-            push(f16, Content::F16);
+            push(f16, if out.eights() { Content::F8 } else { Content::F16 });
             push(scales, Content::F32);
         }
     }
@@ -319,7 +343,7 @@ impl<T: Copy> Operand<T> for Forms<T> {
             f32: if out.f32() { Some(F32(from.next())) } else { None },
             q8: if out.q8() { Some(Q8(from.next())) } else { None },
             f16: if out.f16() { Some((F16(from.next()), F32(from.next()))) } else { None },
-            lanes: out.lanes(),
+            rounding: Rounding::of(out),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Rounds rows to another form: int8 blocks ([`crate::q8`]) or f16 ([`crate::halves`]).
+//! Rounds rows to another form: int8 blocks ([`crate::q8`]), f16 ([`crate::halves`]) or FP8 ([`crate::eights`]).
 
 use super::extent::{Counts, Extent, f32s, forms};
 use super::norm::OUT;
@@ -8,7 +8,7 @@ use crate::reference::Bound;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Round {
-    /// The output form, one of q8 and f16.
+    /// The output form, one of q8, f16 and f8.
     pub out: OutputForms,
 }
 
@@ -26,6 +26,7 @@ impl Op for Round {
     fn name(self) -> String {
         match self.out {
             OutputForms::F16Lanes => "halve_lanes".into(),
+            out if out.eights() => "round_f8".into(),
             out if out.f16() => "halve".into(),
             _ => "quantise_q8".into(),
         }

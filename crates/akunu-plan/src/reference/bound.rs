@@ -4,9 +4,9 @@ use akunu_format::DType;
 
 use super::Live;
 use super::memory::Memory;
-use crate::ops::{F32, Forms, Indices, Input, Moves, Op, Order, RowSet, Rows, U32, Weight};
+use crate::ops::{F32, Forms, Indices, Input, Moves, Op, Order, Rounding, RowSet, Rows, U32, Weight};
 use crate::table::Binding;
-use crate::{DeviceBuffer, DispatchCommand, Member, Move, Row, halves, q8};
+use crate::{DeviceBuffer, DispatchCommand, Member, Move, Row, eights, halves, q8};
 
 /// A command with access to its buffers. An output is taken out of the memory while it is written, since no op reads
 /// what it writes.
@@ -169,14 +169,21 @@ impl Bound<'_> {
         if let Some((numbers, scales)) = out.f16 {
             self.write(numbers.0, |_, to| {
                 for (row, values) in rows.iter().enumerate() {
-                    let to = &mut to[row * values.len() * 2..][..values.len() * 2];
-                    match out.lanes {
-                        true => halves::store(&halves::in_lanes(values), scale(values), to),
-                        false => halves::store(values, scale(values), to),
+                    let eight = out.rounding == Rounding::F8;
+                    let bytes = values.len() * if eight { 1 } else { 2 };
+                    let to = &mut to[row * bytes..][..bytes];
+                    match out.rounding {
+                        Rounding::F16 => halves::store(values, scale(values), to),
+                        Rounding::F16Lanes => halves::store(&halves::in_lanes(values), scale(values), to),
+                        Rounding::F8 => eights::store(values, eights::scale_of(values), to),
                     }
                 }
             });
             self.write_f32s(scales, |_, to| {
+                let scale = |values: &[f32]| match out.rounding {
+                    Rounding::F8 => eights::scale_of(values),
+                    Rounding::F16 | Rounding::F16Lanes => scale(values),
+                };
                 to.iter_mut().zip(rows).for_each(|(to, values)| *to = scale(values));
             });
         }

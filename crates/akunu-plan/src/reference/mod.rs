@@ -67,6 +67,7 @@ impl ReferenceDevice {
             folds: false,
             half_products: None,
             packed_products: None,
+            eight_products: None,
             keys: KeyOrder::PositionMajor,
             block: 16,
             in_place: InPlace::All,

@@ -1,6 +1,6 @@
 //! `akunu synth`: a model file with random weights and the shape of a published model.
 
-mod mlx;
+mod folder;
 mod presets;
 
 use std::io::{self, Write};
@@ -24,6 +24,7 @@ use crate::interrupt;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::sources;
+use folder::Form;
 use presets::{Preset, Tensor, presets};
 
 /// Approximate number of bytes that a thread generates at a time.
@@ -39,7 +40,7 @@ pub struct SynthArgs {
     /// Model whose shape is used
     #[arg(value_parser = preset())]
     preset: Preset,
-    /// Output file, or folder for --mlx
+    /// Output file, or folder for --mlx and --fp8
     out: PathBuf,
     /// Type of the weights
     #[arg(short, long, value_name = "TYPE", default_value = "Q4_0", value_parser = mix(), ignore_case = true)]
@@ -48,8 +49,11 @@ pub struct SynthArgs {
     #[arg(long)]
     pure: bool,
     /// Writes an MLX folder instead of a GGUF: weights of this many bits in groups of 64
-    #[arg(long, value_name = "BITS", conflicts_with_all = ["quant", "pure"], value_parser = mlx::bits())]
+    #[arg(long, value_name = "BITS", conflicts_with_all = ["quant", "pure"], value_parser = folder::bits())]
     mlx: Option<usize>,
+    /// Writes a Hugging Face folder instead of a GGUF: weights in FP8 with a scale for each row, and activations in FP8
+    #[arg(long, conflicts_with_all = ["quant", "pure", "mlx"])]
+    fp8: bool,
     /// Number of layers, of each tower [default: all]
     #[arg(long, value_name = "N", value_parser = args::count)]
     layers: Option<usize>,
@@ -74,8 +78,9 @@ pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
         preset.shape.encoder = preset.shape.encoder.map(|encoder| EncoderShape { layers, ..encoder });
     }
     let tensors = preset.tensors();
-    let dtypes = match args.mlx {
-        Some(bits) => mlx::dtypes(&tensors, &preset, bits)?,
+    let folder = if args.fp8 { Some(Form::Fp8) } else { args.mlx.map(Form::Mlx) };
+    let dtypes = match folder {
+        Some(form) => folder::dtypes(&tensors, &preset, form)?,
         None => dtypes(&tensors, &preset, args.quant, args.pure),
     };
     let bytes = |(t, dtype): (&Tensor, &DType)| t.spec(*dtype).bytes().unwrap_or(0) as u64;
@@ -85,8 +90,8 @@ pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
     let mut progress = Progress::bytes("writing", total);
     let mut maker =
         Maker { preset: &preset, seed: args.seed, cancel: &cancel, progress: &mut progress, done: 0 };
-    let written = match args.mlx {
-        Some(bits) => mlx::write(&args.out, &tensors, &dtypes, bits, &mut maker),
+    let written = match folder {
+        Some(form) => folder::write(&args.out, &tensors, &dtypes, form, &mut maker),
         None => write_gguf(args, &tensors, &dtypes, &mut maker),
     };
     drop(progress);
@@ -98,7 +103,7 @@ pub fn run(args: &SynthArgs, _out: &mut Output) -> Result<(), Failure> {
         "{}: {} with random weights in {}, {} parameters, {}",
         args.out.display(),
         preset.shape.title,
-        args.mlx.map_or(args.quant.name.to_string(), |bits| format!("MLX's {bits} bits")),
+        folder.map_or(args.quant.name.to_string(), |form| form.to_string()),
         grouped(parameters),
         akunu::human(total)
     ));

@@ -145,7 +145,7 @@ impl Shape<'_> {
         let heads_here = Tile::heads_here(group);
         let (tiles, down) = (group.div_ceil(heads_here), self.rows.div_ceil(runs.among));
         let kind = tile.entry.trim_start_matches("attention_");
-        let suffix = format!("_{}_{}x{dim}_{}_{kind}", p.heads, p.kv_heads, self.rows);
+        let suffix = format!("_{}_{}x{dim}_{kind}", p.heads, p.kv_heads);
         self.launch(tile.entry, tile.sources, &suffix)
             .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim)])
             .variant([("SPAN", tile.span), ("LINES", tile.lines)])
@@ -156,7 +156,7 @@ impl Shape<'_> {
             .constants([("FEWEST_ROWS", runs.fewest), ("MOST_ROWS", runs.most)])
             .variant([("BLOCK", p.block)])
             .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
-            .constants([("TILE_ROWS", runs.among), ("TILES_DOWN", down), ("SHARERS", runs.sharers)])
+            .constants([("TILE_ROWS", runs.among), ("SHARERS", runs.sharers)])
             .out(out)
             .shared(tile.shared_bytes)
             .over([p.kv_heads * tiles, down, runs.sharers], 2 * tile.lines)

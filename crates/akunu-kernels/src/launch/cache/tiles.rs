@@ -42,7 +42,7 @@ impl Shape<'_> {
         let heads_here = (1..=group.min(lines)).rev().find(|heads| whole(*heads)).filter(|_| whole(group))?;
         let (tiles, tile_rows) = (group.div_ceil(heads_here), lines / heads_here);
         let down = self.rows.div_ceil(tile_rows);
-        let suffix = format!("_{}_{}x{dim}_{}_tiles", p.heads, p.kv_heads, self.rows);
+        let suffix = format!("_{}_{}x{dim}_tiles", p.heads, p.kv_heads);
         Some(
             self.launch("attention_tiles", vec![&KV, &RUNS, &TILES, &ATTENTION_TILES], &suffix)
                 .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("LINES", lines), ("SPAN", span)])
@@ -51,7 +51,7 @@ impl Shape<'_> {
                 .constants([("FEWEST_ROWS", 1), ("MOST_ROWS", tile_rows)])
                 .variant([("BLOCK", p.block)])
                 .constants([("GROUP", group), ("HEADS_HERE", heads_here), ("TILES", tiles)])
-                .constants([("TILE_ROWS", tile_rows), ("TILES_DOWN", down), ("SHARERS", SHARERS)])
+                .constants([("TILE_ROWS", tile_rows), ("SHARERS", SHARERS)])
                 .out(out)
                 .shared(shared_bytes([lines, span], dim, kv))
                 .over([p.kv_heads * tiles, down, SHARERS], lines * 4),

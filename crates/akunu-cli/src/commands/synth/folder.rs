@@ -1,4 +1,4 @@
-//! Synthetic models as MLX folders: `config.json` and one SafeTensors file with quants, scales and biases.
+//! Synthetic models as folders: `config.json` and one SafeTensors file with the planes of all weights.
 
 use std::fs;
 use std::io::{self, BufWriter, IntoInnerError, Write};
@@ -8,7 +8,7 @@ use akunu_arch::facts::Fact;
 use akunu_arch::tensors::Kind;
 use akunu_arch::{Card, RopeScaling};
 use akunu_file::{Existing, NewFile};
-use akunu_format::{Affine, DType, ScaleType};
+use akunu_format::{Affine, DType, Fp8, ScaleType};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{Map, Value, json};
 
@@ -19,27 +19,52 @@ use crate::failure::Failure;
 /// Weights that share a scale, the default of mlx-lm.
 const GROUP: usize = 64;
 
+/// How the weights of a folder are quantised.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Form {
+    /// MLX's, of so many bits.
+    Mlx(usize),
+    /// FP8 with a scale for each row, and FP8 activations, in compressed-tensors' form.
+    Fp8,
+}
+
+impl std::fmt::Display for Form {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Form::Mlx(bits) => write!(f, "MLX's {bits} bits"),
+            Form::Fp8 => f.write_str("FP8"),
+        }
+    }
+}
+
 /// The bit widths that MLX supports.
 pub(super) fn bits() -> impl TypedValueParser<Value = usize> {
     PossibleValuesParser::new(["2", "3", "4", "5", "6", "8"]).try_map(|bits| bits.parse::<usize>())
 }
 
-/// The same type for every matrix; norms in f32.
-pub(super) fn dtypes(tensors: &[Tensor], preset: &Preset, bits: usize) -> Result<Vec<DType>, Failure> {
+/// The same type for every matrix, and BF16 for the vocabulary of FP8 folders; norms in f32.
+pub(super) fn dtypes(tensors: &[Tensor], preset: &Preset, form: Form) -> Result<Vec<DType>, Failure> {
     if preset.card.norm_weight_offset != 0.0 {
-        // MLX folders store its norm weights minus one.
-        return Err(Failure::usage(format!("{} cannot be made as an MLX folder", preset.shape.name))
-            .hint("choose a shape of another family, or omit --mlx"));
+        // Folders store its norm weights minus one.
+        return Err(Failure::usage(format!("{} cannot be made as a folder", preset.shape.name))
+            .hint("choose a shape of another family, or omit --mlx and --fp8"));
     }
     if preset.shape.encoder.is_some() {
-        return Err(Failure::usage(format!("{} cannot be made as an MLX folder", preset.shape.name))
-            .hint("omit --mlx"));
+        return Err(Failure::usage(format!("{} cannot be made as a folder", preset.shape.name))
+            .hint("omit --mlx and --fp8"));
     }
-    let affine = Affine::new(bits, GROUP, ScaleType::BF16).map(DType::Affine);
-    let affine =
-        affine.ok_or_else(|| Failure::usage(format!("MLX does not support weights of {bits} bits")))?;
-    let plain = |tensor: &Tensor| matches!(tensor.kind, Kind::Norm | Kind::RopeFactors);
-    Ok(tensors.iter().map(|tensor| if plain(tensor) { DType::F32 } else { affine }).collect())
+    let matrix = match form {
+        Form::Mlx(bits) => Affine::new(bits, GROUP, ScaleType::BF16)
+            .map(DType::Affine)
+            .ok_or_else(|| Failure::usage(format!("MLX does not support weights of {bits} bits")))?,
+        Form::Fp8 => DType::Fp8(Fp8::Row),
+    };
+    let dtype = |tensor: &Tensor| match tensor.kind {
+        Kind::Norm | Kind::RopeFactors => DType::F32,
+        _ if matches!(form, Form::Fp8) && !tensor.name.starts_with("blk.") => DType::BF16,
+        _ => matrix,
+    };
+    Ok(tensors.iter().map(dtype).collect())
 }
 
 /// Writes the folder. Its configuration is written last, so that an incomplete folder is not a model.
@@ -47,7 +72,7 @@ pub(super) fn write(
     folder: &Path,
     tensors: &[Tensor],
     dtypes: &[DType],
-    bits: usize,
+    form: Form,
     maker: &mut Maker<'_>,
 ) -> Result<(), Failure> {
     fs::create_dir_all(folder).map_err(|error| Failure::io("make", folder, &error))?;
@@ -61,7 +86,7 @@ pub(super) fn write(
         out.into_inner().map_err(IntoInnerError::into_error)?.commit(Existing::Replace)
     });
     written.map_err(|error| Failure::io("write", &file, &error))?;
-    let config = config(maker.preset, bits).to_string();
+    let config = config(maker.preset, form).to_string();
     akunu_file::write(&config_file, config.as_bytes(), Existing::Replace)
         .map_err(|error| Failure::io("write", &config_file, &error))
 }
@@ -121,13 +146,20 @@ fn header<'a>(card: &Card, tensors: impl Iterator<Item = (&'a Tensor, &'a DType)
         let (module, cols) = (module(card, &tensor.name)?, tensor.cols());
         let rows = tensor.elements() as usize / cols;
         let [quants, scales, biases] = planes(dtype, cols)?;
-        if dtype == DType::F32 {
-            add(format!("{module}.weight"), "F32", &tensor.shape, rows * quants);
-            continue;
+        let weight = format!("{module}.weight");
+        match dtype {
+            DType::F32 => add(weight, "F32", &tensor.shape, rows * quants),
+            DType::BF16 => add(weight, "BF16", &tensor.shape, rows * quants),
+            DType::Fp8(_) => {
+                add(weight, "F8_E4M3", &tensor.shape, rows * quants);
+                add(format!("{module}.weight_scale"), "F32", &[rows, 1], rows * scales);
+            }
+            _ => {
+                add(weight, "U32", &[rows, quants / 4], rows * quants);
+                add(format!("{module}.scales"), "BF16", &[rows, cols / GROUP], rows * scales);
+                add(format!("{module}.biases"), "BF16", &[rows, cols / GROUP], rows * biases);
+            }
         }
-        add(format!("{module}.weight"), "U32", &[rows, quants / 4], rows * quants);
-        add(format!("{module}.scales"), "BF16", &[rows, cols / GROUP], rows * scales);
-        add(format!("{module}.biases"), "BF16", &[rows, cols / GROUP], rows * biases);
     }
     Ok(Value::Object(entries))
 }
@@ -138,7 +170,7 @@ fn module(card: &Card, name: &str) -> io::Result<String> {
     Ok(theirs.strip_suffix(".weight").unwrap_or(&theirs).to_string())
 }
 
-fn config(preset: &Preset, bits: usize) -> Value {
+fn config(preset: &Preset, form: Form) -> Value {
     let (card, shape) = (preset.card, &preset.shape);
     let mut config = json!({
         "model_type": card.hf.first().map(|kind| kind.model_type),
@@ -153,8 +185,23 @@ fn config(preset: &Preset, bits: usize) -> Value {
         card.hf_key(Fact::ContextLength): shape.context,
         card.hf_key(Fact::RopeBase): shape.rope_base,
         "tie_word_embeddings": shape.tied,
-        "quantization": { "group_size": GROUP, "bits": bits },
     });
+    match form {
+        Form::Mlx(bits) => config["quantization"] = json!({ "group_size": GROUP, "bits": bits }),
+        Form::Fp8 => {
+            let scheme = |strategy: &str, dynamic: bool| json!({ "num_bits": 8, "type": "float", "symmetric": true, "strategy": strategy, "dynamic": dynamic });
+            config["quantization_config"] = json!({
+                "quant_method": "compressed-tensors",
+                "format": "float-quantized",
+                "config_groups": { "group_0": {
+                    "targets": ["Linear"],
+                    "weights": scheme("channel", false),
+                    "input_activations": scheme("token", true),
+                } },
+                "ignore": ["lm_head"],
+            });
+        }
+    }
     if let RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } =
         shape.rope_scaling
     {
