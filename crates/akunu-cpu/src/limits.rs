@@ -15,7 +15,7 @@ pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<
         | Kernel::Glu(ops::Glu { out, .. })
         | Kernel::ExpertGlu(ops::ExpertGlu { out, .. })
         | Kernel::Gather(ops::Gather { form: out })
-        | Kernel::Round(ops::Round { out })
+        | Kernel::Round(ops::Round { out, .. })
         | Kernel::HeadsApart(ops::HeadsApart { out })
         | Kernel::HeadsTogether(ops::HeadsTogether { out })
         | Kernel::LatentAttention(ops::LatentAttention { out, .. })

@@ -198,8 +198,10 @@ impl Shape {
         let overlaps = |found: &&Found| {
             found.waves >= TILES_EACH && functions.tile(found).is_ok_and(|tile| tile == TILE_128_BY_128)
         };
-        let preferred = match !self.scaled && (self.residual || self.inputs < LONG) {
-            true => algorithms.iter().find(overlaps),
+        let preferred = match self.scaled {
+            // Products without a workspace may run beside others.
+            true => algorithms.iter().find(|found| found.workspace == 0),
+            false if self.residual || self.inputs < LONG => algorithms.iter().find(overlaps),
             false => None,
         };
         preferred.or(algorithms.first()).copied()
@@ -338,6 +340,7 @@ pub(crate) struct BoundProduct {
     shared: Rc<Shared>,
     product: Owned,
     chosen: Chosen,
+    shape: Shape,
     x: Address,
     weight: Address,
     out: Address,
@@ -345,6 +348,22 @@ pub(crate) struct BoundProduct {
 }
 
 impl BoundProduct {
+    /// Whether two products can run at the same time: they read the same rows, add nothing, need no workspace, and write
+    /// different columns of the same rows, or different memory.
+    pub(crate) fn runs_beside(&self, other: &BoundProduct) -> bool {
+        let alone = |of: &BoundProduct| of.chosen.algorithm.workspace == 0 && of.residual.is_none();
+        let (first, last) = if self.out <= other.out { (self, other) } else { (other, self) };
+        let number = if first.shape.out_f16 { 2 } else { 4 };
+        let apart = last.out - first.out;
+        let width = |of: &BoundProduct| u64::from(of.shape.outputs) * number;
+        let stride = u64::from(first.shape.out_stride) * number;
+        let beside = first.shape.out_stride == last.shape.out_stride
+            && apart >= width(first)
+            && apart + width(last) <= stride;
+        let behind = apart >= stride * u64::from(first.shape.rows);
+        alone(self) && alone(other) && self.x == other.x && (beside || behind)
+    }
+
     pub(crate) fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
         self.launch_with(stream, &self.chosen.algorithm)
     }
@@ -436,7 +455,7 @@ impl Blas {
         let product = describe(functions, bias, scales)?;
         if let Some(chosen) = self.chosen.get(&shape) {
             let (shared, chosen) = (Rc::clone(&self.shared), chosen.clone());
-            return Ok(BoundProduct { shared, product, chosen, x, weight, out, residual });
+            return Ok(BoundProduct { shared, product, chosen, shape, x, weight, out, residual });
         }
         let layouts = Layouts::new(functions, &shape)?;
         let algorithms = layouts.algorithms(functions, self.shared.handle.handle, &product, &shape)?;
@@ -446,7 +465,7 @@ impl Blas {
         };
         let chosen = Chosen { layouts: Rc::new(layouts), algorithm };
         let shared = Rc::clone(&self.shared);
-        let mut bound = BoundProduct { shared, product, chosen, x, weight, out, residual };
+        let mut bound = BoundProduct { shared, product, chosen, shape, x, weight, out, residual };
         bound.launch(stream)?;
         stream.synchronise()?;
         if self.timed {

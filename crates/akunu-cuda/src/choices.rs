@@ -19,7 +19,7 @@ const FEW_ROWS: FewRows = FewRows { scaled: 128, shifted: 96, floats: 64 };
 const PACKED_ROWS: PackedRows = PackedRows { few: 32, most: 512 };
 
 /// The most rows for which FP8 weights are not multiplied by rows in FP8.
-const FEW_EIGHTS: usize = 8;
+const FEW_EIGHTS: usize = 1;
 
 /// The products of f16 rows that a card has, with those of cuBLASLt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

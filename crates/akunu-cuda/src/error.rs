@@ -36,6 +36,8 @@ pub enum CudaError {
         "cuBLASLt has no way to multiply {rows} rows of {inputs} with {outputs} outputs in f16; AKUNU_CUDA=noblas does without it"
     )]
     NoProduct { rows: u32, inputs: u32, outputs: u32 },
+    #[error("compiling {function} ended without a result; please report this")]
+    Compiler { function: String },
     #[error("cannot start a thread that copies weights to the card: {message}")]
     Thread { message: String },
     #[error("a thread that copies weights to the card has ended; please report this")]

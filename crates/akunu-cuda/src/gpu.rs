@@ -13,7 +13,7 @@ use crate::choices::{Products, capabilities, tuning};
 use crate::context::{Card, Context};
 use crate::driver::{Address, Driver};
 use crate::error::failed;
-use crate::graph::{Code, CudaBuffer, CudaCommands, CudaTable};
+use crate::graph::{Branches, Code, CudaBuffer, CudaCommands, CudaTable};
 use crate::library::CudaFolders;
 use crate::memory::{Memory, Pinned};
 use crate::module::Kernels;
@@ -91,6 +91,7 @@ pub struct CudaGpu {
     stream: Stream,
     /// A second stream for copies while steps run.
     aside: Stream,
+    branches: Branches,
     kernels: Kernels,
     blas: Option<Blas>,
     staging: Staging,
@@ -179,6 +180,7 @@ impl CudaGpu {
             linked: options.linked && context.links_launches()?,
             stream,
             aside: Stream::new(&context)?,
+            branches: Branches::new(&context)?,
             kernels,
             blas,
             context,
@@ -321,6 +323,10 @@ impl Gpu for CudaGpu {
         Ok(self.stream.copy(address(to)?, address(from)?, bytes)?)
     }
 
+    fn expect(&mut self, functions: Vec<Function>) {
+        self.kernels.expect(functions);
+    }
+
     fn pipelines(&mut self, functions: &[&Function]) -> Result<Vec<Code>, DeviceError> {
         self.kernels.require(functions.iter().copied())?;
         let code = |function: &&Function| {
@@ -363,7 +369,7 @@ impl Gpu for CudaGpu {
     }
 
     fn seal(&mut self, indirect: &mut CudaTable, table: &str) -> Result<(), DeviceError> {
-        let sealed = indirect.seal(&self.stream, self.linked);
+        let sealed = indirect.seal(&self.stream, &self.branches, self.linked);
         sealed.map_err(|error| error.during(&format!("capturing the {table} table")))
     }
 

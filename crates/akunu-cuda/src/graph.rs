@@ -99,13 +99,63 @@ impl Launches {
 
     /// Runs all of them, each linked to the one before it (programmatic dependent launch) if both are our own kernels:
     /// how many kernels a library launches, and how, is not known.
-    fn run_linked(&self, stream: &Stream, linked: bool) -> Result<(), CudaError> {
+    fn run_linked(&self, stream: &Stream, branches: &Branches, linked: bool) -> Result<(), CudaError> {
         let mut after_ours = false;
-        for step in &self.steps {
-            step.run(stream, linked && after_ours)?;
+        let mut rest = &self.steps[..];
+        while let Some(step) = rest.first() {
+            let together = products_beside(rest);
+            match together[..] {
+                [] | [_] => step.run(stream, linked && after_ours)?,
+                _ => branches.run(stream, &together)?,
+            }
             after_ours = matches!(step, Step::Launch(_));
+            rest = &rest[together.len().max(1)..];
         }
         Ok(())
+    }
+}
+
+/// The products at the beginning of some steps that can run at the same time.
+fn products_beside(steps: &[Step]) -> Vec<&BoundProduct> {
+    let mut together: Vec<&BoundProduct> = Vec::new();
+    for step in steps.iter().take(Branches::MOST) {
+        match step {
+            Step::Product(product) if together.iter().all(|other| other.runs_beside(product)) => {
+                together.push(product);
+            }
+            _ => break,
+        }
+    }
+    together
+}
+
+/// Streams beside that of the tables, for branches of a graph.
+#[derive(Debug)]
+pub(crate) struct Branches {
+    fork: Event,
+    beside: [(Stream, Event); Branches::MOST - 1],
+}
+
+impl Branches {
+    /// The most products at the same time: Q, K and V.
+    const MOST: usize = 3;
+
+    pub(crate) fn new(context: &Rc<Context>) -> Result<Branches, CudaError> {
+        let branch = || Ok::<_, CudaError>((Stream::new(context)?, Event::new(context)?));
+        Ok(Branches { fork: Event::new(context)?, beside: [branch()?, branch()?] })
+    }
+
+    /// Captures a branch for each product, which all end before what follows begins.
+    fn run(&self, stream: &Stream, products: &[&BoundProduct]) -> Result<(), CudaError> {
+        stream.record(&self.fork)?;
+        let others = products.iter().skip(1).zip(&self.beside);
+        for (product, (branch, done)) in others.clone() {
+            branch.wait(&self.fork)?;
+            product.launch(branch)?;
+            branch.record(done)?;
+        }
+        products.first().map_or(Ok(()), |product| product.launch(stream))?;
+        others.into_iter().try_for_each(|(_, (_, done))| stream.wait(done))
     }
 }
 
@@ -133,9 +183,14 @@ pub struct CudaTable {
 
 impl CudaTable {
     /// Captures what was encoded. `linked`: launches may overlap.
-    pub(crate) fn seal(&mut self, stream: &Stream, linked: bool) -> Result<(), CudaError> {
+    pub(crate) fn seal(
+        &mut self,
+        stream: &Stream,
+        branches: &Branches,
+        linked: bool,
+    ) -> Result<(), CudaError> {
         let launches = std::mem::take(&mut self.launches);
-        let graph = stream.capture(|stream| launches.run_linked(stream, linked))?;
+        let graph = stream.capture(|stream| launches.run_linked(stream, branches, linked))?;
         self.recorded = Some(Rc::new(Recorded { launches, graph }));
         Ok(())
     }

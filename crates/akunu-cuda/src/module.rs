@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CString, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 use akunu_kernels::{Function, cuda_text};
 
@@ -86,9 +87,7 @@ impl Drop for Kernel {
 #[derive(Debug)]
 pub(crate) struct Kernels {
     context: Rc<Context>,
-    nvrtc: &'static Nvrtc,
-    architecture: String,
-    cache: Cache,
+    compilers: Compilers,
     loaded: HashMap<Function, Rc<Kernel>>,
 }
 
@@ -98,16 +97,24 @@ impl Kernels {
         nvrtc: &'static Nvrtc,
         folders: &CudaFolders,
     ) -> Result<Kernels, CudaError> {
+        let architecture = nvrtc.architecture(context.card.compute)?;
         Ok(Kernels {
             context: Rc::clone(context),
-            nvrtc,
-            architecture: nvrtc.architecture(context.card.compute)?,
-            cache: Cache::new(folders.kernels.as_deref()),
+            compilers: Compilers::new(Compiler {
+                nvrtc,
+                architecture,
+                cache: Cache::new(folders.kernels.as_deref()),
+            }),
             loaded: HashMap::new(),
         })
     }
 
-    /// Compiles the functions that are missing, on all cores.
+    /// Begins to compile functions that will be required.
+    pub(crate) fn expect(&mut self, functions: Vec<Function>) {
+        self.compilers.begin(functions);
+    }
+
+    /// Compiles and loads the functions that are missing.
     pub(crate) fn require<'f>(
         &mut self,
         functions: impl Iterator<Item = &'f Function>,
@@ -118,10 +125,11 @@ impl Kernels {
                 wanted.push(function);
             }
         }
-        let compiler = Compiler { nvrtc: self.nvrtc, architecture: &self.architecture, cache: &self.cache };
-        for (function, code) in wanted.iter().zip(compiler.all(&wanted)) {
-            let kernel = Kernel::load(&self.context, &code?.bytes, &function.name)?;
-            self.loaded.insert((*function).clone(), Rc::new(kernel));
+        self.compilers.begin(wanted.iter().map(|function| (*function).clone()));
+        for function in wanted {
+            let code = self.compilers.wait(function)?;
+            let kernel = Kernel::load(&self.context, &code.bytes, &function.name)?;
+            self.loaded.insert(function.clone(), Rc::new(kernel));
         }
         Ok(())
     }
@@ -133,14 +141,15 @@ impl Kernels {
 }
 
 /// The part that does not need a card.
-#[derive(Clone, Copy, Debug)]
-struct Compiler<'a> {
-    nvrtc: &'a Nvrtc,
-    architecture: &'a str,
-    cache: &'a Cache,
+#[derive(Debug)]
+struct Compiler {
+    nvrtc: &'static Nvrtc,
+    architecture: String,
+    cache: Cache,
 }
 
 /// Code for one architecture.
+#[derive(Debug)]
 struct Code {
     bytes: Vec<u8>,
     /// Whether it was compiled, not read from disk.
@@ -148,47 +157,132 @@ struct Code {
     is_new: bool,
 }
 
-impl Compiler<'_> {
-    fn all(self, functions: &[&Function]) -> Vec<Result<Code, CudaError>> {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(functions.len());
-        let next = AtomicUsize::new(0);
-        let done: Mutex<Vec<(usize, Result<Code, CudaError>)>> =
-            Mutex::new(Vec::with_capacity(functions.len()));
-        let work = || {
-            while let Some((index, function)) = pick(functions, &next) {
-                let code = self.one(function);
-                done.lock().unwrap_or_else(PoisonError::into_inner).push((index, code));
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..threads {
-                scope.spawn(work);
-            }
-            work();
-        });
-        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-        done.sort_by_key(|(index, _)| *index);
-        done.into_iter().map(|(_, code)| code).collect()
-    }
-
-    fn one(self, function: &Function) -> Result<Code, CudaError> {
+impl Compiler {
+    fn one(&self, function: &Function) -> Result<Code, CudaError> {
         let text = cuda_text(function);
         let (major, minor) = self.nvrtc.version;
         let version = format!("{major}.{minor}");
-        let key = cache::key(&[&text, self.architecture, &version]);
+        let key = cache::key(&[&text, &self.architecture, &version]);
         if let Some(bytes) = self.cache.read(&key) {
             return Ok(Code { bytes, is_new: false });
         }
-        let bytes = self.nvrtc.compile(&function.name, &text, self.architecture)?;
+        let bytes = self.nvrtc.compile(&function.name, &text, &self.architecture)?;
         // A folder that cannot be written only makes the next start slower; `akunu doctor` reports it.
         let _ = self.cache.write(&key, &bytes);
         Ok(Code { bytes, is_new: true })
     }
 }
 
-fn pick<'a, T>(items: &[&'a T], next: &AtomicUsize) -> Option<(usize, &'a T)> {
-    let index = next.fetch_add(1, Ordering::Relaxed);
-    items.get(index).map(|item| (index, *item))
+/// Threads that compile functions beside the device's own, one for each core while there is work.
+#[derive(Debug)]
+struct Compilers {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    compiler: Compiler,
+    work: Mutex<Work>,
+    /// Notified when a function is done.
+    progress: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Work {
+    /// Those that take the longest are last, and are taken first.
+    waiting: Vec<Function>,
+    /// `None`: waiting, or being compiled.
+    codes: HashMap<Function, Option<Result<Code, CudaError>>>,
+    /// Threads that have not ended.
+    running: usize,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        loop {
+            let function = {
+                let mut work = self.lock();
+                let Some(function) = work.waiting.pop() else {
+                    work.running -= 1;
+                    return;
+                };
+                function
+            };
+            let compiled = catch_unwind(AssertUnwindSafe(|| self.compiler.one(&function)));
+            let code =
+                compiled.unwrap_or_else(|_| Err(CudaError::Compiler { function: function.name.clone() }));
+            self.lock().codes.insert(function, Some(code));
+            self.progress.notify_all();
+        }
+    }
+}
+
+/// Bytes of a function's text, by which the time to compile it is guessed.
+fn text_bytes(function: &Function) -> usize {
+    function.sources.iter().map(|source| source.text.len()).sum()
+}
+
+impl Compilers {
+    fn new(compiler: Compiler) -> Compilers {
+        let shared = Shared { compiler, work: Mutex::default(), progress: Condvar::new() };
+        Compilers { shared: Arc::new(shared), threads: Vec::new() }
+    }
+
+    /// Compiles those that were not begun before.
+    fn begin(&mut self, functions: impl IntoIterator<Item = Function>) {
+        let mut work = self.shared.lock();
+        for function in functions {
+            if !work.codes.contains_key(&function) {
+                work.codes.insert(function.clone(), None);
+                work.waiting.push(function);
+            }
+        }
+        work.waiting.sort_by_key(text_bytes);
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(work.waiting.len());
+        let more = threads.saturating_sub(work.running);
+        work.running += more;
+        drop(work);
+        self.threads.retain(|thread| !thread.is_finished());
+        for _ in 0..more {
+            let shared = Arc::clone(&self.shared);
+            match std::thread::Builder::new().name("akunu-nvrtc".into()).spawn(move || shared.run()) {
+                Ok(thread) => self.threads.push(thread),
+                Err(_) => self.shared.lock().running -= 1,
+            }
+        }
+        if self.threads.is_empty() {
+            self.shared.lock().running += 1;
+            self.shared.run();
+        }
+    }
+
+    /// The code of a function that was begun, once.
+    fn wait(&self, function: &Function) -> Result<Code, CudaError> {
+        let mut work = self.shared.lock();
+        loop {
+            match work.codes.remove(function) {
+                Some(Some(code)) => return code,
+                Some(None) => drop(work.codes.insert(function.clone(), None)),
+                None => return Err(CudaError::Compiler { function: function.name.clone() }),
+            }
+            work = self.shared.progress.wait(work).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// What is being compiled is waited for: NVRTC must not be at work when the process ends.
+impl Drop for Compilers {
+    fn drop(&mut self) {
+        self.shared.lock().waiting.clear();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -224,17 +318,19 @@ mod tests {
 
     #[test]
     fn a_second_start_compiles_nothing_and_a_damaged_file_is_compiled_again() {
-        let nvrtc = match Nvrtc::open(&crate::library::tests::search(), 13) {
-            Ok(nvrtc) => nvrtc,
+        let nvrtc: &'static Nvrtc = match Nvrtc::open(&crate::library::tests::search(), 13) {
+            Ok(nvrtc) => Box::leak(Box::new(nvrtc)),
             Err(error) => return println!("skipped: {error}"),
         };
         let home = tempfile::tempdir().unwrap();
         let cache = Cache::at(home.path());
         let functions = functions(&[64, 96, 128, 4096, 8192]);
-        let wanted: Vec<&Function> = functions.iter().collect();
-        let all = |architecture| -> Vec<Code> {
-            let compiler = Compiler { nvrtc: &nvrtc, architecture, cache: &cache };
-            compiler.all(&wanted).into_iter().map(Result::unwrap).collect()
+        let all = |architecture: &str| -> Vec<Code> {
+            let (architecture, cache) = (architecture.to_string(), cache.clone());
+            let mut compilers = Compilers::new(Compiler { nvrtc, architecture, cache });
+            compilers.begin(functions[..2].iter().cloned());
+            compilers.begin(functions.iter().cloned());
+            functions.iter().map(|function| compilers.wait(function).unwrap()).collect()
         };
         let first = all("sm_90");
         assert!(first.iter().all(|code| code.is_new && code.bytes.starts_with(b"\x7fELF")));

@@ -153,6 +153,15 @@ pub fn eights() -> Vec<Spec> {
         specs.extend([0, 1].map(|turn| eight_matmul(shape, [(turn + i) % 2 == 0, turn > 0])));
     }
     specs.push(eight_matmul([9, 32, 16, 0], [false, false]));
+    for (rows, cols) in [(5, 32), (6, 1072)] {
+        specs.push(spec(format!("round f16 {rows}x{cols} to FP8"), rows, move |part| {
+            let op = ops::Round { input: InputForm::F16 { bias: false }, out: OutputForms::F8 };
+            let mut data: Vec<_> =
+                half_rows(85, rows, cols).iter().map(|all| pick(all, rows, &part)).collect();
+            data.extend(outputs(OutputForms::F8, part.len(), cols));
+            Case::new(Kernel::Round(op), ElementParams { cols: cols as u32 }, Shape::rows(part.len()), data)
+        }));
+    }
     specs
 }
 

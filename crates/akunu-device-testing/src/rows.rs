@@ -71,7 +71,7 @@ pub fn along_rows() -> Vec<Spec> {
             x[rows * cols - 3] = f32::NAN;
             let data = vec![pick(&f32s(&x), rows, &part), poison(part.len() * q8::row_bytes(cols))];
             Case::new(
-                Kernel::Round(ops::Round { out: OutputForms::Q8 }),
+                Kernel::Round(ops::Round { input: InputForm::F32, out: OutputForms::Q8 }),
                 ElementParams { cols: cols as u32 },
                 Shape::rows(part.len()),
                 data,
@@ -236,7 +236,12 @@ fn narrowed((rows, cols): (usize, usize), [alone, both]: [OutputForms; 2]) -> Ve
     specs.push(spec(format!("round {rows}x{cols} {alone:?}"), rows, move |part| {
         let mut data = vec![pick(&x(65, 1.0), rows, &part)];
         data.extend(outputs(alone, part.len(), cols));
-        Case::new(Kernel::Round(ops::Round { out: alone }), params, Shape::rows(part.len()), data)
+        Case::new(
+            Kernel::Round(ops::Round { input: InputForm::F32, out: alone }),
+            params,
+            Shape::rows(part.len()),
+            data,
+        )
     }));
     for out in [alone, both] {
         specs.push(spec(format!("glu {rows}x{cols} {out:?}"), rows, move |part| {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use akunu_kernels::{FEWEST_PACKED_ROWS, Launch, MissingKernel, Work, launches};
+use akunu_kernels::{FEWEST_PACKED_ROWS, Function, Launch, MissingKernel, Work, launches, repack, weights};
 use akunu_plan::table::PARAM_BYTES;
 use akunu_plan::{DeviceError, DispatchCommand, DispatchTable, Kernel, extents};
 
@@ -44,6 +44,18 @@ pub(crate) fn prepare<G: Gpu>(
         entries: buffers.place(gpu, table.io.rows, 0, entries as u64)?,
         logit_rows: buffers.place(gpu, table.io.logit_rows, 0, logit_rows as u64)?,
     })
+}
+
+/// The functions that preparing a table asks for. Those that are not written are reported then.
+pub(crate) fn functions(table: &DispatchTable, tuning: &Tuning) -> Vec<Function> {
+    let repacks = table.commands.iter().flat_map(weights).filter_map(|weight| repack(&weight));
+    let mut all: Vec<Function> = repacks.map(|launch| launch.function).collect();
+    for rows in row_counts(table, tuning) {
+        let table = DispatchTable { rows, ..table.clone() };
+        let works = table.commands.iter().filter_map(|command| launches(command, &table, &tuning.chip).ok());
+        all.extend(works.flatten().filter_map(|work| work.launch().map(|launch| launch.function.clone())));
+    }
+    all
 }
 
 /// The numbers of rows for which variants are prepared. A library's products have a fixed number of rows, so with them

@@ -12,7 +12,7 @@ use akunu_plan::{
 };
 use bytemuck::Zeroable;
 
-use crate::bind::prepare;
+use crate::bind::{functions, prepare};
 use crate::buffers::{Buffer, Buffers, Own, during, failed};
 use crate::planes::{lay_out, lay_out_again};
 use crate::program::Prepared;
@@ -420,6 +420,11 @@ impl<G: Gpu> Device for TableDevice<G> {
         let place = self.place(buffer, offset, bytes.len())?;
         let (handle, at) = (place.handle.clone(), place.offset + offset as usize);
         self.gpu.read(&handle, at, bytes)
+    }
+
+    fn expect(&mut self, tables: &[&Arc<DispatchTable>]) {
+        let functions = tables.iter().flat_map(|table| functions(table, self.gpu.tuning())).collect();
+        self.gpu.expect(functions);
     }
 
     fn prepare(

@@ -184,6 +184,10 @@ pub trait Gpu: Debug {
 
     // Code.
 
+    /// Functions whose pipelines will be asked for, so that they can be compiled beside other work. Compiling them must not
+    /// be awaited.
+    fn expect(&mut self, _functions: Vec<Function>) {}
+
     /// One pipeline per function, in order. Equal functions are compiled once.
     fn pipelines(&mut self, functions: &[&Function]) -> Result<Vec<Self::Pipeline>, DeviceError>;
 

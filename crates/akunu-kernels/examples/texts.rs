@@ -203,7 +203,11 @@ fn add_halves(texts: &mut Texts) {
     add_table(texts, &table(glu, ElementParams { cols: 14336 }, 512));
     add_table(
         texts,
-        &table(Kernel::Round(ops::Round { out: OutputForms::F16 }), ElementParams { cols: 4096 }, 512),
+        &table(
+            Kernel::Round(ops::Round { input: ops::InputForm::F32, out: OutputForms::F16 }),
+            ElementParams { cols: 4096 },
+            512,
+        ),
     );
     for (bias, residual, f16) in [(false, true, false), (true, false, false), (false, false, true)] {
         let params =

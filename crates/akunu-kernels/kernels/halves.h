@@ -176,6 +176,10 @@ BODY(halve) {
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (!live) return;
+#if X_F16
+    const RowPart none = {}, x = load_unfinished(in, at.group_y, &none, at);
+#else
     const RowPart x = load_part(in.x, at.group_y, at);
+#endif
     store_row(in, at.group_y, &x, at);
 }

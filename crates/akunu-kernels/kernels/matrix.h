@@ -120,6 +120,10 @@ INLINE Matrix matrix_of(Bindings in, u32 stream, THREAD_PTR u32* o) {
 }
 
 #if INPUT_PIECES
+#ifndef STAGED_PLACE
+#define STAGED_PLACE(piece) (piece)
+#endif
+
 // Stages one row of the input in threadgroup memory, with all threads of the group. All loads are issued before any
 // store.
 INLINE void stage_input(const DEVICE u8* row, THREADGROUP u8* to, Place at) {
@@ -130,7 +134,7 @@ INLINE void stage_input(const DEVICE u8* row, THREADGROUP u8* to, Place at) {
     }
     UNROLL for (u32 i = 0; i < INPUT_PIECES; i++) {
         const u32 p = i * THREADS + at.in_group;
-        if (p < INPUT_ROW_BYTES / 16) *(THREADGROUP u32x4*)(to + p * 16) = pieces[i];
+        if (p < INPUT_ROW_BYTES / 16) *(THREADGROUP u32x4*)(to + STAGED_PLACE(p) * 16) = pieces[i];
     }
     BARRIER();
 }

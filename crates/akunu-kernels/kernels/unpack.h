@@ -41,12 +41,11 @@ BODY(unpack) {
         if (first + beside < all) *(DEVICE u32x4*)(in.out_f16 + ((u64)first * PIECES + i) * 16) = met[beside * APART + i % PIECES];
     }
 #else
-    const u32x4 piece = {
-        two_halves(block.values[0], block.values[1]),
-        two_halves(block.values[2], block.values[3]),
-        two_halves(block.values[4], block.values[5]),
-        two_halves(block.values[6], block.values[7]),
-    };
-    if (mine < all) *(DEVICE u32x4*)(in.out_f16 + (u64)mine * 16) = piece;
+    UNROLL for (u32 k = 0; k < BLOCK; k += 8) {
+        u32 words[4];
+        UNROLL for (u32 j = 0; j < 4; j++) words[j] = two_halves(weight_at(&block, k + 2 * j), weight_at(&block, k + 2 * j + 1));
+        const u32x4 piece = {words[0], words[1], words[2], words[3]};
+        if (mine < all) *(DEVICE u32x4*)(in.out_f16 + ((u64)mine * BLOCK + k) * 2) = piece;
+    }
 #endif
 }

@@ -193,7 +193,7 @@ impl Shape<'_> {
             Kernel::ExpertSum(op) => self.expert_sum(op)?,
             Kernel::WeighInputs(_) => self.weigh_inputs(),
             Kernel::Combine(op) => self.combine(op),
-            Kernel::Round(ops::Round { out }) if out.f16() => self.halve(out)?,
+            Kernel::Round(op) if op.out.f16() => self.halve(op)?,
             Kernel::Round(_) => self.quantise(),
             Kernel::Unpack(ops::Unpack { weight }) => self.unpack(weight)?,
             Kernel::HalfMatmul(op) if op.weight.is_quantised() => self.packed_matmul(op)?,

@@ -122,20 +122,20 @@ pub(crate) fn type_sources(dtype: DType, cols: u32, wide: bool) -> TypeSources {
 }
 
 fn floats(dtype: DType, cols: u32, wide: bool) -> TypeSources {
-    let (number, most) = match dtype {
-        DType::F32 => (0, 4),
-        DType::F16 => (1, 8),
-        DType::Fp8(_) => (3, 8),
-        _ => (2, 8),
+    let (number, blocks): (u32, &[u32]) = match dtype {
+        DType::F32 => (0, &[4]),
+        DType::F16 => (1, &[8]),
+        DType::Fp8(_) => (3, &[16, 8]),
+        _ => (2, &[8]),
     };
     let constants = match dtype {
         DType::Fp8(fp8) => vec![("GROUP", fp8.group(cols as usize) as u32)],
         _ => Vec::new(),
     };
-    let block = if wide && cols.is_multiple_of(most) { most } else { 1 };
+    let whole = blocks.iter().find(|block| wide && cols.is_multiple_of(**block));
+    let block = whole.copied().unwrap_or(1);
     let raw_words = match (dtype, block) {
-        (DType::Fp8(_), 1) => 2,
-        (DType::Fp8(_), _) => 3,
+        (DType::Fp8(_), _) => block.div_ceil(4) + 1,
         (_, 1) => 1,
         _ => 4,
     };

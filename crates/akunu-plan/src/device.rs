@@ -428,6 +428,9 @@ pub trait Device: std::fmt::Debug {
         self.upload(slot, 0, &moved)
     }
 
+    /// Tables that will be prepared, so that a device can compile their kernels while weights are copied to it.
+    fn expect(&mut self, _tables: &[&Arc<DispatchTable>]) {}
+
     /// Resolves every kernel and buffer (`buffers` is indexed by `BufferId`) into the device's own form, once.
     fn prepare(
         &mut self,

@@ -94,6 +94,7 @@ pub fn load(
     device: &mut dyn Device,
     on_load: OnLoad<'_>,
 ) -> Result<Loaded, DeviceError> {
+    device.expect(&plan.tables.iter().map(|(_, table)| table).collect::<Vec<_>>());
     let buffers = load_buffers(&plan.buffers, weights, device, on_load)?;
     let CachePlan { table, count, slot_blocks, windows, .. } = plan.cache;
     let windows = windows.map(|windows| (windows.table, windows.count));

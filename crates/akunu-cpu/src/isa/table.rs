@@ -141,7 +141,7 @@ fn of_op<V: Target>(kernel: Kernel) -> Option<Run> {
         Kernel::ExpertSum(_) => V::run::<ops::ExpertSum>,
         Kernel::Combine(_) => V::run::<ops::Combine>,
         Kernel::Activate(_) => V::run::<ops::Activate>,
-        Kernel::Round(ops::Round { out }) if out.q8() => V::run::<ops::Round>,
+        Kernel::Round(ops::Round { out, .. }) if out.q8() => V::run::<ops::Round>,
         Kernel::Round(_)
         | Kernel::Unpack(_)
         | Kernel::HalfMatmul(_)

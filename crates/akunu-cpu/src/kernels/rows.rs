@@ -193,13 +193,13 @@ impl OpKernel for ops::Round {
         let p: ElementParams = command.params();
         let Kernel::Round(op) = command.kernel else { return };
         let o = command.operands(op);
-        let Some(out) = o.out.q8 else { return };
+        let (Some(x), Some(out)) = (o.x, o.out.q8) else { return };
         let cols = p.cols as usize;
         // SAFETY: rows are within the table's, and whole blocks.
         unsafe {
             if context.rows >= context.parts {
                 for r in context.units(context.rows) {
-                    put_q8_row::<V>(out.0.add(r * q8::row_bytes(cols)), cols, f32s(o.x).add(r * cols));
+                    put_q8_row::<V>(out.0.add(r * q8::row_bytes(cols)), cols, f32s(x).add(r * cols));
                 }
                 return;
             }
@@ -207,7 +207,7 @@ impl OpKernel for ops::Round {
             for unit in context.units(context.rows * blocks) {
                 let (r, block) = (unit / blocks, unit % blocks);
                 let row = out.0.add(r * q8::row_bytes(cols));
-                put_q8::<V>(row, cols, block, f32s(o.x).add(r * cols + block * q8::BLOCK));
+                put_q8::<V>(row, cols, block, f32s(x).add(r * cols + block * q8::BLOCK));
             }
         }
     }

@@ -83,7 +83,7 @@ INLINE void put_weights(Place at, u32 first_out, u32 from, const THREAD_PTR Raw*
         UNROLL for (u32 k = 0; k < PIECE; k++) to[k * WEIGHT_STRIDE] = there ? (u16)(raw[i].words[k / 2] >> (k % 2 * 16)) : 0;
 #else
         const Block block = decode(raw[i]);
-        UNROLL for (u32 k = 0; k < PIECE; k++) to[k * WEIGHT_STRIDE] = there ? block.values[k] : 0;
+        UNROLL for (u32 k = 0; k < PIECE; k++) to[k * WEIGHT_STRIDE] = there ? weight_at(&block, k) : 0;
 #endif
     }
 }

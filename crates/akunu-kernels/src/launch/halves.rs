@@ -1,7 +1,7 @@
 //! Rows of f16 and FP8, weights unpacked to f16, and their products.
 
 use akunu_plan::ops::{
-    Activate, EightMatmul, ElementParams, Glu, HalfMatmul, InputForm, MatmulParams, Norm, NormParams,
+    Activate, EightMatmul, ElementParams, Glu, HalfMatmul, InputForm, MatmulParams, Norm, NormParams, Round,
     UnpackParams,
 };
 use akunu_plan::{Activation, DType, OutputForms, RowSet};
@@ -78,9 +78,11 @@ impl Shape<'_> {
         })
     }
 
-    pub(super) fn halve(&self, out: OutputForms) -> Result<Launch, MissingKernel> {
+    pub(super) fn halve(&self, op: Round) -> Result<Launch, MissingKernel> {
         let cols = self.command.params::<ElementParams>().cols;
-        self.along_row("halve", vec![&HALVES], [self.rows, cols], |builder| builder.out(out))
+        self.along_row("halve", vec![&HALVES], [self.rows, cols], |builder| {
+            builder.out(op.out).variant([("X_F16", u32::from(op.input.f16()))]).constants([("BIAS", 0)])
+        })
     }
 
     pub(super) fn unpack(&self, weight: DType) -> Result<Launch, MissingKernel> {

@@ -139,6 +139,15 @@ impl Product {
         if self.weight.is_quantised() { self.inputs / 4 * 5 } else { self.inputs * 4 }
     }
 
+    /// The same where it is staged: `STAGED_PLACE` in floats.h has the pieces of blocks in planes.
+    fn staged_bytes(&self, of: &TypeSources) -> u32 {
+        let pieces = of.block / 4;
+        match self.weight.is_quantised() || pieces < 2 {
+            true => self.input_bytes(),
+            false => pieces * ((self.inputs / of.block).next_multiple_of(8) + 8 / pieces) * 16,
+        }
+    }
+
     /// Tiles of up to `size` rows.
     fn tiles(&self, rows: u32, size: u32) -> u32 {
         self.routed.map_or(rows.div_ceil(size), |routed| routed.tiles(rows, size))
@@ -375,7 +384,7 @@ impl Shape<'_> {
 
     /// Whether the threadgroups of a one-row product stage their input in threadgroup memory.
     fn shares_input(&self, product: &Product, of: &TypeSources) -> bool {
-        let bytes = product.input_bytes();
+        let bytes = product.staged_bytes(of);
         // Leaves room for a threadgroup of the next kernel on the same SM.
         let fits = bytes <= self.chip.shared_bytes / 2;
         let early = product.in_blocks() && of.raw_words < WIDE_WORDS;
@@ -418,10 +427,12 @@ impl Shape<'_> {
         let room = if tile == 1 && !product.out.q8() { 48 } else { 24 };
         let depth = (room / (outs * streams * of.raw_words)).clamp(1, 4);
         let sums = if product.in_blocks() { tile * width * streams * 4 } else { 0 };
-        let input = if tile == 1 && self.shares_input(product, &of) { product.input_bytes() } else { 0 };
+        let is_shared = tile == 1 && self.shares_input(product, &of);
+        let pieces = if is_shared { (product.input_bytes() / 16).div_ceil(simds * 32) } else { 0 };
+        let input = if is_shared { product.staged_bytes(&of) } else { 0 };
         self.product_launch("gemv", &[&GEMV], product, of)
             .variant([("TILE", tile), ("OUTS", outs), ("DEPTH", 1 << depth.ilog2())])
-            .variant([("INPUT_PIECES", (input / 16).div_ceil(simds * 32))])
+            .variant([("INPUT_PIECES", pieces)])
             .shared(sums + input)
             .over([product.outputs.div_ceil(width), product.tiles(rows, tile), 1], simds * 32)
     }

@@ -633,13 +633,23 @@ impl Emitter<'_> {
             Rounding::F16Lanes => (OutputForms::F16Lanes, "halve"),
             Rounding::F8 => (OutputForms::F8, "round"),
         };
+        let narrowed = written.f16() && written.eights() == wanted.eights();
         for (missing, form, on, name) in [
             (wanted.q8() && !written.q8(), OutputForms::Q8, side, "quantise"),
-            (wanted.f16() && !written.f16(), narrow, Side::Device, narrows),
+            (wanted.f16() && !narrowed, narrow, Side::Device, narrows),
         ] {
             if missing {
-                let operands = RoundOperands { x: self.f32s(value), out: self.bind_forms(form, value) };
-                let command = Round { out: form }.command(operands, self.elements(value));
+                let input = match written.f16() {
+                    true => InputForm::F16 { bias: false },
+                    false => InputForm::F32,
+                };
+                let operands = RoundOperands {
+                    x: (!input.f16()).then(|| self.f32s(value)),
+                    x_f16: input.f16().then(|| self.f16s(value)),
+                    x_scales: input.f16().then(|| self.scales(value)),
+                    out: self.bind_forms(form, value),
+                };
+                let command = Round { input, out: form }.command(operands, self.elements(value));
                 self.side = on;
                 self.push(format!("{prefix}{role}_{name}"), command);
             }
@@ -749,13 +759,22 @@ impl Emitter<'_> {
         F32(need(self.places[&value].scales, "scaled", value).into())
     }
 
+    /// Its rows of FP8, and their scales.
+    pub(super) fn eights(&self, value: Value) -> (F16<Binding>, F32<Binding>) {
+        let Placed { f8, f8_scales, .. } = self.places[&value];
+        (F16(need(f8, "f8", value).into()), F32(need(f8_scales, "f8_scales", value).into()))
+    }
+
     /// The bindings of these forms.
     pub(super) fn bind_forms(&self, forms: OutputForms, value: Value) -> Forms<Binding> {
         let Placed { f32, q8, .. } = self.places[&value];
         Forms {
             f32: forms.f32().then(|| F32(need(f32, "f32", value).into())),
             q8: forms.q8().then(|| Q8(need(q8, "q8", value).into())),
-            f16: forms.f16().then(|| (self.f16s(value), self.scales(value))),
+            f16: forms.f16().then(|| match forms.eights() {
+                true => self.eights(value),
+                false => (self.f16s(value), self.scales(value)),
+            }),
             rounding: Rounding::of(forms),
         }
     }

@@ -39,10 +39,10 @@ impl Emitter<'_> {
 
     pub(super) fn eight_product(&mut self, label: &str, product: &Product, part: &Part) {
         let op = EightMatmul { bias: part.bias.is_some(), residual: product.residual.is_some() };
-        let F16(x) = self.f16s(product.x);
+        let (F16(x), x_scales) = self.eights(product.x);
         let operands = EightMatmulOperands {
             x: F8(x),
-            x_scales: self.scales(product.x),
+            x_scales,
             weight: (&part.matrix).into(),
             out: self.columns(product.out),
             bias: part.bias.map(|bias| F32(bias.into())),

@@ -36,6 +36,12 @@ impl Shape<'_> {
         match &step.action {
             _ if step.side == Side::Host && wanted.f16() => OutputForms::F32,
             Action::Norm { .. } | Action::Activate { .. } | Action::Glu { .. } if wanted.eights() => wanted,
+            // Attention leaves f16 faster than f32, and its numbers are f16 already.
+            Action::Attend(attend)
+                if wanted == OutputForms::F8 && self.attention_writes(attend.heads, OutputForms::F16) =>
+            {
+                OutputForms::F16
+            }
             _ if wanted.eights() => OutputForms::F32,
             Action::Norm { .. }
             | Action::Activate { .. }
@@ -111,19 +117,6 @@ impl ValueForms {
 
     pub fn written(&self, value: Value) -> OutputForms {
         self.written[value.0]
-    }
-
-    /// All forms in which a value has a buffer.
-    pub fn stored(&self, value: Value) -> OutputForms {
-        let of = [self.wanted(value), self.written(value)];
-        let has = |form: fn(OutputForms) -> bool| of.into_iter().any(form);
-        let forms = [
-            (has(OutputForms::f32), Form::F32),
-            (has(OutputForms::q8), Form::Q8),
-            (has(OutputForms::f16), Form::F16),
-        ];
-        let rounding = if has(OutputForms::eights) { Rounding::F8 } else { Rounding::F16 };
-        union(forms.into_iter().filter(|(stored, _)| *stored).map(|(_, form)| form), rounding)
     }
 }
 

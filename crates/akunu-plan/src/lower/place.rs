@@ -14,10 +14,12 @@ use crate::{BufferId, OutputForms, q8};
 pub(super) struct Placed {
     pub f32: Option<BufferId>,
     pub q8: Option<BufferId>,
-    /// Rows of f16 or FP8.
     pub f16: Option<BufferId>,
-    /// The scales of these.
+    /// The scales of its f16 rows.
     pub scales: Option<BufferId>,
+    pub f8: Option<BufferId>,
+    /// The scales of its rows of FP8.
+    pub f8_scales: Option<BufferId>,
 }
 
 /// Buffers that are shared by the values of one role and form.
@@ -48,7 +50,7 @@ pub(super) fn place(
             if outputs.contains_key(&value) || taken.iter().any(|(of, ..)| *of == value) {
                 continue;
             }
-            for (suffix, bytes) in kinds(graph, shape, forms.stored(value), value)? {
+            for (suffix, bytes) in kinds(graph, shape, forms, value)? {
                 let key = (graph.values[value.0].role.clone(), suffix);
                 if !pools.contains_key(&key) {
                     order.push(key.clone());
@@ -79,7 +81,9 @@ pub(super) fn place(
         match suffix {
             "" => place.f32 = Some(id),
             "_q8" => place.q8 = Some(id),
-            "_f16" | "_f8" => place.f16 = Some(id),
+            "_f16" => place.f16 = Some(id),
+            "_f8" => place.f8 = Some(id),
+            "_f8_scales" => place.f8_scales = Some(id),
             _ => place.scales = Some(id),
         }
     }
@@ -100,23 +104,25 @@ fn last_reads(graph: &Graph) -> HashMap<Value, usize> {
 fn kinds(
     graph: &Graph,
     shape: &Shape<'_>,
-    forms: OutputForms,
+    forms: &ValueForms,
     value: Value,
 ) -> Result<Vec<(&'static str, u64)>, PlanError> {
+    let of = [forms.wanted(value), forms.written(value)];
+    let has = |form: fn(OutputForms) -> bool| of.into_iter().any(form);
     let info = &graph.values[value.0];
     let rows = info.rows.of(shape.rows, shape.logit_rows).ok_or_else(too_large)?;
     let mut kinds = Vec::new();
-    if forms.f32() {
+    if has(OutputForms::f32) {
         kinds.push(("", size(&[rows, info.cols, 4])?));
     }
-    if forms.q8() {
+    if has(OutputForms::q8) {
         kinds.push(("_q8", size(&[rows, q8::row_bytes(info.cols)])?));
     }
-    if forms.f16() {
-        kinds.push(match forms.eights() {
-            true => ("_f8", size(&[rows, info.cols])?),
-            false => ("_f16", size(&[rows, info.cols, 2])?),
-        });
+    if has(OutputForms::eights) {
+        kinds.extend([("_f8", size(&[rows, info.cols])?), ("_f8_scales", size(&[rows, 4])?)]);
+    }
+    if has(|form| form.f16() && !form.eights()) {
+        kinds.push(("_f16", size(&[rows, info.cols, 2])?));
         if !graph.is_left_in_f16(value) {
             kinds.push(("_scales", size(&[rows, 4])?));
         }

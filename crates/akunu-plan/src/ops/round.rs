@@ -1,20 +1,24 @@
 //! Rounds rows to another form: int8 blocks ([`crate::q8`]), f16 ([`crate::halves`]) or FP8 ([`crate::eights`]).
 
-use super::extent::{Counts, Extent, f32s, forms};
+use super::extent::{Counts, Extent, f16s, f32s, forms};
 use super::norm::OUT;
-use super::{ElementParams, F32, Forms, Op, operands};
-use crate::OutputForms;
+use super::{ElementParams, F16, F32, Forms, InputForm, Op, operands};
+use crate::{OutputForms, halves};
 use crate::reference::Bound;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Round {
+    /// Rows of f16 are rounded to FP8 only.
+    pub input: InputForm,
     /// The output form, one of q8, f16 and f8.
     pub out: OutputForms,
 }
 
 operands! {
     RoundOperands of Round as op {
-        x: read F32,
+        x: read F32 if !op.input.f16(),
+        x_f16: read F16 if op.input.f16(),
+        x_scales: read F32 if op.input.f16(),
         out: write Forms(op.out, OUT),
     }
 }
@@ -26,21 +30,36 @@ impl Op for Round {
     fn name(self) -> String {
         match self.out {
             OutputForms::F16Lanes => "halve_lanes".into(),
-            out if out.eights() => "round_f8".into(),
+            out if out.eights() => format!("round_f8{}", self.input.suffix()),
             out if out.f16() => "halve".into(),
             _ => "quantise_q8".into(),
         }
     }
 
     fn extents(self, p: &ElementParams, counts: &Counts) -> Result<RoundOperands<Extent>, String> {
-        let out = forms(self.out, counts.rows, p.cols)?;
-        Ok(RoundOperands { x: f32s(counts.rows, p.cols), out })
+        let f16 = self.input.f16();
+        if self.input.bias() || f16 && !self.out.eights() {
+            return Err(format!("{:?} rounded to {:?}", self.input, self.out));
+        }
+        Ok(RoundOperands {
+            x: (!f16).then(|| f32s(counts.rows, p.cols)),
+            x_f16: f16.then(|| f16s(counts.rows as u64, p.cols)).transpose()?,
+            x_scales: f16.then(|| f32s(counts.rows, 1_u64)),
+            out: forms(self.out, counts.rows, p.cols)?,
+        })
     }
 
     fn reference(self, mut bound: Bound<'_>) {
         let (p, o) = (bound.params::<ElementParams>(), bound.operands(self));
         let cols = p.cols as usize;
-        let row = |row: usize| bound.f32s(o.x)[row * cols..][..cols].to_vec();
+        let row = |row: usize| -> Vec<f32> {
+            let (Some(x_f16), Some(x_scales)) = (o.x_f16, o.x_scales) else {
+                return o.x.map_or(vec![], |x| bound.f32s(x)[row * cols..][..cols].to_vec());
+            };
+            let scale = bound.f32s(x_scales)[row];
+            let numbers = halves::load(&bound.bytes(x_f16.0)[row * cols * 2..][..cols * 2]);
+            numbers.into_iter().map(|x| scale * x).collect()
+        };
         let rows: Vec<Vec<f32>> = (0..bound.live.rows).map(row).collect();
         bound.write_forms(o.out, &rows);
     }
