@@ -220,6 +220,30 @@ fn plain_fp8_folders_say_that_their_scales_of_the_cache_are_left_out() {
 }
 
 #[test]
+fn fp8_folders_say_whether_they_ask_for_fp8_activations() {
+    for (folder, expected) in [
+        ("fp8-tensor", true),
+        ("fp8-channel", true),
+        ("fp8-block", true),
+        ("fp8-qwen3", true),
+        ("awq", false),
+    ] {
+        assert_eq!(open_model(&checked_in(folder)).unwrap().config().fp8_activations, expected, "{folder}");
+    }
+    for (scheme, expected) in [
+        (Value::Null, false),
+        (serde_json::json!({"num_bits": 8, "type": "int"}), false),
+        (serde_json::json!({"num_bits": 4, "type": "float"}), false),
+        (serde_json::json!({"num_bits": 8, "type": "float", "dynamic": true}), true),
+    ] {
+        let dir = changed("fp8-channel", |config| {
+            config["quantization_config"]["config_groups"]["group_0"]["input_activations"] = scheme.clone();
+        });
+        assert_eq!(open_model(dir.path()).unwrap().config().fp8_activations, expected, "{scheme}");
+    }
+}
+
+#[test]
 fn fp8_unpacks_to_the_bits_of_its_libraries() {
     for (folder, name) in [
         ("fp8-tensor", "FP8_ROW"),
