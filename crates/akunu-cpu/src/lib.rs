@@ -31,6 +31,7 @@ mod kernels;
 mod limits;
 mod math;
 mod memory;
+mod paging;
 mod panel;
 mod planes;
 mod prepare;
