@@ -13,6 +13,7 @@ use akunu_plan::{
 };
 use akunu_pool::{Panicked, Pool, Work, WorkQueue};
 
+use crate::available::available_memory;
 use crate::execution::{Execution, State};
 use crate::groups;
 use crate::host;
@@ -163,7 +164,7 @@ impl CpuDevice {
         Ok(CpuDevice {
             allocated: capabilities.workspace_bytes,
             workspace: capabilities.workspace_bytes,
-            capabilities: Capabilities { available_bytes: host::available_bytes(), ..capabilities },
+            capabilities: Capabilities { available_bytes: available_memory(), ..capabilities },
             isa,
             read_pattern: options.read_pattern.unwrap_or_else(ReadPattern::detect),
             kernels,

@@ -18,6 +18,7 @@
 )]
 #![cfg_attr(fuzzing, allow(unused_imports, reason = "of the instruction sets that fuzz targets do without"))]
 
+mod available;
 pub mod ceilings;
 mod command;
 mod device;
@@ -38,6 +39,7 @@ mod prepare;
 mod read_pattern;
 mod tile;
 
+pub use available::available_memory;
 pub use device::{CpuDevice, CpuOptions, capabilities};
 pub use host::{features, physical_cores};
 pub use isa::{Isa, IsaError};
