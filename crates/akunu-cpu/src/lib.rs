@@ -43,4 +43,5 @@ pub use available::available_memory;
 pub use device::{CpuDevice, CpuOptions, capabilities};
 pub use host::{features, physical_cores};
 pub use isa::{Isa, IsaError};
+pub use paging::read_rate;
 pub use read_pattern::ReadPattern;

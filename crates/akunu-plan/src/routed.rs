@@ -72,6 +72,12 @@ impl RoutedCommands {
         Some((op.operands(command.bindings()).picks.0, p.experts as usize, p.top as usize))
     }
 
+    /// Bytes of the most experts that so many rows can be routed to.
+    pub fn most_bytes(self, table: &DispatchTable, rows: usize) -> u64 {
+        let most = self.picks(table).map_or(0, |(_, experts, top)| experts.min(rows * top));
+        most as u64 * self.expert_bytes(table)
+    }
+
     /// Bytes of the weights of one expert.
     pub fn expert_bytes(self, table: &DispatchTable) -> u64 {
         [self.glu, self.down].map(|index| table.commands[index].expert_bytes()).iter().sum()

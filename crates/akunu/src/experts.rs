@@ -1,5 +1,6 @@
 //! Experts that are paged: whether, and how much memory they get.
 
+use akunu_format::Region;
 use akunu_plan::{Capabilities, ModelPlan, Paging};
 
 use crate::{EngineOptions, Error, Model, memory};
@@ -65,4 +66,22 @@ fn left(
         let spared = (available / SPARED).min(MOST_SPARED);
         available.saturating_sub(used + (in_place - experts) + spared)
     })
+}
+
+/// Bytes to read for a measurement.
+const MEASURED: usize = 256 << 20;
+
+/// Bytes per second at which experts are read from their file: as many as there are, up to 256 MiB, from all over it. What the
+/// system has cached of the file counts as it will when experts are paged.
+pub fn expert_read_rate(model: &Model, paging: &Paging) -> Result<f64, Error> {
+    let weights = model.weights();
+    let of_tensor = |name: &str| {
+        let tensor = weights.tensor(name)?;
+        let place = tensor.place();
+        Some((weights.regions()[place.region].clone(), place.offset, place.bytes))
+    };
+    let names = weights.tensors().iter().map(|tensor| &tensor.name).filter(|name| name.contains("_exps."));
+    let places: Vec<(Region, usize, usize)> = names.filter_map(|name| of_tensor(name)).collect();
+    let bytes = MEASURED.min(paging.expert_bytes() as usize);
+    Ok(akunu_cpu::read_rate(&places, bytes)?)
 }

@@ -77,6 +77,7 @@ pub use devices::{DeviceChoice, check_device, open_device};
 pub use embed::{EmbedOptions, EmbedTask, Embedder, TextIds, plan_texts};
 pub use engine::{DEFAULT_CHAIN_TIME, Engine, EngineOptions, Note, Prefilled, check_host, plan};
 pub use error::{Error, KvFileProblem};
+pub use experts::expert_read_rate;
 pub use generate::{FinishReason, GenerateOptions, Generated, Overflow, Piece, Timings};
 pub use importance::importance;
 pub use memory::{available_memory, human};

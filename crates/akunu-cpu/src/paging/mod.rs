@@ -7,7 +7,10 @@
 //! there are.
 
 mod kept;
+mod rate;
 mod readers;
+
+pub use rate::read_rate;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

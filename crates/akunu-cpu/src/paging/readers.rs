@@ -9,7 +9,7 @@ use akunu_format::Region;
 /// Disks read several places at once sooner than one after the other.
 const THREADS: usize = 8;
 /// Bytes of a read. Smaller ones cost more calls, and larger ones leave threads without work at the end.
-const PIECE: usize = 1 << 20;
+pub(super) const PIECE: usize = 1 << 20;
 
 /// How many pieces a read of so many bytes consists of.
 pub(super) fn pieces(bytes: u64) -> usize {

@@ -136,13 +136,13 @@ fn every_command_of_a_paged_model_agrees_with_the_reference() {
 #[test]
 fn prompts_leave_the_experts_that_steps_use() {
     let dir = tempfile::tempdir().unwrap();
-    let model = model(&dir, "qwen3-moe");
+    let model = model(&dir, "olmoe");
     let paging = possible(&model);
-    let mut engine = engine(&model, &paged(paging.least_memory() + 4 * 2 * paging.layers[0].expert()));
+    let mut engine = engine(&model, &paged(paging.least_memory() + 3 * 2 * paging.layers[0].expert()));
     let paging = engine.plan().paging.clone().unwrap();
-    assert!(paging.layers.iter().all(|layer| (layer.kept, layer.experts, layer.top) == (4, 7, 3)));
+    assert!(paging.layers.iter().all(|layer| (layer.kept, layer.experts, layer.top) == (3, 9, 1)));
     let step = [7];
-    for _ in 0..8 {
+    for _ in 0..40 {
         engine.logits(&step, false, None).unwrap();
     }
     let count = |engine: &mut Engine, ids: &[u32]| {
@@ -152,13 +152,16 @@ fn prompts_leave_the_experts_that_steps_use() {
     };
     let steady = count(&mut engine, &step);
     assert_eq!((steady.misses, steady.file_bytes), (0, 0), "the experts of one token are kept");
+    let mut most = 0;
     for seed in 0..20 {
         let prompt = ids(&model, 9, seed);
         let found = count(&mut engine, &prompt);
         let bytes: u64 = paging.layers[0].expert();
         assert_eq!(found.file_bytes, found.misses * bytes, "each expert is read once");
         assert_eq!(found.bytes, (found.hits + found.misses) * bytes);
+        most = most.max(found.misses);
     }
+    assert!(most > 2, "chunks took turns in the slots that experts pass through");
     assert_eq!(count(&mut engine, &step), steady);
 }
 
