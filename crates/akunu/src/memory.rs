@@ -50,6 +50,7 @@ pub(crate) fn listing(plan: &MemoryPlan) -> String {
         ("constants", plan.constants),
         ("KV cache", plan.kv),
         ("slots of weights", plan.slots),
+        ("slots of experts", plan.expert_slots),
         ("scratch", plan.scratch),
         ("rows and logits", plan.io),
         ("device's own", plan.workspace),

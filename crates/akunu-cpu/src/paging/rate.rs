@@ -12,24 +12,24 @@ use crate::memory::Owned;
 /// Pieces that are read at once, into memory that is used again.
 const AT_ONCE: usize = 64;
 
-/// Bytes per second of reads that are spread over parts of files: (region, offset, bytes). About `bytes` are read.
+/// Bytes per second of reads that are spread over parts of files: (region, offset, bytes). At most `bytes` are read.
 pub fn read_rate(places: &[(Region, usize, usize)], bytes: usize) -> Result<f64, DeviceError> {
     let failed = |message: String| DeviceError::Failed { device: NAME, message };
-    let all: usize = places.iter().map(|(_, _, bytes)| bytes / PIECE).sum();
-    let count = (bytes / PIECE).min(all);
-    if count == 0 {
-        return Err(failed("the experts are too small for measuring how fast they are read".into()));
+    let piece = places.iter().map(|(_, _, bytes)| *bytes).min().unwrap_or(0).min(PIECE);
+    if piece == 0 || bytes < piece {
+        return Err(failed("there are no experts whose reads could be measured".into()));
     }
-    let memory = Owned::zeroed((AT_ONCE * PIECE) as u64).ok_or(DeviceError::OutOfMemory {
-        device: NAME,
-        what: "a measurement".into(),
-        bytes: (AT_ONCE * PIECE) as u64,
-    })?;
+    let all: usize = places.iter().map(|(_, _, bytes)| bytes / piece).sum();
+    let count = (bytes / piece).min(all);
+    let all_at_once = (AT_ONCE * piece) as u64;
+    let out_of_memory =
+        || DeviceError::OutOfMemory { device: NAME, what: "a measurement".into(), bytes: all_at_once };
+    let memory = Owned::zeroed(all_at_once).ok_or_else(out_of_memory)?;
     let readers = Readers::new(1, AT_ONCE)
         .map_err(|error| failed(format!("cannot start threads that read experts: {error}")))?;
     // Each place has as many of the pieces as is its part of all bytes.
     let pieces = places.iter().flat_map(|(region, offset, bytes)| {
-        (0..bytes / PIECE).map(move |piece| (region, offset + piece * PIECE))
+        (0..bytes / piece).map(move |number| (region, offset + number * piece))
     });
     let chosen: Vec<(&Region, usize)> = pieces
         .enumerate()
@@ -41,12 +41,12 @@ pub fn read_rate(places: &[(Region, usize, usize)], bytes: usize) -> Result<f64,
     let started = Instant::now();
     for chosen in chosen.chunks(AT_ONCE) {
         for (place, (region, offset)) in chosen.iter().enumerate() {
-            let to = memory.start().wrapping_add(place * PIECE);
-            let read = Read { region: (*region).clone(), offset: *offset, to, bytes: PIECE };
+            let to = memory.start().wrapping_add(place * piece);
+            let read = Read { region: (*region).clone(), offset: *offset, to, bytes: piece };
             // SAFETY: each piece has a place of its own in this memory, and all are waited for before it is used again.
             unsafe { readers.begin(0, &read) };
         }
         readers.wait(0).map_err(failed)?;
     }
-    Ok((chosen.len() * PIECE) as f64 / started.elapsed().as_secs_f64())
+    Ok((chosen.len() * piece) as f64 / started.elapsed().as_secs_f64())
 }
