@@ -30,9 +30,15 @@ pub(crate) type Run = unsafe fn(&Command, &Context);
 pub(crate) enum Experts {
     Nothing,
     /// It chooses them. One has so many bytes; the layer, if it is paged.
-    Chosen { bytes: u64, layer: Option<usize> },
+    Chosen {
+        bytes: u64,
+        layer: Option<usize>,
+    },
     /// It multiplies with those of a paged layer.
-    Read { layer: usize, part: ExpertPart },
+    Read {
+        layer: usize,
+        part: ExpertPart,
+    },
 }
 
 /// One prepared command.

@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use akunu_format::Region;
-use akunu_plan::device::{
-    broken, buffer_in, check_bytes, check_range, check_submission, index_of, part_of,
-};
+use akunu_plan::device::{broken, buffer_in, check_bytes, check_range, check_submission, index_of, part_of};
 use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, ExpertReads, InPlace, KeyOrder, Member,
     Outcome, PagedWeight, Paging, ReplayId, Submission,

@@ -7,8 +7,8 @@ use akunu_plan::device::{check_bytes, index_of};
 use akunu_plan::ops::ExpertParams;
 use akunu_plan::table::MAX_BINDINGS;
 use akunu_plan::{
-    Access, Binding, BufferId, Content, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, ExpertPart,
-    Kernel, RowSet,
+    Access, Binding, BufferId, Content, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable,
+    ExpertPart, Kernel, RowSet,
 };
 
 use crate::command::{Command, Experts};
@@ -145,7 +145,11 @@ fn command(
         let mut bytes = extents[i] as usize;
         if let Some((all, slots)) = slot.content.is_weight().then(|| paged.next()).flatten() {
             if all != extents[i] {
-                return Err(failed(format!("{}: {} is paged in another shape", command.kernel.name(), slot.name)));
+                return Err(failed(format!(
+                    "{}: {} is paged in another shape",
+                    command.kernel.name(),
+                    slot.name
+                )));
             }
             (start, bytes) = (slots.start(), slots.bytes);
         }

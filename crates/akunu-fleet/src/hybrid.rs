@@ -13,8 +13,8 @@ use akunu_format::Region;
 use akunu_plan::device::{buffer_in, check_range, check_submission};
 use akunu_plan::ops::Counts;
 use akunu_plan::{
-    Access, BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, ExpertReads,
-    Home, Outcome, Paging, ReplayId, Side, Streams, Strips, Submission,
+    Access, BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory,
+    ExpertReads, Home, Outcome, Paging, ReplayId, Side, Streams, Strips, Submission,
 };
 
 const SIDES: [Side; 2] = [Side::Device, Side::Host];

@@ -173,7 +173,8 @@ impl Paging {
     /// the experts that are kept are those that are used most.
     pub fn read_by_token(&self) -> u64 {
         let read = |layer: &PagedLayer| {
-            let missing = layer.top as u128 * u128::from(layer.expert()) * (layer.experts - layer.kept) as u128;
+            let missing =
+                layer.top as u128 * u128::from(layer.expert()) * (layer.experts - layer.kept) as u128;
             (missing / layer.experts as u128) as u64
         };
         self.layers.iter().map(read).sum()

@@ -17,7 +17,8 @@ use crate::prompt::check_prompt;
 use crate::session::SlotPool;
 use crate::tiers::{self, KvDisk, Tiers, fingerprint};
 use crate::{
-    BackendOptions, DeviceChoice, Error, Model, Sampler, Sampling, Session, cache_size, experts, memory, split,
+    BackendOptions, DeviceChoice, Error, Model, Sampler, Sampling, Session, cache_size, experts, memory,
+    split,
 };
 
 /// The salt of sessions that are used without a scheduler.

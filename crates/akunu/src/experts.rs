@@ -48,12 +48,7 @@ pub(crate) fn page(
 }
 
 /// The memory that everything but the experts leaves; `None`: all fits, or it is not known what is available.
-fn left(
-    capabilities: &Capabilities,
-    options: &EngineOptions,
-    plan: &ModelPlan,
-    experts: u64,
-) -> Option<u64> {
+fn left(capabilities: &Capabilities, options: &EngineOptions, plan: &ModelPlan, experts: u64) -> Option<u64> {
     let of_host = memory::available_memory();
     let m = &plan.memory;
     let (available, in_place, work) = match plan.options.host.is_nothing() {

@@ -30,12 +30,12 @@ pub mod devices;
 pub mod embed;
 mod engine;
 mod error;
+mod experts;
 mod first_layers;
 mod generate;
 mod generation;
 mod held;
 mod importance;
-mod experts;
 mod memory;
 mod model;
 mod output;
@@ -65,8 +65,8 @@ pub use akunu_grammar::{
 pub use akunu_plan::random;
 pub use akunu_plan::verify::{Difference, Report};
 pub use akunu_plan::{
-    Capabilities, Cost, Device, DeviceError, DispatchTable, DriverMemory, EncodeOutput, EncodePlan, ExpertReads,
-    KvType, MemoryPlan, ModelPlan, OnLoad,
+    Capabilities, Cost, Device, DeviceError, DispatchTable, DriverMemory, EncodeOutput, EncodePlan,
+    ExpertReads, KvType, MemoryPlan, ModelPlan, OnLoad,
 };
 pub use backends::BackendOptions;
 pub use blocks::CacheEvent;

@@ -130,17 +130,18 @@ pub(crate) fn time_table(
     let mut costs: Vec<Cost> = table.commands.iter().map(cost).collect();
     count_experts(device, (replay, buffers), table, submissions, &mut costs)?;
     let commands = table.commands.iter().zip(&table.labels).zip(samples).zip(costs);
-    let timing = |(((command, label), mut samples), cost): (((&DispatchCommand, &String), Vec<u64>), Cost)| {
-        // The first one is for warm-up.
-        let samples = &mut samples[1..];
-        samples.sort_unstable();
-        LabelTiming {
-            label: command.side.of_label(label),
-            kernel: command.kernel.name(),
-            ns: samples[samples.len() / 2],
-            cost,
-        }
-    };
+    let timing =
+        |(((command, label), mut samples), cost): (((&DispatchCommand, &String), Vec<u64>), Cost)| {
+            // The first one is for warm-up.
+            let samples = &mut samples[1..];
+            samples.sort_unstable();
+            LabelTiming {
+                label: command.side.of_label(label),
+                kernel: command.kernel.name(),
+                ns: samples[samples.len() / 2],
+                cost,
+            }
+        };
     Ok(commands.map(timing).collect())
 }
 
@@ -164,7 +165,11 @@ fn count_experts(
             device.run_range(replay, *submission, next, routed.route + 1 - next)?;
             next = routed.route + 1;
             let mut read = vec![0_u32; submission.entries.len() * top];
-            device.download(buffers[picks.buffer.index()], picks.offset, bytemuck::cast_slice_mut(&mut read))?;
+            device.download(
+                buffers[picks.buffer.index()],
+                picks.offset,
+                bytemuck::cast_slice_mut(&mut read),
+            )?;
             let chosen = ExpertSet::of_picks(read, experts).len() as u64;
             for command in [routed.glu, routed.down] {
                 costs[command].weight_bytes += chosen * table.commands[command].expert_bytes();

@@ -70,7 +70,10 @@ fn experts_that_are_read_from_the_file_are_planned() {
     assert_eq!(of("read_by_pass"), of("experts") - of("kept"));
     assert!(of("read_by_token") > 0 && of("read_by_token") < of("read_by_pass"));
     let told = ok(&[&arguments[..], &["1"]].concat());
-    assert!(told.contains("are kept in memory") && told.contains("if all are chosen equally often"), "{told}");
+    assert!(
+        told.contains("are kept in memory") && told.contains("if all are chosen equally often"),
+        "{told}"
+    );
     assert!(!ok(&[&arguments[..], &["0"]].concat()).contains("are kept in memory"));
     refuses(&["plan", "--device", "cpu", "--expert-memory", "1"], 1, &["this model has none"]);
 }

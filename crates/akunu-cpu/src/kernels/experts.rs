@@ -371,8 +371,7 @@ unsafe fn of_units<'a>(
         let packed = command.packed.filter(|_| rows.len() >= LEAST_ROWS);
         let packed = packed.map(|kernel| (kernel, first_group(rows.start, expert)));
         let product = product.of_rows(rows.start / runs.each, packed);
-        let [of_all, of_bound] =
-            [expert, place].map(|place| place * outputs + first);
+        let [of_all, of_bound] = [expert, place].map(|place| place * outputs + first);
         Some(OfExpert { product, rows, of_all, of_bound, first, outputs: count })
     });
     parts.filter(|part| part.outputs > 0)
@@ -484,7 +483,13 @@ impl OpKernel for ops::ExpertGlu {
             for units in context.pieces(runs.used().count() * each, piece) {
                 for of in of_units((&product, runs), command, units, (q8::BLOCK, outputs)) {
                     for (row, count) in of.product.row_tiles(of.rows.len()) {
-                        of.product.sums(context, weights, (of.of_bound, of.outputs), (row, count), [gate, up]);
+                        of.product.sums(
+                            context,
+                            weights,
+                            (of.of_bound, of.outputs),
+                            (row, count),
+                            [gate, up],
+                        );
                         for (r, half, n) in pieces(count, of.outputs) {
                             let at = r * SUMS + half;
                             let (mut g, mut u) = (V::load(gate.add(at)), V::load(up.add(at)));

@@ -106,7 +106,11 @@ mod tests {
         let slots: Vec<usize> = misses.iter().filter_map(|miss| miss.kept_in).collect();
         kept.settle(&misses, true);
         for (slot, owner) in kept.owners.iter().enumerate().filter(|(_, owner)| **owner != NONE) {
-            assert_eq!(kept.slot(*owner as usize), Some(slot), "an expert has a slot, and the slot that expert");
+            assert_eq!(
+                kept.slot(*owner as usize),
+                Some(slot),
+                "an expert has a slot, and the slot that expert"
+            );
         }
         assert!((1..slots.len()).all(|i| !slots[..i].contains(&slots[i])), "a slot has one expert");
         set.len() - misses.len()

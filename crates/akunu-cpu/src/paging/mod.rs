@@ -107,12 +107,10 @@ impl std::fmt::Debug for Pager {
 
 impl Pager {
     /// `sources` are those of each layer's weights. `None`: there is no memory for the slots.
-    pub(crate) fn new(
-        paging: &Paging,
-        sources: Vec<Vec<Source>>,
-    ) -> std::io::Result<Option<Pager>> {
+    pub(crate) fn new(paging: &Paging, sources: Vec<Vec<Source>>) -> std::io::Result<Option<Pager>> {
         let pool = |pool: &SlotPool| {
-            let planes = pool.bytes.iter().map(|bytes| Owned::zeroed(bytes.checked_mul(pool.slots() as u64)?));
+            let planes =
+                pool.bytes.iter().map(|bytes| Owned::zeroed(bytes.checked_mul(pool.slots() as u64)?));
             Some(Pool { planes: planes.collect::<Option<_>>()?, passing: pool.kept })
         };
         let Some(pools) = paging.pools.iter().map(pool).collect() else { return Ok(None) };
@@ -154,7 +152,9 @@ impl Pager {
     pub(crate) fn slots_for(&self, experts: Experts) -> impl Iterator<Item = (u64, &Owned)> {
         let (layer, weights) = match experts {
             Experts::Read { layer, part: ExpertPart::Glu } => (layer, 0..self.layers[layer].shape.glu),
-            Experts::Read { layer, part: ExpertPart::Down } => (layer, self.layers[layer].shape.glu..usize::MAX),
+            Experts::Read { layer, part: ExpertPart::Down } => {
+                (layer, self.layers[layer].shape.glu..usize::MAX)
+            }
             _ => (0, 0..0),
         };
         let shape = &self.layers[layer].shape;
@@ -214,7 +214,9 @@ impl Pager {
                     let offset = first + miss.expert * bytes;
                     // SAFETY: the slot is within the pool. Nothing uses it: experts that are kept there are not part
                     // of this pass, and what passes through it was computed in an earlier stage.
-                    unsafe { self.readers.begin(number, &Read { region: region.clone(), offset, to, bytes }) };
+                    unsafe {
+                        self.readers.begin(number, &Read { region: region.clone(), offset, to, bytes })
+                    };
                     self.reads.file_bytes += bytes as u64;
                 }
             }

@@ -62,7 +62,8 @@ impl Shared {
 impl Readers {
     /// For reads with numbers below `numbers`, of which up to `reads` wait at once.
     pub(super) fn new(numbers: usize, reads: usize) -> std::io::Result<Readers> {
-        let state = State { reads: VecDeque::with_capacity(reads), left: vec![0; numbers], ..State::default() };
+        let state =
+            State { reads: VecDeque::with_capacity(reads), left: vec![0; numbers], ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), ..Shared::default() });
         // If a thread cannot be started, dropping the others makes them end.
         let mut readers = Readers { shared, threads: Vec::with_capacity(THREADS) };

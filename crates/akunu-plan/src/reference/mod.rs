@@ -14,8 +14,8 @@ use akunu_format::Region;
 
 use crate::device::broken;
 use crate::{
-    BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, ExpertReads, ExpertSet, InPlace,
-    KeyOrder, Loan, Member, Outcome, ReplayId, RoutedCommands, Submission,
+    BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, ExpertReads, ExpertSet,
+    InPlace, KeyOrder, Loan, Member, Outcome, ReplayId, RoutedCommands, Submission,
 };
 pub use bound::Bound;
 pub(crate) use cache::{Cache, rotate};

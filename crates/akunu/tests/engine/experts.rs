@@ -23,7 +23,8 @@ use tempfile::TempDir;
 fn gguf(dir: &TempDir, folder: &Path) -> PathBuf {
     let file = dir.path().join(format!("{}.gguf", folder.file_name().unwrap().to_str().unwrap()));
     let weights = open_model(folder).unwrap();
-    let recipe = ConvertOptions { mix: Mix::find("Q8_0").unwrap(), pure: false, vocabulary: None, imatrix: None };
+    let recipe =
+        ConvertOptions { mix: Mix::find("Q8_0").unwrap(), pure: false, vocabulary: None, imatrix: None };
     let conversion = Conversion::new(weights.as_ref(), &recipe).unwrap();
     let out = std::fs::File::create(&file).unwrap();
     conversion.write(out, 1, &false.into(), &mut |_| {}).unwrap();
@@ -171,7 +172,8 @@ fn batches_of_paged_models_give_what_each_request_gives_alone() {
     let model = model(&dir, "olmoe");
     let least = possible(&model).least_memory();
     let wanted = GenerateOptions { max_tokens: Some(10), ignore_eos: true, ..GenerateOptions::default() };
-    let request = |seed| Request { prompt: ids(&model, 12, seed), options: wanted.clone(), ..Request::default() };
+    let request =
+        |seed| Request { prompt: ids(&model, 12, seed), options: wanted.clone(), ..Request::default() };
     let requests: Vec<Request> = (0..4).map(request).collect();
     let (found, batch) = together(engine(&model, &paged(least).batching(4)), &requests);
     assert!(reads(&batch).misses > 0);
@@ -209,6 +211,21 @@ fn the_cpu_pages_the_experts_that_it_computes_beside_a_device() {
         assert_eq!(found.bytes, of_whole.bytes);
         assert_eq!((of_whole.hits, of_whole.misses), (0, 0));
     }
+}
+
+#[test]
+fn both_sides_allocate_what_a_paged_plan_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(&dir, "olmoe");
+    let cpu = CpuDevice::new(CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
+    let mut hybrid = Hybrid::new(Box::new(ReferenceDevice::new()), Box::new(cpu));
+    let least = possible(&model).least_memory();
+    let options = EngineOptions { cpu_experts: Some(usize::MAX), ..paged(least) };
+    let plan = akunu::plan(&model, hybrid.capabilities(), &options).unwrap();
+    assert!(plan.paging.is_some());
+    akunu_plan::load(&plan, model.weights(), &mut hybrid, &mut akunu_plan::unwatched).unwrap();
+    let found = [hybrid.allocated_bytes(), hybrid.host_bytes()];
+    assert_eq!(found, [plan.memory.allocated(), plan.memory.host_work]);
 }
 
 /// The bytes of experts that the reference and the CPU count are those of the picks.
@@ -268,7 +285,8 @@ fn routers_that_give_nan_or_infinity_read_experts_that_there_are() {
 fn last_experts(model: &Model) -> Option<usize> {
     let tensors = model.weights().tensors();
     let is_experts = |name: &str| name.contains("_exps.weight");
-    let at = tensors.iter().filter(|tensor| is_experts(&tensor.name)).map(|tensor| tensor.place().offset).max()?;
+    let at =
+        tensors.iter().filter(|tensor| is_experts(&tensor.name)).map(|tensor| tensor.place().offset).max()?;
     let behind = tensors.iter().filter(|tensor| tensor.place().offset > at);
     behind.map(|tensor| tensor.shape.len()).all(|dimensions| dimensions == 1).then_some(at)
 }
@@ -303,9 +321,12 @@ fn memory_for_experts_is_refused_where_it_cannot_be_used() {
         Ok(akunu::plan(model, device.capabilities(), options)?.paging.is_some())
     };
     // A model that fits is used in the mapped file.
-    for (memory, is_paged) in
-        [(None, false), (Some(0), false), (Some(paging.expert_bytes()), false), (Some(paging.least_memory()), true)]
-    {
+    for (memory, is_paged) in [
+        (None, false),
+        (Some(0), false),
+        (Some(paging.expert_bytes()), false),
+        (Some(paging.least_memory()), true),
+    ] {
         assert_eq!(plan(&model, &EngineOptions { expert_memory: memory, ..base() }).unwrap(), is_paged);
     }
     let few = plan(&model, &paged(paging.least_memory() - 1)).unwrap_err();

@@ -471,7 +471,9 @@ fn print(rows: &[Row], out: &mut Output) -> Result<(), Failure> {
     out.listing(&grid.render(output::width()))?;
     if rows.iter().any(Row::is_bound) {
         out.text("\n")?;
-        out.line("≤: this device does not count which experts are read; those that rows can reach are counted.")?;
+        out.line(
+            "≤: this device does not count which experts are read; those that rows can reach are counted.",
+        )?;
     }
     rows.iter().filter_map(|row| row.experts_line.as_ref()).try_for_each(|line| out.line(line))?;
     if let Some(last) = rows.last() {

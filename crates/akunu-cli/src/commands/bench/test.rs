@@ -90,9 +90,7 @@ impl Test {
                 let most = plan.tables.prefill().rows;
                 let passes = rows.len().div_ceil(most);
                 let parts = rows.chunks(most).zip(1..);
-                parts
-                    .map(|(part, pass)| of(table_for(part.len()), part, usize::from(pass == passes)))
-                    .sum()
+                parts.map(|(part, pass)| of(table_for(part.len()), part, usize::from(pass == passes))).sum()
             }
         }
     }

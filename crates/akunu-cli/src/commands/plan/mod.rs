@@ -134,8 +134,9 @@ struct Parts {
 impl From<MemoryPlan> for Parts {
     fn from(plan: MemoryPlan) -> Parts {
         let MemoryPlan { weights_in_place, weights_copied, constants, kv, slots, scratch, io, .. } = plan;
-        let MemoryPlan { workspace, tables, loading, host_cache, host_weights, host_work, expert_slots, .. } =
-            plan;
+        let MemoryPlan {
+            workspace, tables, loading, host_cache, host_weights, host_work, expert_slots, ..
+        } = plan;
         Parts {
             weights_in_place,
             weights_copied,
