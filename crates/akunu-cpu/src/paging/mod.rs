@@ -30,7 +30,8 @@ pub(crate) const ELSEWHERE: u32 = u32::MAX;
 /// Where the experts of a stage are: by expert the slot, or [`ELSEWHERE`]. Written between stages.
 pub(crate) type Places = [AtomicU32; MAX_EXPERTS];
 
-const PARTS: [ExpertPart; 2] = [ExpertPart::Glu, ExpertPart::Down];
+/// Gate and up, and the products after them.
+const PARTS: usize = 2;
 
 pub(crate) struct Pager {
     layers: Vec<Layer>,
@@ -75,7 +76,7 @@ struct Turn {
     part: ExpertPart,
     stage: Stage,
     /// Whether the stages of each part have been run.
-    ended: [bool; 2],
+    ended: [bool; PARTS],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +116,7 @@ impl Pager {
         };
         let Some(pools) = paging.pools.iter().map(pool).collect() else { return Ok(None) };
         let chunks = |layer: &PagedLayer| layer.experts.div_ceil(layer.top);
-        let numbers = PARTS.len() * paging.layers.iter().map(chunks).max().unwrap_or(0);
+        let numbers = PARTS * paging.layers.iter().map(chunks).max().unwrap_or(0);
         let waiting = |layer: &PagedLayer| {
             let of_expert: usize = layer.weights.iter().map(|weight| readers::pieces(weight.bytes)).sum();
             GROUPS * layer.top * of_expert
@@ -182,9 +183,9 @@ impl Pager {
         self.reads.hits += (needed.len() - self.misses.len()) as u64;
         self.reads.misses += self.misses.len() as u64;
         let chunks = self.misses.len().div_ceil(shape.top);
-        let (part, stage, ended) = (ExpertPart::Glu, Stage::Kept, [false; 2]);
+        let (part, stage, ended) = (ExpertPart::Glu, Stage::Kept, [false; PARTS]);
         let turn = self.turn.insert(Turn { layer, needed, chunks, begun: 0, part, stage, ended });
-        let first = if turn.is_long() { GROUPS } else { PARTS.len() * chunks };
+        let first = if turn.is_long() { GROUPS } else { PARTS * chunks };
         self.read_until(first);
     }
 
@@ -202,7 +203,7 @@ impl Pager {
         let Some(turn) = &mut self.turn else { return };
         let Layer { shape, sources, .. } = &self.layers[turn.layer];
         let planes = &self.pools[shape.pool].planes;
-        for number in turn.begun..end.min(PARTS.len() * turn.chunks) {
+        for number in turn.begun..end.min(PARTS * turn.chunks) {
             let weights = if number < turn.chunks { 0..shape.glu } else { shape.glu..shape.weights.len() };
             let chunk = number % turn.chunks;
             for (place, miss) in chunk_of(&self.misses, shape.top, chunk) {
@@ -265,7 +266,7 @@ impl Pager {
     fn end(&mut self) {
         let Some(turn) = self.turn.take() else { return };
         self.hide(turn.needed);
-        let are_filled = !turn.is_long() || turn.ended == [true; 2];
+        let are_filled = !turn.is_long() || turn.ended == [true; PARTS];
         self.layers[turn.layer].kept.settle(&self.misses, are_filled);
     }
 
@@ -288,7 +289,7 @@ impl Pager {
                 self.read_until(number + GROUPS);
                 self.readers.wait(number)?;
             }
-            Stage::All => (0..PARTS.len() * chunks).try_for_each(|number| self.readers.wait(number))?,
+            Stage::All => (0..PARTS * chunks).try_for_each(|number| self.readers.wait(number))?,
         }
         self.hide(needed);
         let Some(Turn { layer, .. }) = self.turn else { return Ok(()) };
