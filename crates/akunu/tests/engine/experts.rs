@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use crate::common::{bits, checked_in, checked_in_models, generate, options, tales, together};
 use akunu::schedule::Request;
-use akunu::{DeviceChoice, Engine, EngineOptions, Error, ExpertReads, GenerateOptions, Model};
+use akunu::{
+    DeviceChoice, Engine, EngineOptions, Error, ExpertReads, GenerateOptions, Model, PassRows, ProfileOptions,
+};
 use akunu_arch::convert::{Conversion, ConvertOptions};
 use akunu_arch::open_model;
 use akunu_cpu::{CpuDevice, CpuOptions};
@@ -246,6 +248,27 @@ fn devices_count_the_same_experts() {
         assert_eq!((of_prompt, of_step), (reference.0, reference.1), "{name}");
         assert_eq!(of_step.bytes, paging.token_bytes(), "{name}");
         assert!(of_prompt.bytes <= paging.expert_bytes() && of_prompt.bytes >= of_step.bytes, "{name}");
+    }
+}
+
+/// Each command has the bytes of the experts that a pass of these rows is routed to.
+#[test]
+fn profiles_count_the_experts_of_their_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(&dir, "qwen3-moe");
+    for options in [base(), paged(possible(&model).least_memory())] {
+        for rows in [PassRows::Step(1), PassRows::Step(3), PassRows::Prompt(9)] {
+            let mut engine = engine(&model, &options.clone().batching(3));
+            let before = reads(&engine);
+            let timings = engine.profile(ProfileOptions { passes: 1, depth: 0, rows }).unwrap();
+            let experts = timings.iter().filter(|timing| timing.label.contains(".experts_"));
+            let found: u64 = experts.map(|timing| timing.cost.weight_bytes).sum();
+            // A pass for warm-up, the timed one, and the one that counts.
+            assert_eq!(3 * found, (reads(&engine) - before).bytes, "{rows:?}");
+            if rows == PassRows::Step(1) {
+                assert_eq!(found, possible(&model).token_bytes());
+            }
+        }
     }
 }
 
