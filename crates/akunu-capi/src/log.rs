@@ -109,6 +109,7 @@ pub(crate) fn log_notes(notes: &[Note]) {
             | Note::AssumedPooling
             | Note::WeightsExceedMemory { .. }
             | Note::Split { .. }
+            | Note::PagedExperts { .. }
             | Note::Tokenizer(_) => LogLevel::Warning,
             Note::AutoDevice { .. } | Note::DefaultContext { .. } | Note::GenerativeEmbedding { .. } => {
                 LogLevel::Info

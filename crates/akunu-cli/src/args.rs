@@ -131,7 +131,7 @@ impl OnDevices {
     }
 }
 
-/// What the CPU computes of a model that runs on a GPU.
+/// What the CPU computes of a model that runs on a GPU, and how much memory experts may take.
 #[derive(Clone, Debug, Args)]
 pub struct SplitArgs {
     /// Layers on the GPU: the last N, and the output; the CPU computes those before, from its memory [default: all]
@@ -146,16 +146,21 @@ pub struct SplitArgs {
     /// Prompts copy the CPU's weights to the GPU in passes of N tokens and more, if there is memory for a layer; 0: in none [default: where that is faster]
     #[arg(long, value_name = "N", value_parser = count_or_zero, help_heading = "Engine")]
     stream_rows: Option<usize>,
+    /// Memory in MiB for the experts that the CPU computes; others are read from the file when they are needed; 0: all are used in the mapped file [default: what is left beside the rest, if the model is larger than the memory]
+    #[arg(long, value_name = "MIB", value_parser = count_or_zero, help_heading = "Engine")]
+    expert_memory: Option<usize>,
 }
 
 impl SplitArgs {
     fn is_empty(&self) -> bool {
-        self.gpu_layers.is_none() && !self.cpu_moe && self.n_cpu_moe.is_none()
+        self.gpu_layers.is_none() && !self.cpu_moe && self.n_cpu_moe.is_none() && self.expert_memory.is_none()
     }
 
     pub fn over(&self, options: EngineOptions) -> EngineOptions {
         let cpu_experts = if self.cpu_moe { Some(usize::MAX) } else { self.n_cpu_moe };
-        EngineOptions { gpu_layers: self.gpu_layers, cpu_experts, stream_rows: self.stream_rows, ..options }
+        let expert_memory = self.expert_memory.map(|mib| (mib as u64) << 20);
+        let SplitArgs { gpu_layers, stream_rows, .. } = *self;
+        EngineOptions { gpu_layers, cpu_experts, stream_rows, expert_memory, ..options }
     }
 }
 
@@ -363,7 +368,7 @@ impl EitherArgs {
                 Ok(EmbedOptions { task, ..text_options(&self.device, longest, self.kv_type, self.chunk) })
             }
             false => Err(Failure::usage("models for texts run on one device as a whole")
-                .hint("leave out --gpu-layers, --cpu-moe and --n-cpu-moe")),
+                .hint("leave out --gpu-layers, --cpu-moe, --n-cpu-moe and --expert-memory")),
         }
     }
 }

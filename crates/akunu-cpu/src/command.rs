@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use akunu_plan::ops::{F32, GluMatmulParams, Input, MatmulParams, Moves, Op, QkvParams, Rows, U32};
 use akunu_plan::table::{MAX_BINDINGS, PARAM_BYTES};
-use akunu_plan::{Kernel, Member, Move, Row, RowSet, q8};
+use akunu_plan::{ExpertPart, Kernel, Member, Move, Row, RowSet, q8};
 use akunu_pool::{WorkQueue, partition};
 use bytemuck::AnyBitPattern;
 
+use crate::paging::Places;
 use crate::panel::{Scratch, Shared};
 use crate::read_pattern::ReadPattern;
 use crate::tile::{PackedKernel, TileKernel};
@@ -24,6 +25,22 @@ pub(crate) fn row_bytes(inputs: usize, q8: bool) -> usize {
 /// parts of one command that run concurrently have different `context.part`.
 pub(crate) type Run = unsafe fn(&Command, &Context);
 
+/// What a command has to do with the experts of a layer that are read when they are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Experts {
+    Nothing,
+    /// It chooses them. One has so many bytes; the layer, if it is paged.
+    Chosen {
+        bytes: u64,
+        layer: Option<usize>,
+    },
+    /// It multiplies with those of a paged layer.
+    Read {
+        layer: usize,
+        part: ExpertPart,
+    },
+}
+
 /// One prepared command.
 pub(crate) struct Command {
     pub(crate) run: Run,
@@ -37,6 +54,7 @@ pub(crate) struct Command {
     pub(crate) params: [u8; PARAM_BYTES],
     /// Entries of one step in the tokens buffer.
     pub(crate) logit_capacity: usize,
+    pub(crate) experts: Experts,
 }
 
 // SAFETY: the buffers that the pointers refer to outlive the command and may be accessed from any thread. Workers
@@ -105,6 +123,8 @@ pub(crate) struct Context<'a> {
     pub(crate) read_pattern: ReadPattern,
     /// The place of the device among several ranks.
     pub(crate) member: Option<&'a Member>,
+    /// Where experts are, if the command's are paged.
+    pub(crate) places: Option<&'a Places>,
 }
 
 impl Context<'_> {

@@ -4,19 +4,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use akunu_format::Region;
-use akunu_plan::device::{broken, buffer_in, check_bytes, check_range, check_submission, part_of};
+use akunu_plan::device::{broken, buffer_in, check_bytes, check_range, check_submission, index_of, part_of};
 use akunu_plan::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, KeyOrder, Member, Outcome,
-    ReplayId, Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, ExpertReads, InPlace, KeyOrder, Member,
+    Outcome, PagedWeight, Paging, ReplayId, Submission,
 };
 use akunu_pool::{Panicked, Pool, Work, WorkQueue};
 
+use crate::available::available_memory;
 use crate::execution::{Execution, State};
 use crate::groups;
 use crate::host;
 use crate::isa::Isa;
 use crate::isa::table::Kernels;
 use crate::memory::{Buffer, Owned};
+use crate::paging::{Pager, Places, Source};
 use crate::panel::{BLOCK, Scratch, Shared};
 use crate::prepare::{Buffers, Prepared, prepare};
 use crate::read_pattern::ReadPattern;
@@ -57,9 +59,28 @@ pub struct CpuDevice {
     prepared: Vec<Prepared>,
     /// Rows and logit rows of the last submission.
     last: (usize, usize),
-    outcome: Result<Outcome, usize>,
+    outcome: Result<Outcome, Failure>,
+    /// Of experts that are paged.
+    paging: Option<Paged>,
+    /// Bytes of the experts that rows were routed to.
+    expert_bytes: u64,
     /// Its place, if it is one of several ranks.
     member: Option<Member>,
+}
+
+/// What reads experts, and where they are.
+struct Paged {
+    pager: Mutex<Pager>,
+    places: Arc<Places>,
+}
+
+/// Why a submission has failed.
+#[derive(Clone, Debug)]
+enum Failure {
+    /// In the command with this index.
+    Panicked(usize),
+    /// Experts could not be read.
+    NotRead(String),
 }
 
 impl std::fmt::Debug for CpuDevice {
@@ -141,7 +162,7 @@ impl CpuDevice {
         Ok(CpuDevice {
             allocated: capabilities.workspace_bytes,
             workspace: capabilities.workspace_bytes,
-            capabilities: Capabilities { available_bytes: host::available_bytes(), ..capabilities },
+            capabilities: Capabilities { available_bytes: available_memory(), ..capabilities },
             isa,
             read_pattern: options.read_pattern.unwrap_or_else(ReadPattern::detect),
             kernels,
@@ -154,6 +175,8 @@ impl CpuDevice {
             prepared: Vec::new(),
             last: (0, 0),
             outcome: Ok(Outcome { steps: 0 }),
+            paging: None,
+            expert_bytes: 0,
             member: None,
         })
     }
@@ -273,13 +296,18 @@ impl CpuDevice {
             cancel: submission.cancel,
             tokens: self.buffers[prepared.tokens].start().cast(),
             logit_capacity: prepared.table.logit_rows,
+            paging: self.paging.as_ref().map(|paged| (&paged.pager, &*paged.places)),
             state: State::default(),
         };
-        self.outcome = match self.pool.run(&execution) {
-            Ok(()) => Ok(Outcome { steps: execution.state.steps.load(Ordering::Relaxed) }),
-            Err(Panicked) => Err(first + execution.state.index.load(Ordering::Relaxed)),
+        let result = if execution.enter(0) { self.pool.run(&execution) } else { Ok(()) };
+        let State { index, steps, expert_bytes, error, .. } = execution.state;
+        self.expert_bytes += expert_bytes.into_inner();
+        self.outcome = match (result, error.into_inner().unwrap_or_else(PoisonError::into_inner)) {
+            (Err(Panicked), _) => Err(Failure::Panicked(first + index.into_inner())),
+            (Ok(()), Some(error)) => Err(Failure::NotRead(error)),
+            (Ok(()), None) => Ok(Outcome { steps: steps.into_inner() }),
         };
-        if let (Some(member), Err(_)) = (&self.member, self.outcome) {
+        if let (Some(member), Err(_)) = (&self.member, &self.outcome) {
             member.break_up();
         }
     }
@@ -289,9 +317,12 @@ impl CpuDevice {
         if self.outcome.is_ok() && self.member.as_ref().is_some_and(Member::is_broken) {
             return Err(broken(NAME));
         }
-        self.outcome.map_err(|index| {
-            let label = self.prepared.get(replay.0 as usize).and_then(|p| p.table.labels.get(index));
-            failed(format!("a kernel panicked in {}", label.map_or("a command", String::as_str)))
+        self.outcome.clone().map_err(|failure| match failure {
+            Failure::Panicked(index) => {
+                let label = self.prepared.get(replay.0 as usize).and_then(|p| p.table.labels.get(index));
+                failed(format!("a kernel panicked in {}", label.map_or("a command", String::as_str)))
+            }
+            Failure::NotRead(reason) => failed(reason),
         })
     }
 }
@@ -412,12 +443,49 @@ impl Device for CpuDevice {
         }
     }
 
+    fn page_experts(&mut self, paging: &Paging, buffers: &[DeviceBuffer]) -> Result<(), DeviceError> {
+        paging.check().map_err(|reason| failed(reason.into()))?;
+        let source = |experts: usize, weight: &PagedWeight| {
+            let index = index_of(NAME, buffers, self.buffers.len(), weight.buffer)?;
+            match &self.buffers[index] {
+                Buffer::Imported { region, offset, bytes } if region.is_mapped() => {
+                    check_bytes(NAME, weight.offset, experts as u64 * weight.bytes, *bytes as u64)?;
+                    let (region, offset) = (region.clone(), offset + weight.offset as usize);
+                    Ok(Source { region, offset, weight: (index, weight.offset) })
+                }
+                _ => Err(failed("experts that are not in a mapped file cannot be paged".into())),
+            }
+        };
+        let layers = paging
+            .layers
+            .iter()
+            .map(|layer| layer.weights.iter().map(|weight| source(layer.experts, weight)).collect());
+        let sources = layers.collect::<Result<_, DeviceError>>()?;
+        let bytes = paging.memory();
+        let pager = Pager::new(paging, sources)
+            .map_err(|error| failed(format!("cannot start threads that read experts: {error}")))?
+            .ok_or(DeviceError::OutOfMemory { device: NAME, what: "experts".into(), bytes })?;
+        self.allocated += bytes;
+        self.paging = Some(Paged { places: pager.places(), pager: Mutex::new(pager) });
+        Ok(())
+    }
+
+    fn expert_reads(&self) -> Option<ExpertReads> {
+        let paged = self.paging.as_ref().map(|paged| paged.pager.lock());
+        let paged = paged.map(|pager| pager.unwrap_or_else(PoisonError::into_inner).reads());
+        Some(ExpertReads { bytes: self.expert_bytes, ..paged.unwrap_or_default() })
+    }
+
     fn prepare(
         &mut self,
         table: &Arc<DispatchTable>,
         buffers: &[DeviceBuffer],
     ) -> Result<ReplayId, DeviceError> {
-        let prepared = prepare(table, &Buffers { all: &self.buffers, ids: buffers }, &self.kernels)?;
+        let pager = self.paging.as_ref().map(|paged| paged.pager.lock());
+        let pager = pager.map(|pager| pager.unwrap_or_else(PoisonError::into_inner));
+        let buffers = Buffers { all: &self.buffers, ids: buffers, pager: pager.as_deref() };
+        let prepared = prepare(table, &buffers, &self.kernels)?;
+        drop(pager);
         self.make_room(table.rows.max(table.logit_rows))?;
         self.prepared.push(prepared);
         Ok(ReplayId(self.prepared.len() as u32 - 1))
@@ -435,7 +503,10 @@ impl Device for CpuDevice {
     }
 
     fn wait(&mut self) -> Result<Outcome, DeviceError> {
-        self.outcome.map_err(|_| failed("a kernel panicked".into()))
+        self.outcome.clone().map_err(|failure| match failure {
+            Failure::Panicked(_) => failed("a kernel panicked".into()),
+            Failure::NotRead(reason) => failed(reason),
+        })
     }
 
     fn run_range(

@@ -1,13 +1,15 @@
 //! The execution of one submission: the prepared commands, step by step, each as a stage that all workers share.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use akunu_plan::{Kernel, Member, ops};
+use akunu_plan::{ExpertSet, Kernel, Member, ops};
 use akunu_pool::{Work, WorkQueue};
 
-use crate::command::{Command, Context};
+use crate::command::{Command, Context, Experts};
 use crate::kernels;
 use crate::memory::Owned;
+use crate::paging::{Pager, Places};
 use crate::panel::{Scratch, Shared};
 use crate::read_pattern::ReadPattern;
 
@@ -30,6 +32,8 @@ pub(crate) struct Execution<'a> {
     pub(crate) cancel: Option<&'a AtomicBool>,
     pub(crate) tokens: *const u32,
     pub(crate) logit_capacity: usize,
+    /// Of experts that are paged.
+    pub(crate) paging: Option<(&'a Mutex<Pager>, &'a Places)>,
     pub(crate) state: State,
 }
 
@@ -42,6 +46,10 @@ pub(crate) struct State {
     is_packed: AtomicBool,
     /// Completed steps.
     pub(crate) steps: AtomicUsize,
+    /// Bytes of the experts that rows were routed to.
+    pub(crate) expert_bytes: AtomicU64,
+    /// Why experts could not be read.
+    pub(crate) error: Mutex<Option<String>>,
 }
 
 // SAFETY: the raw pointers are what keeps it from being `Sync`. `tokens` is read only between stages, when no kernel
@@ -64,6 +72,10 @@ impl Work for Execution<'_> {
             queue: self.queue,
             read_pattern: self.read_pattern,
             member: self.member,
+            places: match command.experts {
+                Experts::Read { .. } => self.paging.map(|(_, places)| places),
+                _ => None,
+            },
         };
         let is_packing = command.packed.is_some() && !self.state.is_packed.load(Ordering::Relaxed);
         let run = if is_packing { kernels::matrix::pack } else { command.run };
@@ -75,22 +87,73 @@ impl Work for Execution<'_> {
 
     fn next(&self) -> bool {
         let index = self.state.index.load(Ordering::Relaxed);
-        if self.commands[index].packed.is_some() && !self.state.is_packed.fetch_not(Ordering::Relaxed) {
+        let command = &self.commands[index];
+        if command.packed.is_some() && !self.state.is_packed.load(Ordering::Relaxed) {
+            self.state.is_packed.store(true, Ordering::Relaxed);
             return true;
         }
+        match self.has_stages_left(command) {
+            Some(false) => {}
+            left => return left.is_some(),
+        }
+        self.state.is_packed.store(false, Ordering::Relaxed);
         let index = index + 1;
         if index < self.commands.len() {
             self.state.index.store(index, Ordering::Relaxed);
-            return true;
+            return self.enter(index);
         }
         let step = self.state.steps.fetch_add(1, Ordering::Relaxed);
         self.state.index.store(0, Ordering::Relaxed);
         let cancelled = self.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed));
-        !(step + 1 == self.steps || cancelled || self.stopped(step))
+        !(step + 1 == self.steps || cancelled || self.stopped(step)) && self.enter(0)
     }
 }
 
 impl Execution<'_> {
+    fn pager(&self) -> Option<MutexGuard<'_, Pager>> {
+        self.paging.map(|(pager, _)| pager.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The experts of a command that this pass needs.
+    fn needed(&self, command: &Command) -> ExpertSet {
+        // SAFETY: as for `Run`; this is between stages, when no kernel writes what it reads.
+        unsafe { kernels::experts::needed(command, self.rows) }
+    }
+
+    /// Before the first stage of a command: waits for experts that it reads. False: they cannot be read.
+    pub(crate) fn enter(&self, index: usize) -> bool {
+        let command = &self.commands[index];
+        let (Experts::Read { layer, part }, Some(mut pager)) = (command.experts, self.pager()) else {
+            return true;
+        };
+        self.noted(pager.enter(layer, part, self.needed(command))).is_some()
+    }
+
+    /// After a stage of a command: whether it has more of them, for other experts; `None`: these cannot be read.
+    fn has_stages_left(&self, command: &Command) -> Option<bool> {
+        match command.experts {
+            Experts::Nothing => Some(false),
+            Experts::Chosen { bytes, layer } => {
+                let needed = self.needed(command);
+                self.state.expert_bytes.fetch_add(bytes * needed.len() as u64, Ordering::Relaxed);
+                if let (Some(layer), Some(mut pager)) = (layer, self.pager()) {
+                    pager.begin(layer, needed);
+                }
+                Some(false)
+            }
+            Experts::Read { .. } => self.pager().map_or(Some(false), |mut pager| self.noted(pager.next())),
+        }
+    }
+
+    fn noted<T>(&self, result: Result<T, String>) -> Option<T> {
+        result
+            .inspect_err(|error| {
+                let mut noted = self.state.error.lock().unwrap_or_else(PoisonError::into_inner);
+                *noted = Some(error.clone());
+            })
+            .ok()
+    }
+
     /// Whether a row produced a stop token, or NaN logits.
     fn stopped(&self, step: usize) -> bool {
         if self.commands.last().is_none_or(|last| last.kernel != Kernel::Argmax(ops::Argmax)) {
@@ -127,6 +190,7 @@ mod tests {
             bindings,
             params: [0; PARAM_BYTES],
             logit_capacity: 1,
+            experts: Experts::Nothing,
         }
     }
 
@@ -162,6 +226,7 @@ mod tests {
             cancel: None,
             tokens: std::ptr::null(),
             logit_capacity: 1,
+            paging: None,
             state: State::default(),
         };
         let panicked = pool.run(&execution).is_err();

@@ -1,4 +1,4 @@
-//! What the machine has: cores and memory.
+//! What the machine has: cores and their features.
 
 use std::path::Path;
 
@@ -102,20 +102,6 @@ fn apple_fast_cores() -> Option<usize> {
 #[cfg(not(target_os = "macos"))]
 fn apple_fast_cores() -> Option<usize> {
     None
-}
-
-/// Bytes that may still be allocated according to the system: free memory, or what the cgroup's limit leaves of it.
-pub(crate) fn available_bytes() -> Option<u64> {
-    if cfg!(miri) {
-        return None;
-    }
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let group = number("/sys/fs/cgroup/memory.max")
-        .map(|max| max.saturating_sub(number("/sys/fs/cgroup/memory.current").unwrap_or(0)));
-    Some(group.unwrap_or(u64::MAX).min(kib * 1024))
 }
 
 #[cfg(test)]

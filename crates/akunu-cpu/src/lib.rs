@@ -18,6 +18,7 @@
 )]
 #![cfg_attr(fuzzing, allow(unused_imports, reason = "of the instruction sets that fuzz targets do without"))]
 
+mod available;
 pub mod ceilings;
 mod command;
 mod device;
@@ -31,13 +32,16 @@ mod kernels;
 mod limits;
 mod math;
 mod memory;
+mod paging;
 mod panel;
 mod planes;
 mod prepare;
 mod read_pattern;
 mod tile;
 
+pub use available::available_memory;
 pub use device::{CpuDevice, CpuOptions, capabilities};
 pub use host::{features, physical_cores};
 pub use isa::{Isa, IsaError};
+pub use paging::read_rate;
 pub use read_pattern::ReadPattern;

@@ -7,11 +7,11 @@ use akunu_plan::device::{check_bytes, index_of};
 use akunu_plan::ops::ExpertParams;
 use akunu_plan::table::MAX_BINDINGS;
 use akunu_plan::{
-    Access, Binding, BufferId, Content, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Kernel,
-    RowSet,
+    Access, Binding, BufferId, Content, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable,
+    ExpertPart, Kernel, RowSet,
 };
 
-use crate::command::Command;
+use crate::command::{Command, Experts};
 use crate::device::NAME;
 use crate::groups::{self, LEAST_ROWS, MOST_ROWS};
 use crate::isa::table::Kernels;
@@ -19,6 +19,7 @@ use crate::kernels::experts::most_groups;
 use crate::kernels::matrix::group_bytes;
 use crate::limits;
 use crate::memory::Buffer;
+use crate::paging::Pager;
 use crate::tile::PackedKernel;
 
 /// A prepared table.
@@ -36,6 +37,7 @@ pub(crate) struct Buffers<'a> {
     pub(crate) all: &'a [Buffer],
     /// By `BufferId`.
     pub(crate) ids: &'a [DeviceBuffer],
+    pub(crate) pager: Option<&'a Pager>,
 }
 
 fn failed(message: String) -> DeviceError {
@@ -58,6 +60,40 @@ impl Buffers<'_> {
             Buffer::Imported { .. } => Err(failed("rows and tokens cannot be read-only".into())),
         }
     }
+
+    /// The paged layer that has the weights of a command.
+    fn paged_layer(&self, command: &DispatchCommand) -> Option<usize> {
+        let mut bound = command.kernel.bindings().into_iter().zip(command.bindings());
+        let (_, weight) = bound.find(|(slot, _)| slot.content.is_weight())?;
+        self.pager?.layer_of((self.index(weight.buffer).ok()?, weight.offset))
+    }
+
+    /// What each command of a table has to do with experts.
+    fn experts(&self, table: &DispatchTable) -> Result<Vec<Experts>, DeviceError> {
+        let mut experts = vec![Experts::Nothing; table.commands.len()];
+        for routed in table.routed() {
+            let layer = self.paged_layer(&table.commands[routed.glu]);
+            experts[routed.route] = Experts::Chosen { bytes: routed.expert_bytes(table), layer };
+            let Some(layer) = layer else { continue };
+            let shape = self.pager.map(|pager| (pager.layer(layer).experts, pager.layer(layer).top));
+            let picks = routed.picks(table).map(|(_, experts, top)| (experts, top));
+            for (index, part) in [(routed.glu, ExpertPart::Glu), (routed.down, ExpertPart::Down)] {
+                let command = &table.commands[index];
+                let p: ExpertParams = command.params();
+                let same = self.paged_layer(command) == Some(layer)
+                    && [picks, Some((p.experts as usize, p.top as usize))] == [shape; 2];
+                if !same {
+                    return Err(failed("the experts of a layer are paged in another shape".into()));
+                }
+                // Only a row's own experts are there at once.
+                if matches!(command.kernel, Kernel::ExpertSum(_)) && table.rows > 1 {
+                    return Err(failed("experts of several rows that are added up cannot be paged".into()));
+                }
+                experts[index] = Experts::Read { layer, part };
+            }
+        }
+        Ok(experts)
+    }
 }
 
 pub(crate) fn prepare(
@@ -67,6 +103,7 @@ pub(crate) fn prepare(
 ) -> Result<Prepared, DeviceError> {
     let io = table.io;
     let asked = table.logit_rows * size_of::<u32>();
+    let experts = buffers.experts(table)?;
     let prepared = Prepared {
         entries: buffers.io(io.rows, table.entry_bytes())?,
         logit_rows: buffers.io(io.logit_rows, asked)?,
@@ -74,7 +111,8 @@ pub(crate) fn prepare(
         commands: table
             .commands
             .iter()
-            .map(|c| command(table, c, buffers, kernels))
+            .zip(experts)
+            .map(|(c, experts)| command(table, (c, experts), buffers, kernels))
             .collect::<Result<_, _>>()?,
         table: Arc::clone(table),
     };
@@ -83,7 +121,7 @@ pub(crate) fn prepare(
 
 fn command(
     table: &DispatchTable,
-    command: &DispatchCommand,
+    (command, experts): (&DispatchCommand, Experts),
     buffers: &Buffers<'_>,
     kernels: &Kernels,
 ) -> Result<Command, DeviceError> {
@@ -100,9 +138,21 @@ fn command(
     }
     let mut bindings = [std::ptr::null_mut(); MAX_BINDINGS];
     let mut ranges: Vec<(bool, Range<usize>)> = Vec::with_capacity(slots.len());
+    let mut paged = buffers.pager.into_iter().flat_map(|pager| pager.slots_for(experts));
     for (i, (slot, binding)) in slots.iter().zip(command.bindings()).enumerate() {
         let writes = slot.access != Access::Read;
-        let start = resolve(buffers, binding, extents[i], writes)?;
+        let mut start = resolve(buffers, binding, extents[i], writes)?;
+        let mut bytes = extents[i] as usize;
+        if let Some((all, slots)) = slot.content.is_weight().then(|| paged.next()).flatten() {
+            if all != extents[i] {
+                return Err(failed(format!(
+                    "{}: {} is paged in another shape",
+                    command.kernel.name(),
+                    slot.name
+                )));
+            }
+            (start, bytes) = (slots.start(), slots.bytes);
+        }
         check_io(table, command.kernel, slot.content, writes, binding)?;
         let any_place = matches!(
             slot.content,
@@ -112,7 +162,7 @@ fn command(
             return Err(failed(format!("{}: {} is not aligned", command.kernel.name(), slot.name)));
         }
         bindings[i] = start;
-        ranges.push((writes, start as usize..start as usize + extents[i] as usize));
+        ranges.push((writes, start as usize..start as usize + bytes));
     }
     for (i, (writes, a)) in ranges.iter().enumerate() {
         let overlaps =
@@ -135,6 +185,7 @@ fn command(
         bindings,
         params: command.params,
         logit_capacity: table.logit_rows,
+        experts,
     };
     if let Some((_, inputs, _, rows)) = prepared.matrix_input() {
         let most = if rows == RowSet::Logits { table.logit_rows } else { table.rows };

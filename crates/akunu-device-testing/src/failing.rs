@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use akunu_format::Region;
 use akunu_plan::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, Outcome, ReplayId, Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, ExpertReads, InPlace, Outcome, Paging,
+    ReplayId, Submission,
 };
 
 /// Wraps a device. The next submission or slot fails if `failing` is set, and a submission panics if `panicking` is set.
@@ -98,6 +99,14 @@ impl Device for FailingDevice {
     fn refill(&mut self, slot: DeviceBuffer, from: DeviceBuffer, bytes: usize) -> Result<(), DeviceError> {
         self.fail_on_purpose()?;
         self.inner.refill(slot, from, bytes)
+    }
+
+    fn page_experts(&mut self, paging: &Paging, buffers: &[DeviceBuffer]) -> Result<(), DeviceError> {
+        self.inner.page_experts(paging, buffers)
+    }
+
+    fn expert_reads(&self) -> Option<ExpertReads> {
+        self.inner.expert_reads()
     }
 
     fn prepare(

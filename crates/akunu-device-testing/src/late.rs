@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use akunu_format::Region;
 use akunu_plan::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Entries, Outcome, ReplayId, Row,
-    Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, Entries, ExpertReads, Outcome, Paging,
+    ReplayId, Row, Submission,
 };
 
 /// Wraps a device. What [`Device::follow`] submits runs when something waits for it, which [`Device::peek`] does not.
@@ -80,6 +80,15 @@ impl Device for LateDevice {
     fn refill(&mut self, slot: DeviceBuffer, from: DeviceBuffer, bytes: usize) -> Result<(), DeviceError> {
         self.finish()?;
         self.inner.refill(slot, from, bytes)
+    }
+
+    fn page_experts(&mut self, paging: &Paging, buffers: &[DeviceBuffer]) -> Result<(), DeviceError> {
+        self.finish()?;
+        self.inner.page_experts(paging, buffers)
+    }
+
+    fn expert_reads(&self) -> Option<ExpertReads> {
+        self.inner.expert_reads()
     }
 
     fn prepare(

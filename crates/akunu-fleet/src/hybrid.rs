@@ -13,8 +13,8 @@ use akunu_format::Region;
 use akunu_plan::device::{buffer_in, check_range, check_submission};
 use akunu_plan::ops::Counts;
 use akunu_plan::{
-    Access, BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, Home,
-    Outcome, ReplayId, Side, Streams, Strips, Submission,
+    Access, BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory,
+    ExpertReads, Home, Outcome, Paging, ReplayId, Side, Streams, Strips, Submission,
 };
 
 const SIDES: [Side; 2] = [Side::Device, Side::Host];
@@ -35,6 +35,8 @@ pub struct Hybrid {
     is_running: bool,
     /// What is on its way from one side to the other.
     bytes: Vec<u8>,
+    /// How many layers the device has routed by itself, if it does not count what they read.
+    uncounted: u64,
 }
 
 /// A part of a file.
@@ -68,6 +70,8 @@ struct Run {
     first: usize,
     count: usize,
     replay: ReplayId,
+    /// Layers that it routes.
+    routed: u64,
     transfers: Vec<Transfer>,
     /// What is in the slots that it reads.
     loans: Vec<Loaned>,
@@ -118,6 +122,7 @@ impl Hybrid {
             outcome: Outcome { steps: 0 },
             is_running: false,
             bytes: Vec::new(),
+            uncounted: 0,
         }
     }
 
@@ -392,6 +397,25 @@ impl Device for Hybrid {
         device.download_strips(there, strips, bytes)
     }
 
+    fn page_experts(&mut self, paging: &Paging, buffers: &[DeviceBuffer]) -> Result<(), DeviceError> {
+        let on_host = |buffer: &DeviceBuffer| {
+            let there = self.copies(*buffer)?.of[Side::Host as usize];
+            Ok(there.unwrap_or(DeviceBuffer(u32::MAX)))
+        };
+        let buffers: Vec<DeviceBuffer> = buffers.iter().map(on_host).collect::<Result<_, DeviceError>>()?;
+        self.host.page_experts(paging, &buffers)
+    }
+
+    fn expert_reads(&self) -> Option<ExpertReads> {
+        let host = self.host.expert_reads()?;
+        let device = self.device.expert_reads().unwrap_or_default();
+        Some(ExpertReads {
+            bytes: host.bytes + device.bytes,
+            uncounted: host.uncounted + device.uncounted + self.uncounted,
+            ..host
+        })
+    }
+
     fn prepare(
         &mut self,
         table: &Arc<DispatchTable>,
@@ -447,7 +471,8 @@ impl Device for Hybrid {
                 ..(**table).clone()
             });
             let replay = self.side(side).prepare(&part, &ids[side as usize])?;
-            runs.push(Run { side, first, count, replay, transfers, loans, writes });
+            let routed = part.routed().len() as u64;
+            runs.push(Run { side, first, count, replay, routed, transfers, loans, writes });
         }
         if table.steps > 1 && runs.len() > 1 {
             let message = format!("table {} has {} steps, and runs on two sides", table.name, table.steps);
@@ -468,7 +493,11 @@ impl Device for Hybrid {
         let submission = Submission { cancel: None, ..submission };
         self.read_ahead(replay, 0)?;
         for index in 0..self.prepared[replay.0 as usize].runs.len() {
-            let Run { side, first, count, replay: part, .. } = self.prepared[replay.0 as usize].runs[index];
+            let Run { side, first, count, replay: part, routed, .. } =
+                self.prepared[replay.0 as usize].runs[index];
+            if side == Side::Device && self.device.expert_reads().is_none() {
+                self.uncounted += routed;
+            }
             // Reading from the device waits for it, too, so that this is done first.
             self.copy_for(replay, index, first..first + count)?;
             self.finish()?;

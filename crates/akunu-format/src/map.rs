@@ -34,17 +34,17 @@ pub(crate) fn load_file(path: &Path, loading: Loading) -> Result<Region, FormatE
     }
     let file = File::open(path).map_err(cannot_open)?;
     let id = FileId::of_open(&file, path).map_err(cannot_open)?;
-    let source = SourceFile { path: path.to_path_buf(), id };
     if about.len() == 0 {
         return Ok(Region::from_static(&[]));
     }
+    let source = |file| SourceFile { path: path.to_path_buf(), id, file };
     match loading {
-        Loading::Map => Ok(Region::mapped(map(&file, path)?, source)),
+        Loading::Map => Ok(Region::mapped(map(&file, path)?, source(file))),
         Loading::Read { available } => {
             if let Some(available) = available().filter(|&available| available < about.len()) {
                 return Err(FormatError::NoMemory { bytes: about.len(), available }.in_file(path));
             }
-            Ok(Region::read(read(file, about.len(), path)?, source))
+            Ok(Region::read(read(&file, about.len(), path)?, source(file)))
         }
     }
 }
@@ -62,7 +62,7 @@ fn map(file: &File, path: &Path) -> Result<Mmap, FormatError> {
 }
 
 /// Page-aligned memory, as a mapped file has.
-fn read(mut file: File, bytes: u64, path: &Path) -> Result<Mmap, FormatError> {
+fn read(mut file: &File, bytes: u64, path: &Path) -> Result<Mmap, FormatError> {
     let cannot_read = |error| FormatError::io("read it", error, path);
     let length = usize::try_from(bytes).map_err(|error| cannot_read(std::io::Error::other(error)))?;
     let mut memory = MmapMut::map_anon(length).map_err(cannot_read)?;
@@ -89,8 +89,13 @@ mod tests {
             assert_eq!(region.bytes().as_ptr().addr() % 4096, 0);
             assert_eq!(region.file().unwrap().id, FileId::of(&path).unwrap());
         }
-        drop(mapped);
+        let mut part = [0; 8];
+        mapped.read_at(4000, &mut part).unwrap();
+        assert_eq!(part, bytes[4000..4008]);
         std::fs::write(&path, "shorter").unwrap();
+        let error = mapped.read_at(4000, &mut part).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+        drop(mapped);
         assert!(read.bytes() == bytes);
     }
 

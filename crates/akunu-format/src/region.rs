@@ -1,5 +1,7 @@
 //! Memory that contains weights: a file that is mapped or was read, bytes inside the binary, or an owned copy.
 
+use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -34,6 +36,8 @@ pub struct SourceFile {
     pub path: PathBuf,
     /// Of the file that was opened.
     pub id: FileId,
+    /// Open, for reads beside a mapping. The path may lead to another file by now.
+    pub(crate) file: File,
 }
 
 impl Region {
@@ -76,6 +80,20 @@ impl Region {
         }
     }
 
+    /// Whether it is a file that is mapped, so that its bytes need memory only while they are used.
+    pub fn is_mapped(&self) -> bool {
+        matches!(&*self.0, Backing::Mapped(..))
+    }
+
+    /// Reads bytes of the region's file, not of the mapping: a file that has become shorter is an error, and does not end
+    /// the process.
+    pub fn read_at(&self, offset: usize, to: &mut [u8]) -> io::Result<()> {
+        match self.file() {
+            Some(source) => read_exact_at(&source.file, to, offset as u64),
+            None => Err(io::Error::other("the bytes are not in a file")),
+        }
+    }
+
     pub fn bytes(&self) -> &[u8] {
         match &*self.0 {
             Backing::Mapped(map, _) | Backing::Read(map, _) => map,
@@ -100,6 +118,22 @@ impl Region {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+#[cfg(unix)]
+fn read_exact_at(file: &File, to: &mut [u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, to, offset)
+}
+
+#[cfg(windows)]
+fn read_exact_at(file: &File, mut to: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !to.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, to, offset)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => (to, offset) = (&mut to[read..], offset + read as u64),
+        }
+    }
+    Ok(())
 }
 
 impl std::fmt::Debug for Region {

@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use akunu_format::{DType, Region};
 
-use crate::{BufferId, Cut, DispatchTable, Entries, EntryBounds, Home, KeyOrder, Move, Row};
+use crate::{
+    BufferId, Cut, DispatchTable, Entries, EntryBounds, ExpertReads, Home, KeyOrder, Move, Paging, Row,
+};
 
 /// A handle to memory of a device. Memory is freed together with the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -430,6 +432,18 @@ pub trait Device: std::fmt::Debug {
 
     /// Tables that will be prepared, so that a device can compile their kernels while weights are copied to it.
     fn expect(&mut self, _tables: &[&Arc<DispatchTable>]) {}
+
+    /// Has experts read from their file when they are needed, for the tables that are prepared from here on. `buffers` is
+    /// indexed by `BufferId`, and has imported them.
+    fn page_experts(&mut self, _paging: &Paging, _buffers: &[DeviceBuffer]) -> Result<(), DeviceError> {
+        let message = "it does not read experts from files".into();
+        Err(DeviceError::Failed { device: self.capabilities().name, message })
+    }
+
+    /// What the passes so far have read of experts; `None`: the device does not count that.
+    fn expert_reads(&self) -> Option<ExpertReads> {
+        None
+    }
 
     /// Resolves every kernel and buffer (`buffers` is indexed by `BufferId`) into the device's own form, once.
     fn prepare(

@@ -15,6 +15,7 @@ pub mod load;
 mod lower;
 pub mod mock;
 pub mod ops;
+mod paging;
 pub mod passes;
 pub mod plan;
 mod print;
@@ -22,6 +23,7 @@ pub mod q8;
 pub mod random;
 pub mod reference;
 pub mod rope;
+mod routed;
 pub mod row;
 pub mod sample;
 mod shard;
@@ -47,11 +49,13 @@ pub use keys::KeyOrder;
 pub use load::{Loaded, OnLoad, load, load_buffers, unwatched};
 pub use lower::{CacheSizes, check_host};
 pub use ops::{Access, Content, Kernel, RowSet};
+pub use paging::{ExpertPart, GROUPS, PagedLayer, PagedWeight, Paging, SlotPool};
 pub use passes::{PassKind, Passes, Tables};
 pub use plan::{
     CachePlan, EncodeOptions, EncodeOutput, EncodePlan, MemoryPlan, ModelPlan, OnHost, PlanError,
     PlanOptions, WindowPlan, plan, plan_encoder,
 };
+pub use routed::{ExpertReads, ExpertSet, RoutedCommands};
 pub use row::Row;
 pub use shard::Cut;
 pub use table::{Binding, DispatchCommand, DispatchTable, Loan, Side, Streams, TableIo, extents};

@@ -87,7 +87,7 @@ pub fn load_buffers(
     Ok(buffers)
 }
 
-/// Allocates the buffers, uploads weights, and prepares the tables.
+/// Allocates the buffers, uploads weights, and prepares the tables. Experts that are paged are not read yet.
 pub fn load(
     plan: &ModelPlan,
     weights: &dyn WeightProvider,
@@ -101,6 +101,9 @@ pub fn load(
     for (table, count) in table.map(|table| (table, count)).into_iter().chain(windows) {
         let identity = blocks::identity(slot_blocks * plan.options.slots as u32, count);
         device.upload(buffers[table.index()], 0, bytemuck::cast_slice(&identity))?;
+    }
+    if let Some(paging) = &plan.paging {
+        device.page_experts(paging, &buffers)?;
     }
     let total = weight_bytes(&plan.buffers);
     let replays = plan.tables.try_map(|table| {

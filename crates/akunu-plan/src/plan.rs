@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use akunu_arch::{ModelConfig, Pooling, WeightProvider};
 
-use crate::{BufferId, BufferSpec, Capabilities, Card, DispatchTable, KvType, Row, Strips, Tables};
+use crate::{BufferId, BufferSpec, Capabilities, Card, DispatchTable, KvType, Paging, Row, Strips, Tables};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanOptions {
@@ -73,6 +73,8 @@ pub struct ModelPlan {
     /// The heads of which the table for the times of words writes scores; 0 without it.
     pub aligned_heads: usize,
     pub memory: MemoryPlan,
+    /// If experts are paged.
+    pub paging: Option<Paging>,
 }
 
 impl ModelPlan {
@@ -165,6 +167,8 @@ pub struct MemoryPlan {
     pub kv: u64,
     /// Slots of the device for weights that the host has.
     pub slots: u64,
+    /// Slots for experts that are paged, unless the device of the host has them.
+    pub expert_slots: u64,
     pub scratch: u64,
     pub io: u64,
     /// Memory for the device's own use.
@@ -185,7 +189,7 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// Memory that the device allocates.
     pub fn allocated(&self) -> u64 {
-        let weights = self.weights_copied + self.slots;
+        let weights = self.weights_copied + self.slots + self.expert_slots;
         weights + self.constants + self.kv + self.scratch + self.io + self.workspace
     }
 

@@ -92,7 +92,9 @@ pub fn verify_against(
     tokens: &[u32],
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, DeviceError> {
-    let ours = load(plan, weights, reference, &mut unwatched)?;
+    // The reference reads experts where they are in the file.
+    let unpaged = ModelPlan { paging: None, ..plan.clone() };
+    let ours = load(&unpaged, weights, reference, &mut unwatched)?;
     let theirs = load(plan, weights, device, &mut unwatched)?;
     let split = tokens.len().saturating_sub(1).min(plan.tables.prefill().rows);
     let row = |i: usize| Row::causal(tokens[i], i as u32, 0);

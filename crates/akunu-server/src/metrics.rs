@@ -234,6 +234,18 @@ const ENGINE_METRICS: &[EngineMetric] = &[
     ("akunu_kv_warnings_total", "counter", "Unusable files and other failures of the cache on disk.", |s| {
         s.tiers.warnings as f64
     }),
+    (
+        "akunu_expert_hits_total",
+        "counter",
+        "Paged experts that were in memory when a pass needed them.",
+        |s| s.experts.hits as f64,
+    ),
+    ("akunu_expert_misses_total", "counter", "Paged experts that were read from the model's file.", |s| {
+        s.experts.misses as f64
+    }),
+    ("akunu_expert_file_bytes_total", "counter", "Bytes that were read for these.", |s| {
+        s.experts.file_bytes as f64
+    }),
     ("akunu_prompt_tokens_total", "counter", "Tokens of prompts that were prefilled.", |s| {
         s.prompt_tokens as f64
     }),

@@ -298,7 +298,7 @@ impl Embedder {
         fill(&mut self.pass, texts, &self.plan)?;
         self.upload_segments()?;
         let submissions = [self.pass.submission()];
-        time_table(&mut *self.device, self.replay, &self.plan.table, &submissions, passes)
+        time_table(&mut *self.device, (self.replay, &self.buffers), &self.plan.table, &submissions, passes)
     }
 
     fn run(&mut self, texts: &[TextIds], results: &mut Vec<Vec<f32>>) -> Result<(), Error> {

@@ -17,7 +17,8 @@ use crate::prompt::check_prompt;
 use crate::session::SlotPool;
 use crate::tiers::{self, KvDisk, Tiers, fingerprint};
 use crate::{
-    BackendOptions, DeviceChoice, Error, Model, Sampler, Sampling, Session, cache_size, memory, split,
+    BackendOptions, DeviceChoice, Error, Model, Sampler, Sampling, Session, cache_size, experts, memory,
+    split,
 };
 
 /// The salt of sessions that are used without a scheduler.
@@ -77,6 +78,9 @@ pub struct EngineOptions {
     /// Prompts copy the CPU's weights to the device in passes of so many rows and more, if there is memory for them; 0: in
     /// none. `None`: where that is faster.
     pub stream_rows: Option<usize>,
+    /// Bytes of memory for experts that the CPU computes in a mapped file; the others are read when they are needed. 0: all are
+    /// used in the mapped file. `None`: what everything else leaves, if the model is larger than the memory.
+    pub expert_memory: Option<u64>,
 }
 
 impl Default for EngineOptions {
@@ -104,6 +108,7 @@ impl Default for EngineOptions {
             gpu_layers: None,
             cpu_experts: None,
             stream_rows: None,
+            expert_memory: None,
         }
     }
 }
@@ -137,6 +142,12 @@ pub enum Note {
         memory::human(*weights), memory::human(*available)
     )]
     WeightsExceedMemory { weights: u64, available: u64 },
+    #[error(
+        "the model is larger than the memory: {} of its experts ({}) are kept in memory, and a token reads up to {} of \
+         others from the file (--expert-memory changes that)",
+        memory::human(*kept), memory::human(*experts), memory::human(*read)
+    )]
+    PagedExperts { kept: u64, experts: u64, read: u64 },
     #[error(
         "the model does not fit into the memory of the GPU as a whole: the CPU computes {} (--gpu-layers and \
          --n-cpu-moe change that)", crate::split::describe_split(*host, *layers)
@@ -187,9 +198,15 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
     };
     // Slots for the host's weights take what is left, and leave no more to the host.
     let host = plan.options.host;
-    let Some(rows) = split::stream_rows(&plan.config, host, capabilities, options) else { return Ok(plan) };
-    let streaming = planned(model, capabilities, options, (host, Some(rows)))?;
-    Ok(if fits(&streaming) { streaming } else { plan })
+    let mut plan = match split::stream_rows(&plan.config, host, capabilities, options) {
+        None => plan,
+        Some(rows) => {
+            let streaming = planned(model, capabilities, options, (host, Some(rows)))?;
+            if fits(&streaming) { streaming } else { plan }
+        }
+    };
+    experts::page(model, capabilities, options, &mut plan)?;
+    Ok(plan)
 }
 
 /// Plans a model of which the host computes a part, and whose prompts stream that from so many rows on.
@@ -296,6 +313,10 @@ fn notes(
     let host = plan.options.host;
     if !host.is_nothing() && options.gpu_layers.is_none() && options.cpu_experts.is_none() {
         notes.push(Note::Split { host, layers: plan.config.layer_count });
+    }
+    if let (Some(paging), None) = (&plan.paging, options.expert_memory) {
+        let (kept, experts, read) = (paging.kept_bytes(), paging.expert_bytes(), paging.read_by_token());
+        notes.push(Note::PagedExperts { kept, experts, read });
     }
     let (weights, available) = match host.is_nothing() {
         true => (plan.memory.weights_in_place, available),

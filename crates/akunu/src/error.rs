@@ -63,6 +63,18 @@ pub enum Error {
     NoGpuBesideCpu,
 
     #[error(
+        "experts that are read from the file when they are needed (--expert-memory) are those that the CPU computes from \
+         a mapped file, and this model has none"
+    )]
+    NoPagedExperts,
+
+    #[error(
+        "{} for experts are too few: those of one token, and as many that are read meanwhile, need {} \
+         (--expert-memory)", crate::memory::human(*bytes), crate::memory::human(*least)
+    )]
+    ExpertMemory { bytes: u64, least: u64 },
+
+    #[error(
         "{what} needs the whole KV cache on one device, and the CPU has that of some layers (--gpu-layers)"
     )]
     LayersOnHost { what: &'static str },

@@ -30,6 +30,7 @@ pub mod devices;
 pub mod embed;
 mod engine;
 mod error;
+mod experts;
 mod first_layers;
 mod generate;
 mod generation;
@@ -64,8 +65,8 @@ pub use akunu_grammar::{
 pub use akunu_plan::random;
 pub use akunu_plan::verify::{Difference, Report};
 pub use akunu_plan::{
-    Capabilities, Cost, Device, DeviceError, DispatchTable, DriverMemory, EncodeOutput, EncodePlan, KvType,
-    MemoryPlan, ModelPlan, OnLoad,
+    Capabilities, Cost, Device, DeviceError, DispatchTable, DriverMemory, EncodeOutput, EncodePlan,
+    ExpertReads, KvType, MemoryPlan, ModelPlan, OnLoad,
 };
 pub use backends::BackendOptions;
 pub use blocks::CacheEvent;
@@ -76,6 +77,7 @@ pub use devices::{DeviceChoice, check_device, open_device};
 pub use embed::{EmbedOptions, EmbedTask, Embedder, TextIds, plan_texts};
 pub use engine::{DEFAULT_CHAIN_TIME, Engine, EngineOptions, Note, Prefilled, check_host, plan};
 pub use error::{Error, KvFileProblem};
+pub use experts::expert_read_rate;
 pub use generate::{FinishReason, GenerateOptions, Generated, Overflow, Piece, Timings};
 pub use importance::importance;
 pub use memory::{available_memory, human};

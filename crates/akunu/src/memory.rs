@@ -1,24 +1,10 @@
-//! Available memory, and messages about memory plans.
+//! Messages about memory plans, and allocations that may be large.
 
 use std::collections::HashMap;
-use std::fs::read_to_string;
 use std::hash::Hash;
-use std::path::Path;
 
+pub use akunu_cpu::available_memory;
 use akunu_plan::{DeviceError, MemoryPlan};
-
-/// Memory that can be allocated without swapping: `MemAvailable` of Linux, or less if a control group limits it. `None` if
-/// unknown.
-pub fn available_memory() -> Option<u64> {
-    let system = mem_available(&read_to_string("/proc/meminfo").ok()?)?;
-    let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
-    // The line of version 2. Any parent group may have a limit.
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or("");
-    let limit = Path::new(own)
-        .ancestors()
-        .filter_map(|group| group_available(Path::new("/sys/fs/cgroup").join(group).as_path()));
-    Some(limit.fold(system, u64::min))
-}
 
 /// An empty vector with a capacity that depends on the model or its context, so that it may be large.
 pub(crate) fn reserved<T>(what: &str, count: usize) -> Result<Vec<T>, DeviceError> {
@@ -40,25 +26,6 @@ pub(crate) fn grow_map<K: Eq + Hash, V>(what: &str, map: &mut HashMap<K, V>) -> 
 fn refused<T>(what: &str, count: usize) -> DeviceError {
     let bytes = count.saturating_mul(size_of::<T>()) as u64;
     DeviceError::OutOfMemory { device: "the host", what: what.into(), bytes }
-}
-
-fn mem_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-}
-
-/// The memory left by a control group's limit. The page cache counts as used there, but can be reclaimed.
-fn group_available(group: &Path) -> Option<u64> {
-    let number = |name: &str| read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
-    let limit = number("memory.max")?;
-    let used = number("memory.current")?;
-    let stat = read_to_string(group.join("memory.stat")).unwrap_or_default();
-    let of = |name: &str| {
-        let value = stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-        value.unwrap_or(0)
-    };
-    let files = of("inactive_file ") + of("active_file ");
-    Some(limit.saturating_sub(used.saturating_sub(files)))
 }
 
 /// `1.50 GiB`, `12.00 KiB`, `512 B`.
@@ -83,6 +50,7 @@ pub(crate) fn listing(plan: &MemoryPlan) -> String {
         ("constants", plan.constants),
         ("KV cache", plan.kv),
         ("slots of weights", plan.slots),
+        ("slots of experts", plan.expert_slots),
         ("scratch", plan.scratch),
         ("rows and logits", plan.io),
         ("device's own", plan.workspace),
@@ -119,29 +87,6 @@ mod tests {
     fn sizes_are_formatted_in_a_suitable_unit() {
         let told = [0, 1023, 1024, 1536 << 20, 3 << 50].map(human);
         assert_eq!(told, ["0 B", "1023 B", "1.00 KiB", "1.50 GiB", "3.00 PiB"]);
-    }
-
-    #[test]
-    fn meminfo_is_read() {
-        let text = "MemTotal:       16000 kB\nMemFree:  1 kB\nMemAvailable:    8192 kB\n";
-        assert_eq!(mem_available(text), Some(8 << 20));
-        assert_eq!(mem_available("MemTotal: 5 kB\n"), None);
-    }
-
-    #[test]
-    fn a_control_group_limits() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(group_available(dir.path()), None);
-        for (name, text) in [
-            ("memory.max", "1000\n"),
-            ("memory.current", "700\n"),
-            ("memory.stat", "anon 500\nfile 200\ninactive_file 150\nactive_file 50\n"),
-        ] {
-            std::fs::write(dir.path().join(name), text).unwrap();
-        }
-        assert_eq!(group_available(dir.path()), Some(500));
-        std::fs::write(dir.path().join("memory.max"), "max\n").unwrap();
-        assert_eq!(group_available(dir.path()), None);
     }
 
     #[test]

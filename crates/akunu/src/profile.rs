@@ -1,6 +1,8 @@
 //! Profiling of the commands of a pass.
 
-use akunu_plan::{Cost, Device, DispatchCommand, DispatchTable, Entries, ReplayId, Row, Submission};
+use akunu_plan::{
+    Cost, Device, DeviceBuffer, DispatchCommand, DispatchTable, Entries, ExpertSet, ReplayId, Row, Submission,
+};
 
 use crate::{Engine, Error};
 
@@ -100,14 +102,15 @@ impl Engine {
                 cancel: None,
             })
             .collect();
-        time_table(&mut *self.device, replay, &table, &submissions, passes)
+        time_table(&mut *self.device, (replay, &self.loaded.buffers), &table, &submissions, passes)
     }
 }
 
-/// Times each command of a table over all submissions: medians over `passes`, after one for warm-up.
+/// Times each command of a table over all submissions: medians over `passes`, after one for warm-up. `buffers` are those
+/// that it was prepared with.
 pub(crate) fn time_table(
     device: &mut dyn Device,
-    replay: ReplayId,
+    (replay, buffers): (ReplayId, &[DeviceBuffer]),
     table: &DispatchTable,
     submissions: &[Submission<'_>],
     passes: usize,
@@ -124,17 +127,55 @@ pub(crate) fn time_table(
     let cost = |command: &DispatchCommand| {
         submissions.iter().map(|part| command.cost(part.entries, part.logit_rows.len())).sum()
     };
-    let commands = table.commands.iter().zip(&table.labels).zip(samples);
-    let timing = |((command, label), mut samples): ((&DispatchCommand, &String), Vec<u64>)| {
-        // The first one is for warm-up.
-        let samples = &mut samples[1..];
-        samples.sort_unstable();
-        LabelTiming {
-            label: command.side.of_label(label),
-            kernel: command.kernel.name(),
-            ns: samples[samples.len() / 2],
-            cost: cost(command),
-        }
-    };
+    let mut costs: Vec<Cost> = table.commands.iter().map(cost).collect();
+    count_experts(device, (replay, buffers), table, submissions, &mut costs)?;
+    let commands = table.commands.iter().zip(&table.labels).zip(samples).zip(costs);
+    let timing =
+        |(((command, label), mut samples), cost): (((&DispatchCommand, &String), Vec<u64>), Cost)| {
+            // The first one is for warm-up.
+            let samples = &mut samples[1..];
+            samples.sort_unstable();
+            LabelTiming {
+                label: command.side.of_label(label),
+                kernel: command.kernel.name(),
+                ns: samples[samples.len() / 2],
+                cost,
+            }
+        };
     Ok(commands.map(timing).collect())
+}
+
+/// Replaces the bytes of the experts that rows can reach by those of the experts that they are routed to, which a further
+/// pass finds: after each router, its picks are read.
+fn count_experts(
+    device: &mut dyn Device,
+    (replay, buffers): (ReplayId, &[DeviceBuffer]),
+    table: &DispatchTable,
+    submissions: &[Submission<'_>],
+    costs: &mut [Cost],
+) -> Result<(), Error> {
+    let all = table.routed();
+    for command in all.iter().flat_map(|routed| [routed.glu, routed.down]) {
+        costs[command].weight_bytes = 0;
+    }
+    for submission in submissions.iter().filter(|_| !all.is_empty()) {
+        let mut next = 0;
+        for routed in &all {
+            let Some((picks, experts, top)) = routed.picks(table) else { continue };
+            device.run_range(replay, *submission, next, routed.route + 1 - next)?;
+            next = routed.route + 1;
+            let mut read = vec![0_u32; submission.entries.len() * top];
+            device.download(
+                buffers[picks.buffer.index()],
+                picks.offset,
+                bytemuck::cast_slice_mut(&mut read),
+            )?;
+            let chosen = ExpertSet::of_picks(read, experts).len() as u64;
+            for command in [routed.glu, routed.down] {
+                costs[command].weight_bytes += chosen * table.commands[command].expert_bytes();
+            }
+        }
+        device.run_range(replay, *submission, next, table.commands.len() - next)?;
+    }
+    Ok(())
 }

@@ -198,7 +198,13 @@ impl Towers {
     ) -> Result<Vec<LabelTiming>, Error> {
         let tables: &Tables = &self.plan.tables;
         let (table, replay) = (tables[kind].clone(), self.loaded.replays[kind]);
-        time_table(&mut *self.device, replay, &table, std::slice::from_ref(submission), passes)
+        time_table(
+            &mut *self.device,
+            (replay, &self.loaded.buffers),
+            &table,
+            std::slice::from_ref(submission),
+            passes,
+        )
     }
 }
 

@@ -9,6 +9,10 @@ use std::sync::{Arc, Mutex};
 
 use akunu::schedule::{Event, Request, Scheduler, SchedulerOptions};
 use akunu::{BackendOptions, DeviceChoice, Engine, EngineOptions, GenerateOptions, KvType, Model, Sampling};
+use akunu_arch::convert::{Conversion, ConvertOptions};
+use akunu_arch::open_model;
+use akunu_format::quantise::Mix;
+use akunu_plan::Paging;
 use akunu_testing::{CountingAllocator, allocations, some_of};
 
 #[global_allocator]
@@ -145,7 +149,45 @@ fn check(device: DeviceChoice, threads: usize, kv: KvType) {
     );
 }
 
+/// Experts that are read from the file when they are needed, in steps and in prompts.
+fn check_paged() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.gguf");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models/olmoe");
+    let weights = open_model(&folder).unwrap();
+    let recipe =
+        ConvertOptions { mix: Mix::find("Q8_0").unwrap(), pure: false, vocabulary: None, imatrix: None };
+    let conversion = Conversion::new(weights.as_ref(), &recipe).unwrap();
+    conversion.write(std::fs::File::create(&file).unwrap(), 1, &false.into(), &mut |_| {}).unwrap();
+    let model = Arc::new(Model::open(&file).unwrap());
+    let base = EngineOptions {
+        device: DeviceChoice::Cpu,
+        threads: Some(2),
+        context: Some(64),
+        ..EngineOptions::default()
+    };
+    let whole = Engine::new(model.clone(), &base).unwrap();
+    let least = Paging::possible(whole.plan(), model.weights()).unwrap().least_memory();
+    let mut engine = Engine::new(model, &EngineOptions { expert_memory: Some(least), ..base }).unwrap();
+    let ids: Vec<u32> = (0..40).map(|i| (3 + i * 5) % 64).collect();
+    let mut session = engine.session().unwrap();
+    let mut counts = Vec::with_capacity(2);
+    for _ in 0..2 {
+        let before = allocations();
+        session.clear();
+        engine.prefill(&mut session, &ids[..33]).unwrap();
+        for end in 34..40 {
+            engine.chain(&mut session, &ids[..end], None, 1, &[], None).unwrap();
+        }
+        counts.push(allocations() - before);
+    }
+    let misses = engine.device().expert_reads().unwrap().misses;
+    assert!(misses > 0 && counts[1] == 0, "{counts:?} allocations, {misses} experts read");
+    println!("paged experts: no allocation, {misses} experts read");
+}
+
 fn main() {
+    check_paged();
     let device = std::env::var("AKUNU_TEST_DEVICE").map_or(DeviceChoice::Cpu, |name| name.parse().unwrap());
     let threads: &[usize] = if device == DeviceChoice::Cpu { &[1, 2] } else { &[1] };
     let kvs = [KvType::F16, KvType::Q8_0];

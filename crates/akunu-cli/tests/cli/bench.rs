@@ -3,6 +3,8 @@
 
 use std::fs;
 
+use serde_json::Value;
+
 use crate::common::{akunu, finish, json, ok, path, refuses, run};
 
 #[test]
@@ -119,6 +121,37 @@ fn scaled(rows: &serde_json::Value, factor: f64) -> serde_json::Value {
         }
     }
     rows
+}
+
+/// Whatever is paged, as many bytes of experts are read; the part of the file is told beside it.
+#[test]
+fn bench_counts_the_experts_that_were_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("experts.gguf");
+    ok(&["synth", "tiny-experts", path(&model), "--layers", "8"]);
+    let bench = |more: &[&str]| {
+        let arguments = ["bench", path(&model), "-p", "12", "-n", "4", "-b", "1,3", "-r", "1"];
+        [&arguments[..], more].concat().into_iter().map(str::to_string).collect::<Vec<String>>()
+    };
+    let run = |more: &[&str]| -> Vec<Value> {
+        let arguments = bench(&[more, &["--json"]].concat());
+        let report = json(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        report.as_array().unwrap().clone()
+    };
+    let whole = run(&["--device", "cpu", "--expert-memory", "0"]);
+    let paged = run(&["--device", "cpu", "--expert-memory", "1"]);
+    assert_eq!((whole.len(), paged.len()), (3, 3));
+    for (whole, paged) in whole.iter().zip(&paged) {
+        assert_eq!((&whole["experts_counted"], &paged["experts_counted"]), (&true.into(), &true.into()));
+        assert_eq!(whole["bytes_per_token"], paged["bytes_per_token"], "{paged}");
+        assert!(whole.get("expert_misses").is_none());
+        let of = |field: &str| paged[field].as_u64().unwrap();
+        assert!(of("expert_misses") > 0 && of("expert_file_bytes") > 0, "{paged}");
+    }
+    let arguments = bench(&["--device", "cpu", "--expert-memory", "1"]);
+    let told = ok(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(told.contains("tg4@b3: ") && told.contains("of the experts were in memory"), "{told}");
+    assert!(!told.contains('≤'), "{told}");
 }
 
 #[test]

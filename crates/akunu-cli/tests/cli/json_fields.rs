@@ -9,7 +9,7 @@ use akunu_format::{Metadata, Value as Fact};
 use akunu_hub_testing::FakeHub;
 use serde_json::Value;
 
-use crate::common::{file, finish, json, path, run, write_small_model};
+use crate::common::{file, finish, json, ok, path, run, write_small_model};
 use crate::hub;
 use crate::serve::serve;
 
@@ -110,6 +110,9 @@ fn outputs() -> Vec<(&'static str, Value)> {
     write_small_model(&unknown, martian, None);
     let tokenizer = file("xtask/clients/words.json");
     let imatrix = folder.path().join("imatrix.gguf");
+    let paged = folder.path().join("experts.gguf");
+    ok(&["synth", "tiny-experts", path(&paged), "--layers", "8"]);
+    let paged = [path(&paged), "--device", "cpu", "--expert-memory", "1", "--json"];
     let [small, story, base, earlier, imatrix] =
         [&small, &story, &base, &earlier, &imatrix].map(|file| path(file));
     json(&["perplexity", story, "--save-logits", base, "--json"]);
@@ -134,6 +137,8 @@ fn outputs() -> Vec<(&'static str, Value)> {
         ("akunu plan", json(&["plan", encoder, "--json"])),
         ("akunu plan", json(&["plan", "--json", "--for", "cuda", "--gpu-layers", "1"])),
         ("akunu plan", json(&["plan", path(&experts), "--speed", "-c", "8", "--json"])),
+        ("akunu plan", json(&[&["plan", "--speed", "-c", "8"], &paged[..]].concat())),
+        ("akunu bench", json(&[&["bench", "-p", "2", "-n", "2", "-r", "1"], &paged[..]].concat())),
         ("akunu doctor", json(&["doctor", "--json"])),
         ("akunu tokenize", json(&["tokenize", "A fox", "--json"])),
         ("akunu detokenize", json(&["detokenize", "5,6", "--json"])),

@@ -52,6 +52,32 @@ fn a_cpu_alone_and_models_of_few_layers_have_a_speed() {
     }
 }
 
+/// Of a model whose experts do not fit the stated memory, the plan has what is read; of one that fits, nothing.
+#[test]
+fn experts_that_are_read_from_the_file_are_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("experts.gguf");
+    ok(&["synth", "tiny-experts", path(&model), "--layers", "8"]);
+    let arguments = ["plan", path(&model), "-c", "16", "--device", "cpu", "--expert-memory"];
+    let plan = |memory: &str| json(&[&arguments[..], &[memory, "--json"]].concat());
+    let (whole, paged) = (plan("1000"), plan("1"));
+    assert!(whole.get("paging").is_none() && whole["memory"]["expert_slots"] == 0, "{whole}");
+    let of = |field: &str| paged["paging"][field].as_u64().unwrap();
+    let bytes = |report: &Value, field: &str| report["memory"][field].as_u64().unwrap();
+    assert!(of("slots") <= 1 << 20 && of("slots") == bytes(&paged, "expert_slots"), "{paged}");
+    let in_place = [&whole, &paged].map(|report| bytes(report, "weights_in_place"));
+    assert_eq!(in_place[0] - in_place[1], of("experts"));
+    assert_eq!(of("read_by_pass"), of("experts") - of("kept"));
+    assert!(of("read_by_token") > 0 && of("read_by_token") < of("read_by_pass"));
+    let told = ok(&[&arguments[..], &["1"]].concat());
+    assert!(
+        told.contains("are kept in memory") && told.contains("if all are chosen equally often"),
+        "{told}"
+    );
+    assert!(!ok(&[&arguments[..], &["0"]].concat()).contains("are kept in memory"));
+    refuses(&["plan", "--device", "cpu", "--expert-memory", "1"], 1, &["this model has none"]);
+}
+
 /// Contexts without a place for a prompt and a step, and caches that leave no layers to the CPU.
 #[test]
 fn speeds_are_of_divisions_that_the_options_allow() {

@@ -2,11 +2,12 @@
 //! what they give.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use akunu_plan::ops::{
     self, CombineParams, ElementParams, ExpertParams, GatherParams, Indices, RouteParams, Routing,
 };
-use akunu_plan::{GroupRank, Kernel, Scores, q8};
+use akunu_plan::{ExpertSet, GroupRank, Kernel, Scores, q8};
 
 use super::matrix::{GROUP, Product, SUMS, group_bytes, outputs_of, pieces};
 use super::rows::parts_of_rows;
@@ -16,6 +17,7 @@ use crate::groups::{Group, LEAST_ROWS, SIDE};
 use crate::isa::Lanes;
 use crate::isa::target::Target;
 use crate::math;
+use crate::paging::{ELSEWHERE, Places};
 use crate::tile::PackedKernel;
 
 const MAX_EXPERTS: usize = ops::MAX_EXPERTS;
@@ -223,24 +225,74 @@ impl OpKernel for ops::Gather {
     }
 }
 
+/// The experts that a command of a pass of so many rows chooses, or multiplies with.
+///
+/// # Safety
+/// As for [`Run`](crate::command::Run).
+pub(crate) unsafe fn needed(command: &Command, rows: usize) -> ExpertSet {
+    let routing = match command.kernel {
+        Kernel::Route(op) => {
+            let p: RouteParams = command.params();
+            let picks = command.operands(op).picks.0.cast::<u32>();
+            // SAFETY: each row of the table has `top` picks.
+            let picks = unsafe { std::slice::from_raw_parts(picks, rows * p.top as usize) };
+            return ExpertSet::of_picks(picks.iter().copied(), p.experts as usize);
+        }
+        Kernel::ExpertGlu(op) => command.operands(op).routing,
+        Kernel::ExpertMatmul(op) => Routing::Starts(command.operands(op).starts),
+        Kernel::ExpertSum(op) => Routing::Picks(command.operands(op).picks),
+        _ => return ExpertSet::default(),
+    };
+    let mut set = ExpertSet::default();
+    let runs = Runs::of_rows(routing, 1, &command.params(), rows, None);
+    // SAFETY: as the caller promises.
+    unsafe { runs.used() }.for_each(|(expert, _)| set.add(expert));
+    set
+}
+
 /// The rows of a command that multiply with the same matrices, in runs of adjacent rows.
 #[derive(Clone, Copy)]
-struct Runs {
+struct Runs<'a> {
     routing: Routing<*const u32>,
     experts: usize,
     rows: usize,
     /// Rows that read the same row of the input.
     each: usize,
+    /// Where experts are that are paged.
+    places: Option<&'a Places>,
 }
 
-impl Runs {
+impl<'a> Runs<'a> {
     #[inline(always)]
-    fn new(routing: Routing<*mut u8>, each: usize, p: &ExpertParams, context: &Context) -> Runs {
+    fn new(routing: Routing<*mut u8>, each: usize, p: &ExpertParams, context: &Context<'a>) -> Runs<'a> {
+        Runs::of_rows(routing, each, p, context.rows, context.places)
+    }
+
+    #[inline(always)]
+    fn of_rows(
+        routing: Routing<*mut u8>,
+        each: usize,
+        p: &ExpertParams,
+        rows: usize,
+        places: Option<&'a Places>,
+    ) -> Runs<'a> {
         let routing = match routing {
             Routing::Starts(starts) => Routing::Starts(Indices(starts.0.cast_const().cast())),
             Routing::Picks(picks) => Routing::Picks(Indices(picks.0.cast_const().cast())),
         };
-        Runs { routing, experts: p.experts as usize, rows: context.rows * p.top as usize, each }
+        Runs { routing, experts: p.experts as usize, rows: rows * p.top as usize, each, places }
+    }
+
+    /// Where an expert is among the matrices that a command binds; `None`: it is not computed in this stage.
+    #[inline(always)]
+    fn place(self, expert: usize) -> Option<usize> {
+        match self.places {
+            None => Some(expert),
+            Some(places) => {
+                let place = places[expert].load(Ordering::Relaxed);
+                (place != ELSEWHERE).then_some(place as usize)
+            }
+        }
     }
 
     /// Each expert and its rows. Runs may be empty.
@@ -248,7 +300,7 @@ impl Runs {
     /// # Safety
     /// At starts, `experts + 1` numbers can be read; at picks, one for each row.
     #[inline(always)]
-    unsafe fn all(self) -> impl Iterator<Item = (usize, Range<usize>)> {
+    unsafe fn all(self) -> impl Iterator<Item = (usize, Range<usize>)> + use<'a> {
         let count = match self.routing {
             Routing::Starts(_) => self.experts,
             Routing::Picks(_) => self.rows,
@@ -267,14 +319,17 @@ impl Runs {
         })
     }
 
-    /// The runs that have rows.
+    /// The runs that have rows, of experts that are computed in this stage.
     ///
     /// # Safety
     /// As for [`Runs::all`].
     #[inline(always)]
-    unsafe fn used(self) -> impl Iterator<Item = (usize, Range<usize>)> {
+    unsafe fn used(self) -> impl Iterator<Item = (usize, Range<usize>)> + use<'a> {
+        let is_used = move |(expert, rows): &(usize, Range<usize>)| {
+            !rows.is_empty() && (self.places.is_none() || self.place(*expert).is_some())
+        };
         // SAFETY: as the caller promises.
-        unsafe { self.all() }.filter(|(_, rows)| !rows.is_empty())
+        unsafe { self.all() }.filter(is_used)
     }
 }
 
@@ -289,8 +344,9 @@ fn units_of(units: &Range<usize>, index: usize, each: usize) -> Range<usize> {
 struct OfExpert {
     product: Product,
     rows: Range<usize>,
-    /// The first output among those of all experts, and among those of this one.
+    /// The first output among those of all experts, of the matrices that are bound, and of this one.
     of_all: usize,
+    of_bound: usize,
     first: usize,
     outputs: usize,
 }
@@ -301,7 +357,7 @@ struct OfExpert {
 /// As for [`Runs::all`].
 #[inline(always)]
 unsafe fn of_units<'a>(
-    (product, runs): (&'a Product, Runs),
+    (product, runs): (&'a Product, Runs<'a>),
     command: &'a Command,
     units: Range<usize>,
     (unit, outputs): (usize, usize),
@@ -309,12 +365,14 @@ unsafe fn of_units<'a>(
     let each = outputs.div_ceil(unit);
     // SAFETY: as the caller promises.
     let used = unsafe { runs.used() }.enumerate();
-    let parts = used.map(move |(index, (expert, rows))| {
+    let parts = used.filter_map(move |(index, (expert, rows))| {
+        let place = runs.place(expert)?;
         let (first, count) = outputs_of(&units_of(&units, index, each), unit, outputs);
         let packed = command.packed.filter(|_| rows.len() >= LEAST_ROWS);
         let packed = packed.map(|kernel| (kernel, first_group(rows.start, expert)));
         let product = product.of_rows(rows.start / runs.each, packed);
-        OfExpert { product, rows, of_all: expert * outputs + first, first, outputs: count }
+        let [of_all, of_bound] = [expert, place].map(|place| place * outputs + first);
+        Some(OfExpert { product, rows, of_all, of_bound, first, outputs: count })
     });
     parts.filter(|part| part.outputs > 0)
 }
@@ -390,7 +448,7 @@ impl OpKernel for ops::ExpertMatmul {
             for units in context.pieces(runs.used().count() * each, piece) {
                 for of in of_units((&product, runs), command, units, (GROUP, outputs)) {
                     for (row, count) in of.product.row_tiles(of.rows.len()) {
-                        of.product.sums(context, [o.weight], (of.of_all, of.outputs), (row, count), [sums]);
+                        of.product.sums(context, [o.weight], (of.of_bound, of.outputs), (row, count), [sums]);
                         for (r, half, n) in pieces(count, of.outputs) {
                             let mut v = V::load(sums.add(r * SUMS + half));
                             if let Some(bias) = bias {
@@ -425,7 +483,13 @@ impl OpKernel for ops::ExpertGlu {
             for units in context.pieces(runs.used().count() * each, piece) {
                 for of in of_units((&product, runs), command, units, (q8::BLOCK, outputs)) {
                     for (row, count) in of.product.row_tiles(of.rows.len()) {
-                        of.product.sums(context, weights, (of.of_all, of.outputs), (row, count), [gate, up]);
+                        of.product.sums(
+                            context,
+                            weights,
+                            (of.of_bound, of.outputs),
+                            (row, count),
+                            [gate, up],
+                        );
                         for (r, half, n) in pieces(count, of.outputs) {
                             let at = r * SUMS + half;
                             let (mut g, mut u) = (V::load(gate.add(at)), V::load(up.add(at)));
@@ -468,6 +532,7 @@ impl OpKernel for ops::ExpertSum {
         let addends =
             Addends { shared: o.shared.map(f32s), gate: o.gate.map(f32s), residual: o.residual.map(f32s) };
         let bias = o.bias.map(f32s);
+        let runs = Runs::new(Routing::Picks(o.picks), 1, &p, context);
         // SAFETY: as for `ExpertMatmul`; numbers of experts are limited to those that there are.
         unsafe {
             let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
@@ -479,11 +544,13 @@ impl OpKernel for ops::ExpertSum {
                     for pick in row * top..(row + 1) * top {
                         let expert = (*o.picks.0.cast::<u32>().add(pick) as usize).min(experts - 1);
                         let of_all = expert * outputs + first;
+                        // All experts of a row are there at once.
+                        let Some(place) = runs.place(expert) else { return };
                         let share = V::splat(*f32s(o.shares).add(pick));
                         product.of_rows(pick, None).sums(
                             context,
                             [o.weight],
-                            (of_all, count),
+                            (place * outputs + first, count),
                             (0, 1),
                             [sums],
                         );

@@ -314,6 +314,7 @@ pub(crate) fn plan(
         window_positions: across.map_or(0, |across| across.slot_positions),
         aligned_heads,
         memory,
+        paging: None,
     })
 }
 

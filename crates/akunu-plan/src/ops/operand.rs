@@ -61,6 +61,13 @@ pub enum Content {
     Scales(DType),
 }
 
+impl Content {
+    /// Whether it is a plane of a weight.
+    pub fn is_weight(self) -> bool {
+        matches!(self, Content::Weight(_) | Content::Scales(_))
+    }
+}
+
 /// A binding of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {

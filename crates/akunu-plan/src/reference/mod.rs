@@ -14,8 +14,8 @@ use akunu_format::Region;
 
 use crate::device::broken;
 use crate::{
-    BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, InPlace, KeyOrder, Loan,
-    Member, Outcome, ReplayId, Submission,
+    BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, ExpertReads, ExpertSet,
+    InPlace, KeyOrder, Loan, Member, Outcome, ReplayId, RoutedCommands, Submission,
 };
 pub use bound::Bound;
 pub(crate) use cache::{Cache, rotate};
@@ -34,11 +34,14 @@ pub struct ReferenceDevice {
     /// Whether the last submission has ended at a stop token.
     stopped: bool,
     member: Option<Member>,
+    /// Bytes of the experts that rows were routed to.
+    expert_bytes: u64,
 }
 
 #[derive(Debug)]
 struct Prepared {
     table: Arc<DispatchTable>,
+    routed: Vec<RoutedCommands>,
     /// By `BufferId`.
     buffers: Vec<DeviceBuffer>,
 }
@@ -101,6 +104,7 @@ impl ReferenceDevice {
             outcome: Outcome { steps: 0 },
             stopped: false,
             member: None,
+            expert_bytes: 0,
         }
     }
 
@@ -138,7 +142,7 @@ impl ReferenceDevice {
     }
 
     fn run(&mut self, replay: ReplayId, live: Live, first: usize, count: usize) -> Result<(), DeviceError> {
-        let Prepared { table, buffers } = &self.prepared[replay.0 as usize];
+        let Prepared { table, routed, buffers } = &self.prepared[replay.0 as usize];
         for (index, command) in table.commands.iter().enumerate().skip(first).take(count) {
             for Loan { weight, slot, .. } in table.loans(index) {
                 let [weight, slot] = [weight, slot].map(|id| buffers[id.index()].0 as usize);
@@ -147,6 +151,14 @@ impl ReferenceDevice {
             }
             let member = self.member.as_ref();
             command.kernel.reference(Bound::new(command, &mut self.memory, buffers, live, member));
+            let chosen = routed.iter().find(|routed| routed.route == index);
+            if let Some((picks, experts, top)) = chosen.and_then(|routed| routed.picks(table)) {
+                let bytes = &self.memory[buffers[picks.buffer.index()].0 as usize].bytes();
+                let picks = &bytes[picks.offset as usize..][..live.rows * top * size_of::<u32>()];
+                let needed = ExpertSet::of_picks(bytemuck::cast_slice(picks).iter().copied(), experts);
+                let bytes = chosen.map_or(0, |routed| routed.expert_bytes(table));
+                self.expert_bytes += bytes * needed.len() as u64;
+            }
         }
         match &self.member {
             Some(member) if member.is_broken() => Err(broken(NAME)),
@@ -219,7 +231,8 @@ impl Device for ReferenceDevice {
         table: &Arc<DispatchTable>,
         buffers: &[DeviceBuffer],
     ) -> Result<ReplayId, DeviceError> {
-        self.prepared.push(Prepared { table: Arc::clone(table), buffers: buffers.to_vec() });
+        let (table, routed) = (Arc::clone(table), table.routed());
+        self.prepared.push(Prepared { table, routed, buffers: buffers.to_vec() });
         Ok(ReplayId(self.prepared.len() as u32 - 1))
     }
 
@@ -271,6 +284,10 @@ impl Device for ReferenceDevice {
         self.begin(replay, &submission)?;
         let live = self.live(replay, &submission);
         self.run(replay, live, first, count)
+    }
+
+    fn expert_reads(&self) -> Option<ExpertReads> {
+        Some(ExpertReads { bytes: self.expert_bytes, ..ExpertReads::default() })
     }
 
     fn allocated_bytes(&self) -> u64 {

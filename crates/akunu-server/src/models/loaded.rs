@@ -367,7 +367,9 @@ fn start(
         found => (plan, found?),
     };
     let mut engine = Engine::by_plan(model, device, plan, &engine, &mut |_, _| ControlFlow::Continue(()))?;
-    for note in engine.notes().iter().filter(|note| matches!(note, Note::Split { .. })) {
+    for note in
+        engine.notes().iter().filter(|note| matches!(note, Note::Split { .. } | Note::PagedExperts { .. }))
+    {
         log(&format!("note: {name}: {note}"));
     }
     engine.set_log(*log);

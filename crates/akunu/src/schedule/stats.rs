@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use akunu_plan::ExpertReads;
+
 use crate::TierStats;
 
 /// A snapshot. Totals count from the creation of the scheduler.
@@ -47,4 +49,6 @@ pub struct Stats {
     pub longest_stall: Duration,
     /// The cache outside of the device.
     pub tiers: TierStats,
+    /// The experts that passes have read, if the device counts that.
+    pub experts: ExpertReads,
 }

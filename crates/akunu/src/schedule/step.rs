@@ -135,6 +135,7 @@ impl Scheduler {
         self.batch.count();
         self.report_events();
         self.batch.stats.tiers = self.engine.tier_stats();
+        self.batch.stats.experts = self.engine.device().expert_reads().unwrap_or_default();
         self.worker.publish(self.queue.len(), self.batch.stats);
     }
 }

@@ -7,6 +7,7 @@ mod common;
 mod constrain;
 mod convert;
 mod device_sampling;
+mod experts;
 mod folders;
 mod generation;
 mod goldens;

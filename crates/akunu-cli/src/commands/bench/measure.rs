@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use akunu::schedule::{Event, Handle, Request, Scheduler, SchedulerOptions};
-use akunu::{Constraint, Engine, GenerateOptions, Sampler, Sampling, Session};
+use akunu::{Constraint, Engine, ExpertReads, GenerateOptions, Sampler, Sampling, Session};
 
 use super::super::run::default_sampling;
 use super::test::{Kind, Sampled, Test};
@@ -14,6 +14,32 @@ use crate::failure::Failure;
 /// While prompts are processed there are no running streams that could stall. With such a long bound, all prompts of a
 /// test end in the same pass.
 const NO_STALL: Duration = Duration::from_secs(3600);
+
+/// A run of a test.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    pub time: Duration,
+    /// What it has read of experts, where that is counted.
+    pub reads: Option<ExpertReads>,
+}
+
+impl Run {
+    /// Times and counts what is done with an engine.
+    fn of(
+        engine: &mut Engine,
+        work: impl FnOnce(&mut Engine) -> Result<(), Failure>,
+    ) -> Result<Run, Failure> {
+        let before = engine.device().expert_reads();
+        let started = Instant::now();
+        work(engine)?;
+        let time = started.elapsed();
+        Ok(Run { time, reads: between(before, engine.device().expert_reads()) })
+    }
+}
+
+fn between(before: Option<ExpertReads>, after: Option<ExpertReads>) -> Option<ExpertReads> {
+    Some(after? - before?)
+}
 
 /// An engine in the state that a test needs, and the token ids that all tests use.
 #[derive(Debug)]
@@ -57,7 +83,7 @@ impl Runner {
         }
     }
 
-    pub fn run(&mut self, test: Test) -> Result<Duration, Failure> {
+    pub fn run(&mut self, test: Test) -> Result<Run, Failure> {
         match (test.kind, test.batch) {
             (Kind::Prompt, _) => self.prompt(test),
             (Kind::Generate, 1) if !test.constrained => self.generate(test),
@@ -106,15 +132,16 @@ impl Runner {
         }
     }
 
-    fn prompt(&mut self, test: Test) -> Result<Duration, Failure> {
+    fn prompt(&mut self, test: Test) -> Result<Run, Failure> {
         let (engine, session, ids) = self.alone(test)?;
-        let started = Instant::now();
-        engine.prefill(session, &ids[..test.depth + test.tokens])?;
-        Ok(started.elapsed())
+        Run::of(engine, |engine| {
+            engine.prefill(session, &ids[..test.depth + test.tokens])?;
+            Ok(())
+        })
     }
 
     /// Generates one sequence in chains, limited by the device and by the engine's time limit.
-    fn generate(&mut self, test: Test) -> Result<Duration, Failure> {
+    fn generate(&mut self, test: Test) -> Result<Run, Failure> {
         let (engine, session, ids) = self.alone(test)?;
         let most = engine.plan().tables.decode().steps;
         let mut sampler = match test.sampled {
@@ -123,22 +150,23 @@ impl Runner {
         };
         let mut history = Vec::with_capacity(test.depth + 1 + test.tokens);
         history.extend_from_slice(&ids[..test.depth + 1]);
-        let started = Instant::now();
-        while history.len() <= test.depth + test.tokens {
-            let left = test.depth + test.tokens + 1 - history.len();
-            let steps = most.min(left).min(engine.chain_limit());
-            let found = engine.chain(session, &history, sampler.as_mut(), steps, &[], None)?;
-            if found.is_empty() {
-                return Err(Failure::new("the device generated no tokens"));
+        Run::of(engine, |engine| {
+            while history.len() <= test.depth + test.tokens {
+                let left = test.depth + test.tokens + 1 - history.len();
+                let steps = most.min(left).min(engine.chain_limit());
+                let found = engine.chain(session, &history, sampler.as_mut(), steps, &[], None)?;
+                if found.is_empty() {
+                    return Err(Failure::new("the device generated no tokens"));
+                }
+                history.extend_from_slice(found);
             }
-            history.extend_from_slice(found);
-        }
-        Ok(started.elapsed())
+            Ok(())
+        })
     }
 
     /// Runs one request per sequence through the same scheduler as `serve`. Timed from the pass that processes the ends
     /// of the prompts to the last tokens. Each sequence starts with a different token, so their texts differ.
-    fn generate_together(&mut self, test: Test) -> Result<Duration, Failure> {
+    fn generate_together(&mut self, test: Test) -> Result<Run, Failure> {
         let before = test.depth.saturating_sub(1);
         let shared = self.ids[..before].to_vec();
         let constraint = self.constraint.clone().filter(|_| test.constrained);
@@ -174,7 +202,9 @@ impl Runner {
             submitted.map_err(|refused| Failure::new(refused.to_string()))?;
         }
         drop(sender);
+        let counted = scheduler.engine().device().expert_reads();
         scheduler.drain();
+        let reads = between(counted, scheduler.engine().device().expert_reads());
         let mut seconds = 0f64;
         for timings in receiver {
             let timings = timings?;
@@ -184,8 +214,18 @@ impl Runner {
             }
             seconds = seconds.max(timings.generate_s);
         }
-        Ok(Duration::from_secs_f64(seconds))
+        // Cached tokens are processed in passes that are not timed.
+        let reads = reads.filter(|_| test.depth <= 1).map(|reads| without_a_pass(reads, test.tokens as u64));
+        Ok(Run { time: Duration::from_secs_f64(seconds), reads })
     }
+}
+
+/// Counts of `passes` and one more, the pass of the prompts, without one of them.
+fn without_a_pass(reads: ExpertReads, passes: u64) -> ExpertReads {
+    let part = |count: u64| (u128::from(count) * u128::from(passes) / u128::from(passes + 1)) as u64;
+    let ExpertReads { bytes, uncounted, hits, misses, file_bytes } = reads;
+    let [bytes, hits, misses, file_bytes] = [bytes, hits, misses, file_bytes].map(part);
+    ExpertReads { bytes, uncounted, hits, misses, file_bytes }
 }
 
 fn sampling(engine: &Engine, how: Sampled, seed: u64) -> Sampling {

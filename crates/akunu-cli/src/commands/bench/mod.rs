@@ -2,6 +2,7 @@
 
 mod compare;
 mod earlier;
+mod experts;
 mod measure;
 mod test;
 mod texts;
@@ -18,6 +19,7 @@ use serde::Serialize;
 
 use self::compare::Speed;
 use self::earlier::Measured;
+use self::experts::Experts;
 use self::measure::Runner;
 use self::test::{Kind, Sampled, Test};
 use super::ceilings;
@@ -139,6 +141,11 @@ struct Row {
     max: f64,
     bytes_per_token: f64,
     ops_per_token: f64,
+    /// Of mixtures of experts.
+    #[serde(flatten)]
+    experts: Option<experts::Report>,
+    #[serde(skip)]
+    experts_line: Option<String>,
     gb_s: f64,
     gop_s: f64,
     load_s: f64,
@@ -317,26 +324,37 @@ fn measure_all(
     let constraint = format.map(|format| constraints.get(&format, None, None)).transpose()?;
     let mut runner = Runner::new(engine, batch, longest, constraint)?;
     for &test in tests {
-        let mut runs = Vec::with_capacity(args.repetitions);
+        let (mut runs, mut reads) = (Vec::with_capacity(args.repetitions), Vec::new());
         beside = beside.map(|ceilings| measured(ceilings.with_threads(used)));
         for run in 0..=args.repetitions {
-            let time = runner.run(test)?;
+            let measured = runner.run(test)?;
             if run > 0 {
-                runs.push(test.all_tokens() as f64 / time.as_secs_f64());
+                runs.push(test.all_tokens() as f64 / measured.time.as_secs_f64());
+                reads.push(measured.reads);
             }
             progress.advance();
         }
         beside = beside.map(measured);
-        let row = Row::new(runner.engine()?, test, runs, beside.as_ref());
+        let experts = Experts::of(runner.engine()?, &reads, test.all_tokens());
+        let row = Row::new(runner.engine()?, test, (runs, experts), beside.as_ref());
         rows.push(Row { threads: used, chain_ms: args.chain_ms, load_s, metal_icb, ..row });
     }
     Ok(())
 }
 
 impl Row {
-    fn new(engine: &Engine, test: Test, runs: Vec<f64>, ceilings: Option<&Ceilings>) -> Row {
+    fn new(
+        engine: &Engine,
+        test: Test,
+        (runs, experts): (Vec<f64>, Option<Experts>),
+        ceilings: Option<&Ceilings>,
+    ) -> Row {
         let (tok_s, min, max) = median_min_max(&runs);
-        let (cost, tokens) = (test.cost(engine.plan()), test.all_tokens() as f64);
+        let (mut cost, tokens) = (test.cost(engine.plan()), test.all_tokens() as f64);
+        if let Some(bytes) = experts.and_then(|experts| experts.bytes()) {
+            let most = test.most_expert_bytes(engine.plan());
+            cost.weight_bytes = cost.weight_bytes.saturating_sub(most) + bytes;
+        }
         let (bytes_per_token, ops_per_token) = (cost.bytes() as f64 / tokens, cost.ops() as f64 / tokens);
         let capabilities = engine.device().capabilities();
         Row {
@@ -356,6 +374,8 @@ impl Row {
             max,
             bytes_per_token,
             ops_per_token,
+            experts: experts.map(|experts| experts.report()),
+            experts_line: experts.and_then(|experts| experts.line(&test.name())),
             gb_s: bytes_per_token * tok_s / 1e9,
             gop_s: ops_per_token * tok_s / 1e9,
             load_s: 0.0,
@@ -365,6 +385,13 @@ impl Row {
             of_ceiling: ceilings.map(|ceilings| ceilings.floor(cost) * tok_s / tokens),
             runs,
         }
+    }
+}
+
+impl Row {
+    /// Whether its bytes are the most that it may have read.
+    fn is_bound(&self) -> bool {
+        self.experts.as_ref().is_some_and(|experts| !experts.are_counted())
     }
 }
 
@@ -436,12 +463,19 @@ fn print(rows: &[Row], out: &mut Output) -> Result<(), Failure> {
             format!("{:.2}", row.tok_s),
             format!("{:.2}", row.min),
             format!("{:.2}", row.max),
-            format!("{:.2}", row.gb_s),
+            format!("{}{:.2}", if row.is_bound() { "≤ " } else { "" }, row.gb_s),
             format!("{:.1}", row.gop_s),
             row.of_ceiling.map_or(String::new(), |part| format!("{:.0}%", 100.0 * part)),
         ]);
     }
     out.listing(&grid.render(output::width()))?;
+    if rows.iter().any(Row::is_bound) {
+        out.text("\n")?;
+        out.line(
+            "≤: this device does not count which experts are read; those that rows can reach are counted.",
+        )?;
+    }
+    rows.iter().filter_map(|row| row.experts_line.as_ref()).try_for_each(|line| out.line(line))?;
     if let Some(last) = rows.last() {
         print_machine(last.ceilings.as_ref(), last.load_s, last.memory, out)?;
     }

@@ -1,6 +1,6 @@
 //! A test: a number of tokens, at some depth, of one sequence or several.
 
-use akunu::{Cost, ModelPlan};
+use akunu::{Cost, DispatchTable, ModelPlan};
 use akunu_plan::{Entries, Row};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,26 +61,36 @@ impl Test {
         self.tokens * self.batch
     }
 
-    /// The memory traffic and operations of one run.
+    /// The memory traffic and operations of one run, with as many experts as its rows can be routed to.
     pub fn cost(self, plan: &ModelPlan) -> Cost {
-        let table_for = |rows: usize| &plan.tables[plan.tables.kind_for(rows)];
+        self.sum(plan, |table, rows, logit_rows| table.cost(Entries::Rows(rows), logit_rows))
+    }
+
+    /// Bytes of the experts in it.
+    pub fn most_expert_bytes(self, plan: &ModelPlan) -> u64 {
+        let of = |table: &DispatchTable, rows: &[Row], _: usize| {
+            table.routed().iter().map(|routed| routed.most_bytes(table, rows.len())).sum::<u64>()
+        };
+        self.sum(plan, of)
+    }
+
+    /// The sum over the passes of one run: of a table, its rows, and how many of them have logits.
+    fn sum<S: std::iter::Sum>(self, plan: &ModelPlan, of: impl Fn(&DispatchTable, &[Row], usize) -> S) -> S {
+        let table_for = |rows: usize| &*plan.tables[plan.tables.kind_for(rows)];
         let row =
             |slot: usize, i: usize| Row::causal(0, (self.depth + i) as u32, plan.slot_start(slot as u32));
         match self.kind {
             Kind::Generate => {
                 let table = table_for(self.batch);
                 let rows = |i: usize| (0..self.batch).map(|slot| row(slot, i)).collect::<Vec<Row>>();
-                (0..self.tokens).map(|i| table.cost(Entries::Rows(&rows(i)), self.batch)).sum()
+                (0..self.tokens).map(|i| of(table, &rows(i), self.batch)).sum()
             }
             Kind::Prompt => {
                 let rows: Vec<Row> = (0..self.tokens).map(|i| row(0, i)).collect();
                 let most = plan.tables.prefill().rows;
                 let passes = rows.len().div_ceil(most);
                 let parts = rows.chunks(most).zip(1..);
-                let cost = |(part, pass): (&[Row], usize)| {
-                    table_for(part.len()).cost(Entries::Rows(part), usize::from(pass == passes))
-                };
-                parts.map(cost).sum()
+                parts.map(|(part, pass)| of(table_for(part.len()), part, usize::from(pass == passes))).sum()
             }
         }
     }

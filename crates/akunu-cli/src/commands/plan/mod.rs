@@ -1,5 +1,6 @@
 //! `akunu plan`: the memory of a model, before it is loaded.
 
+mod paging;
 mod speed;
 
 use akunu::{MemoryPlan, human};
@@ -12,6 +13,7 @@ use crate::bars::{MemoryBar, Style};
 use crate::failure::Failure;
 use crate::grid::{Grid, grouped};
 use crate::output::{self, Output};
+use paging::PagingReport;
 use speed::Speed;
 
 /// Shows exactly how much memory a model needs, and whether it fits
@@ -52,6 +54,9 @@ struct PlanReport<'a> {
     /// Of a mixture of experts: the bytes of weights that one token reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     active: Option<u64>,
+    /// Of experts that are read from the file when they are needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paging: Option<PagingReport>,
     /// With --no-mmap: the model's files, which include the weights in place.
     #[serde(skip_serializing_if = "Option::is_none")]
     files_read: Option<u64>,
@@ -115,6 +120,7 @@ struct Parts {
     constants: u64,
     kv: u64,
     slots: u64,
+    expert_slots: u64,
     scratch: u64,
     io: u64,
     workspace: u64,
@@ -128,13 +134,16 @@ struct Parts {
 impl From<MemoryPlan> for Parts {
     fn from(plan: MemoryPlan) -> Parts {
         let MemoryPlan { weights_in_place, weights_copied, constants, kv, slots, scratch, io, .. } = plan;
-        let MemoryPlan { workspace, tables, loading, host_cache, host_weights, host_work, .. } = plan;
+        let MemoryPlan {
+            workspace, tables, loading, host_cache, host_weights, host_work, expert_slots, ..
+        } = plan;
         Parts {
             weights_in_place,
             weights_copied,
             constants,
             kv,
             slots,
+            expert_slots,
             scratch,
             io,
             workspace,
@@ -150,7 +159,7 @@ impl From<MemoryPlan> for Parts {
 pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(args.model.path(), false)?;
     let capabilities = args.planned.capabilities()?;
-    let (pass, memory, active, host, speeds) = match args.task.task(&model) {
+    let (pass, memory, active, host, (speeds, paging)) = match args.task.task(&model) {
         None => {
             let options = args.tiers.over(args.planned.options());
             let plan = akunu::plan(&model, &capabilities, &options)?;
@@ -165,11 +174,16 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
                 stream_rows: plan.options.stream_rows,
                 described: akunu::describe_split(on_host, plan.config.layer_count),
             });
+            let mut paging = plan.paging.as_ref().map(PagingReport::new);
+            if let (Some(report), Some(paging), true) = (&mut paging, &plan.paging, args.speed) {
+                report.measure(&model, paging)?;
+            }
             let speeds = match args.speed {
-                true => speed::speeds(&model, &capabilities, &options, on_host)?,
+                true => speed::speeds(&model, &capabilities, &options, (on_host, paging.as_ref()))?,
                 false => Vec::new(),
             };
-            (Pass::Generates { context, kv_type, prefill_rows, chain }, plan.memory, active, host, speeds)
+            let pass = Pass::Generates { context, kv_type, prefill_rows, chain };
+            (pass, plan.memory, active, host, (speeds, paging))
         }
         Some(_) if args.speed => {
             return Err(
@@ -189,7 +203,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
                 plan.memory,
                 None,
                 None,
-                Vec::new(),
+                (Vec::new(), None),
             )
         }
     };
@@ -215,6 +229,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         host,
         memory: memory.into(),
         active,
+        paging,
         files_read,
         allocated,
         total: if files_read.is_some() {
@@ -288,6 +303,7 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
             m.slots,
             "the CPU's weights of a layer, which prompts copy to the device, and those of the next one",
         ),
+        ("experts", m.expert_slots, "slots for experts; those that are not there are read from the file"),
         ("scratch", m.scratch, scratch),
         ("rows and logits", m.io, "data exchanged between host and device"),
         ("workspace", m.workspace, "for the device's internal use"),
@@ -321,6 +337,7 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
         "read by a token" => report.active.is_some(),
         "cache in memory" => m.host_cache > 0,
         "slots" => m.slots > 0,
+        "experts" => m.expert_slots > 0,
         "for loading" => m.loading > 0,
         "weights on CPU" | "work on CPU" => m.host_work > 0,
         _ => true,
@@ -348,6 +365,7 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
         };
         out.line(&format!("The CPU computes {}.{prompts}", host.described))?;
     }
+    report.paging.iter().flat_map(PagingReport::lines).try_for_each(|line| out.line(&line))?;
     out.text("\n")?;
     out.listing(&grid.render(output::width()))?;
     out.text("\n")?;
@@ -369,7 +387,7 @@ fn memory_bar(report: &PlanReport<'_>) -> MemoryBar {
     let m = &report.memory;
     let stored = report.files_read.unwrap_or(m.weights_in_place);
     let parts = [
-        ("weights", stored + m.weights_copied + m.slots + m.constants),
+        ("weights", stored + m.weights_copied + m.slots + m.expert_slots + m.constants),
         ("KV cache", m.kv + m.host_cache),
         ("activations", m.scratch + m.io),
         ("workspace and tables", m.workspace + m.tables),

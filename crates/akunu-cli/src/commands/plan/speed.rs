@@ -10,6 +10,7 @@ use akunu::{Engine, EngineOptions, Model};
 use akunu_plan::{Capabilities, ModelPlan, OnHost};
 use serde::Serialize;
 
+use super::paging::PagingReport;
 use crate::failure::Failure;
 use crate::grid::{Grid, grouped};
 
@@ -109,7 +110,7 @@ pub fn speeds(
     model: &Arc<Model>,
     capabilities: &Capabilities,
     options: &EngineOptions,
-    planned: OnHost,
+    (planned, paging): (OnHost, Option<&PagingReport>),
 ) -> Result<Vec<Speed>, Failure> {
     let layers = model.config().layer_count;
     let experts = if model.config().experts.is_some() { layers } else { 0 };
@@ -129,6 +130,8 @@ pub fn speeds(
         Ok((host, akunu::plan(model, capabilities, &divided(options, host, layers))?))
     };
     let plans: Vec<(OnHost, ModelPlan)> = hosts.into_iter().map(plan).collect::<Result<_, Failure>>()?;
+    // A few layers fit into memory; what the others read from the file is added.
+    let options = &EngineOptions { expert_memory: Some(0), ..options.clone() };
     let device = line(model, options, |_| OnHost::default())?;
     // Prompts stream where there is memory for slots, which a few layers leave.
     let parts = |streams: bool| -> Result<Lines, Failure> {
@@ -151,7 +154,12 @@ pub fn speeds(
     let [computed, streamed] = [parts(false)?, parts(true)?];
     let speed = |(host, plan): (OnHost, ModelPlan)| -> Option<Speed> {
         let lines = if plan.options.stream_rows.is_some() { &streamed } else { &computed };
-        let seconds = lines.of(host, layers)?;
+        let mut seconds = lines.of(host, layers)?;
+        if let Some(paging) = paging.filter(|_| host == planned) {
+            let [token, pass] = paging.seconds();
+            let rows = plan.options.prefill_rows as f64;
+            seconds = seconds.map(Seconds { decode: token, prompt: pass / rows }, |a, b| a + b);
+        }
         Some(Speed {
             gpu_layers: layers - host.layers,
             n_cpu_moe: host.experts,
