@@ -362,6 +362,10 @@ impl<G: Gpu> Device for TableDevice<G> {
         &self.capabilities
     }
 
+    fn rank(&self) -> usize {
+        self.rank as usize
+    }
+
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {
         let handle = self.gpu.allocate(what, bytes)?;
         self.allocated += bytes;

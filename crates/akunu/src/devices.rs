@@ -1,15 +1,18 @@
 //! The registry of backends: their names, detection, and how they are opened.
 
+mod hosts;
 mod ranks;
 
 use std::str::FromStr;
 
 use akunu_cpu::{CpuDevice, CpuOptions};
 pub use akunu_cpu::{Isa, IsaError, ceilings, features, physical_cores};
+pub use akunu_fleet::hosts::{HostsError, Join, Secret, Timing};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{Capabilities, Device, DeviceError};
 
 use crate::{BackendOptions, Error};
+pub use hosts::{Hosts, Worker};
 
 /// Which device runs the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,6 +146,9 @@ pub fn open_device(
     }
     let choice = choice.resolve(backends);
     let ranks = ranks::count(backends)?;
+    if let Some(hosts) = &backends.hosts {
+        return hosts::open(choice, hosts, threads, backends);
+    }
     if ranks != 1 {
         return ranks::open(choice, ranks, threads, backends);
     }

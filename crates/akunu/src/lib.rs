@@ -64,8 +64,8 @@ pub use akunu_grammar::{
 pub use akunu_plan::random;
 pub use akunu_plan::verify::{Difference, Report};
 pub use akunu_plan::{
-    Capabilities, Cost, Device, DeviceError, DispatchTable, DriverMemory, EncodeOutput, EncodePlan, KvType,
-    MemoryPlan, ModelPlan, OnLoad,
+    Capabilities, Cost, Device, DeviceError, DispatchTable, DriverMemory, EncodeOutput, EncodePlan, Health,
+    KvType, MemoryPlan, ModelPlan, OnLoad,
 };
 pub use backends::BackendOptions;
 pub use blocks::CacheEvent;
