@@ -137,3 +137,76 @@ pub(super) fn of_worker(session: &Session) -> Result<Box<ExchangeParts>, FrameEr
         all().map_err(|error| line.failed(&error, ranks, patience))
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{USUAL, joined, patient};
+    use super::*;
+
+    fn own(rank: usize, count: usize) -> Vec<f32> {
+        (0..count).map(|index| (rank * 1_000_000 + index) as f32).collect()
+    }
+
+    /// What a rank has received after each exchange.
+    fn all(mut exchange: Box<ExchangeParts>, rank: usize, ranks: usize, counts: &[usize]) -> Vec<Vec<Vec<f32>>> {
+        let mut parts = vec![Vec::new(); ranks];
+        let each = counts.iter().map(|count| {
+            exchange(&own(rank, *count), &mut parts).unwrap();
+            parts.clone()
+        });
+        each.collect()
+    }
+
+    /// Parts that the leader sends first, and longer ones than a connection has memory for.
+    #[test]
+    fn all_ranks_receive_the_parts_of_all_others() {
+        let counts = [1, 0, 7, EAGER_BYTES / 4, EAGER_BYTES / 4 + 1, 2_000_000, 3];
+        let (leader, workers) = joined(3, patient(USUAL), patient(USUAL));
+        let exchange = of_leader(&leader).unwrap();
+        let others = workers.iter().map(|worker| (worker.rank, of_worker(worker).unwrap()));
+        let others: Vec<_> = others
+            .map(|(rank, exchange)| std::thread::spawn(move || all(exchange, rank, 3, &counts)))
+            .collect();
+        let mut found = vec![all(exchange, 0, 3, &counts)];
+        found.extend(others.into_iter().map(|thread| thread.join().unwrap()));
+        for (rank, found) in found.iter().enumerate() {
+            for (parts, count) in found.iter().zip(counts) {
+                for other in (0..3).filter(|other| *other != rank) {
+                    assert!(parts[other] == own(other, count), "{count} numbers of rank {other} on {rank}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_that_is_late_or_runs_something_else_is_named() {
+        let (leader, workers) = joined(2, patient(Duration::from_millis(300)), patient(USUAL));
+        // It says that it is there, but does not take part.
+        let mut exchange = of_leader(&leader).unwrap();
+        let late = exchange(&[1.0], &mut [Vec::new(), Vec::new()]).unwrap_err();
+        assert!(late.contains("rank 1 of 2 failed") && late.contains("300ms"), "{late}");
+        drop(workers);
+        let (leader, workers) = joined(2, patient(USUAL), patient(USUAL));
+        let mut other = of_worker(&workers[0]).unwrap();
+        let worker = std::thread::spawn(move || other(&[1.0, 2.0], &mut [Vec::new(), Vec::new()]));
+        let mut exchange = of_leader(&leader).unwrap();
+        let different = exchange(&[1.0], &mut [Vec::new(), Vec::new()]).unwrap_err();
+        assert_eq!(different, "rank 1 of 2 failed: a message is malformed: it runs another command than this rank");
+        assert!(worker.join().unwrap().is_err());
+    }
+
+    #[test]
+    fn a_rank_that_has_ended_is_named_with_what_it_said() {
+        let (leader, workers) = joined(2, patient(USUAL), patient(USUAL));
+        let mut exchange = of_leader(&leader).unwrap();
+        drop(workers);
+        let closed = exchange(&[1.0], &mut [Vec::new(), Vec::new()]).unwrap_err();
+        assert_eq!(closed, "rank 1 of 2 failed: the connection was closed");
+        let (leader, workers) = joined(2, patient(USUAL), patient(USUAL));
+        let mut exchange = of_leader(&leader).unwrap();
+        workers[0].fail("its memory is full");
+        drop(workers);
+        let said = exchange(&[1.0], &mut [Vec::new(), Vec::new()]).unwrap_err();
+        assert_eq!(said, "rank 1 of 2 failed: its memory is full");
+    }
+}

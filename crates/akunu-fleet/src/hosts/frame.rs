@@ -49,8 +49,13 @@ impl Frame {
     /// Reads a frame of at most `most` bytes. Memory grows with what has arrived, whatever length is announced.
     pub(crate) fn read(from: &mut impl Read, most: usize) -> Result<Frame, FrameError> {
         let mut head = [0; HEAD];
-        if from.read(&mut head[..1])? == 0 {
-            return Err(FrameError::Closed);
+        loop {
+            match from.read(&mut head[..1]) {
+                Ok(0) => return Err(FrameError::Closed),
+                Ok(_) => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         from.read_exact(&mut head[1..])?;
         let [a, b, c, d, kind] = head;

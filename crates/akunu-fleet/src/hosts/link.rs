@@ -205,3 +205,38 @@ impl std::fmt::Debug for Link {
         f.debug_struct("Link").field("peer", &self.watch.peer).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{USUAL, joined, patient};
+    use super::*;
+
+    #[test]
+    fn a_silent_rank_is_lost_and_one_that_is_busy_is_not() {
+        let short = patient(Duration::from_millis(400));
+        let (leader, workers) = joined(2, short, short);
+        assert_eq!(leader[0].link.watch().reason_within(Duration::from_secs(1)), None);
+        drop((leader, workers));
+        // It has nothing to say in time.
+        let silent = Timing { beat: USUAL, ..short };
+        let (leader, workers) = joined(2, short, silent);
+        let reason = leader[0].link.watch().reason_within(USUAL).unwrap();
+        assert_eq!(reason, "rank 1 of 2 failed: nothing was heard from it for 400ms");
+        assert!(matches!(leader[0].link.receive(), Err(HostsError::Lost(lost)) if lost == reason));
+        let heard = workers[0].link.watch().reason_within(USUAL).unwrap();
+        assert!(heard.starts_with("the leader has gone: "), "{heard}");
+    }
+
+    #[test]
+    fn who_asks_later_is_told_too() {
+        let (leader, workers) = joined(2, patient(USUAL), patient(USUAL));
+        assert_eq!(workers[0].token(), b"for all");
+        drop(workers);
+        let watch = leader[0].link.watch();
+        assert!(watch.reason_within(USUAL).is_some());
+        let told = Arc::new(Mutex::new(String::new()));
+        let place = Arc::clone(&told);
+        watch.on_lost(Box::new(move |reason| *place.lock().unwrap() = reason.to_string()));
+        assert_eq!(*told.lock().unwrap(), "rank 1 of 2 failed: the connection was closed");
+    }
+}

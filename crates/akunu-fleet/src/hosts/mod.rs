@@ -84,3 +84,40 @@ pub enum HostsError {
 
 /// The most ranks of a model.
 pub const MOST_RANKS: usize = 16;
+
+#[cfg(test)]
+mod testing {
+    use std::time::Duration;
+
+    use super::{Join, Leader, Secret, Session, Timing, join};
+
+    pub(crate) const SECRET: &str = "a secret of these tests";
+
+    /// Of ranks that wait for so long.
+    pub(crate) fn patient(patience: Duration) -> Timing {
+        Timing { patience, beat: patience / 4, joining: Duration::from_secs(20) }
+    }
+
+    pub(crate) const USUAL: Duration = Duration::from_secs(20);
+
+    pub(crate) fn as_worker(leader: &Leader, rank: usize, ranks: usize, timing: Timing) -> Join {
+        let secret = Some(Secret::new(SECRET));
+        Join { address: leader.address().to_string(), rank, ranks, secret, timing }
+    }
+
+    pub(crate) fn listen(ranks: usize, timing: Timing) -> Leader {
+        Leader::listen("127.0.0.1:0", ranks, Some(&Secret::new(SECRET)), timing).unwrap()
+    }
+
+    /// The sessions of a leader, and those of its workers.
+    pub(crate) fn joined(ranks: usize, leader: Timing, worker: Timing) -> (Vec<Session>, Vec<Session>) {
+        let listening = listen(ranks, leader);
+        let workers = (1..ranks).map(|rank| {
+            let as_worker = as_worker(&listening, rank, ranks, worker);
+            std::thread::spawn(move || join(&as_worker).unwrap())
+        });
+        let workers: Vec<_> = workers.collect();
+        let sessions = listening.wait(b"for all", &|| false).unwrap();
+        (sessions, workers.into_iter().map(|worker| worker.join().unwrap()).collect())
+    }
+}
