@@ -209,7 +209,7 @@ impl Member {
     }
 
     /// What every rank passes to this call, in the order of ranks. One thread of each rank calls it.
-    pub(crate) fn exchange(&self, own: &[f32]) -> Result<Vec<Vec<f32>>, Broken> {
+    pub fn exchange(&self, own: &[f32]) -> Result<Vec<Vec<f32>>, Broken> {
         let mut own_part = own.to_vec();
         if self.send_part(&mut own_part)? {
             let remote = self.group.remote.as_ref().ok_or(Broken)?;

@@ -148,7 +148,12 @@ mod tests {
     }
 
     /// What a rank has received after each exchange.
-    fn all(mut exchange: Box<ExchangeParts>, rank: usize, ranks: usize, counts: &[usize]) -> Vec<Vec<Vec<f32>>> {
+    fn all(
+        mut exchange: Box<ExchangeParts>,
+        rank: usize,
+        ranks: usize,
+        counts: &[usize],
+    ) -> Vec<Vec<Vec<f32>>> {
         let mut parts = vec![Vec::new(); ranks];
         let each = counts.iter().map(|count| {
             exchange(&own(rank, *count), &mut parts).unwrap();
@@ -191,7 +196,10 @@ mod tests {
         let worker = std::thread::spawn(move || other(&[1.0, 2.0], &mut [Vec::new(), Vec::new()]));
         let mut exchange = of_leader(&leader).unwrap();
         let different = exchange(&[1.0], &mut [Vec::new(), Vec::new()]).unwrap_err();
-        assert_eq!(different, "rank 1 of 2 failed: a message is malformed: it runs another command than this rank");
+        assert_eq!(
+            different,
+            "rank 1 of 2 failed: a message is malformed: it runs another command than this rank"
+        );
         assert!(worker.join().unwrap().is_err());
     }
 

@@ -448,7 +448,8 @@ mod tests {
         let other_version = answer(address, &hello(VERSION + 1));
         assert!(other_version[4] == REFUSED && other_version.ends_with(b"another release"));
         // A proof for another place than the one it comes with.
-        let challenged = [hello(VERSION), written(PROOF, Writer::default().number(3).number(1).number(0))].concat();
+        let challenged =
+            [hello(VERSION), written(PROOF, Writer::default().number(3).number(1).number(0))].concat();
         assert_eq!(answer(address, &challenged)[4], CHALLENGE);
 
         let first_session = join(&first).unwrap();

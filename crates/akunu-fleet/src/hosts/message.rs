@@ -475,7 +475,8 @@ mod tests {
 
     #[test]
     fn cut_and_changed_frames_are_errors_or_other_messages() {
-        let frames = requests().into_iter().map(|request| request.frame()).chain(REPLIES.map(|reply| reply.frame()));
+        let frames =
+            requests().into_iter().map(|request| request.frame()).chain(REPLIES.map(|reply| reply.frame()));
         for frame in frames.collect::<Vec<_>>() {
             let mut bytes = Vec::new();
             frame.write(&mut bytes).unwrap();
