@@ -121,7 +121,9 @@ pub fn check_device(choice: DeviceChoice, backends: &BackendOptions) -> Result<(
     match choice {
         #[cfg(not(target_vendor = "apple"))]
         DeviceChoice::Cuda => {
-            for card in ranks::cards(ranks::count(backends)?, backends) {
+            // Of ranks in several processes, each looks at its own.
+            let here = if backends.hosts.is_some() { 1 } else { ranks::count(backends)? };
+            for card in ranks::cards(here, backends) {
                 akunu_cuda::probe(&backends.cuda.folders, card).map_err(DeviceError::from)?;
             }
         }

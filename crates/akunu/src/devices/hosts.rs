@@ -53,15 +53,16 @@ pub(super) fn open(
     backends: &BackendOptions,
 ) -> Result<Box<dyn Device>, Error> {
     check_device(choice, backends)?;
+    let token = token(choice, backends)?;
     let leader = Leader::listen(&hosts.listen, hosts.ranks, hosts.secret.as_ref(), hosts.timing)?;
     (hosts.listening)(leader.address());
-    let sessions = leader.wait(&[], &|| false)?;
+    let sessions = leader.wait(&token, &|| false)?;
     let members = RemoteDevice::members(&sessions, threads_of(choice, threads))?;
     let sessions: Mutex<Vec<Option<Session>>> = Mutex::new(sessions.into_iter().map(Some).collect());
     let backends = backends.clone();
     let open = move |member: Member| {
         let Some(index) = member.rank().checked_sub(1) else {
-            return open_rank(choice, threads, &backends, member);
+            return open_rank(choice, threads, &backends, member, &token);
         };
         let session = sessions.lock().unwrap_or_else(PoisonError::into_inner)[index].take();
         let session = session.ok_or(DeviceError::Cancelled)?;
@@ -70,21 +71,42 @@ pub(super) fn open(
     Ok(Box::new(Fleet::open(members, Arc::new(open))?))
 }
 
+/// What the leader gives to all workers before their devices are opened.
+fn token(
+    choice: DeviceChoice,
+    #[cfg_attr(target_vendor = "apple", allow(unused_variables, reason = "nothing here has them"))]
+    backends: &BackendOptions,
+) -> Result<Vec<u8>, DeviceError> {
+    match choice {
+        #[cfg(not(target_vendor = "apple"))]
+        DeviceChoice::Cuda => Ok(akunu_cuda::rank_token(&backends.cuda)?),
+        _ => Ok(Vec::new()),
+    }
+}
+
 /// The device of this process as one rank.
 fn open_rank(
     choice: DeviceChoice,
     threads: Option<usize>,
     backends: &BackendOptions,
     member: Member,
+    #[cfg_attr(target_vendor = "apple", allow(unused_variables, reason = "no device here needs it"))]
+    token: &[u8],
 ) -> Result<Box<dyn Device>, DeviceError> {
     match choice {
         DeviceChoice::Reference => boxed(Ok(ReferenceDevice::new().in_group(member))),
         DeviceChoice::Auto | DeviceChoice::Cpu => {
             boxed(cpu(Some(threads_of(choice, threads)), backends).map(|cpu| cpu.in_group(member)))
         }
-        other => {
-            let message = format!("several processes cannot share out a model on {other} devices yet");
-            Err(DeviceError::Failed { device: other.name(), message })
+        #[cfg(not(target_vendor = "apple"))]
+        DeviceChoice::Cuda => {
+            let card = backends.cards.first().copied().unwrap_or(0);
+            boxed(akunu_cuda::open_remote(backends.cuda.clone(), card, &member, token))
+        }
+        #[cfg(target_vendor = "apple")]
+        DeviceChoice::Metal => {
+            let message = "several processes cannot share out a model on Apple GPUs".into();
+            Err(DeviceError::Failed { device: "metal", message })
         }
     }
 }
@@ -108,6 +130,10 @@ impl Worker {
     ) -> Result<Worker, Error> {
         let choice = choice.resolve(backends);
         check_device(choice, backends)?;
+        #[cfg(not(target_vendor = "apple"))]
+        if choice == DeviceChoice::Cuda {
+            akunu_cuda::probe_remote(&backends.cuda.folders).map_err(DeviceError::from)?;
+        }
         Ok(Worker { session: join(as_worker)?, choice, threads, backends: backends.clone() })
     }
 
@@ -115,7 +141,7 @@ impl Worker {
     pub fn work(self, model: &Model) -> Result<(), Error> {
         let Worker { session, choice, threads, backends } = self;
         let member = session.member(threads_of(choice, threads))?;
-        let opened = open_rank(choice, threads, &backends, member.clone());
+        let opened = open_rank(choice, threads, &backends, member.clone(), session.token());
         let mut device = opened.inspect_err(|error| session.fail(&error.to_string()))?;
         let check = |plan: &ModelPlan, device: &dyn Device| {
             check_fits(plan, available(device.capabilities())).map_err(|error| error.to_string())
