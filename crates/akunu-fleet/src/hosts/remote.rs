@@ -1,6 +1,7 @@
 //! The device of a rank in another process.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use akunu_arch::WeightProvider;
 use akunu_format::Region;
@@ -16,6 +17,8 @@ use super::{HostsError, digest, exchange};
 use crate::is_cancelled;
 
 const NAME: &str = "worker";
+/// How long a worker may take to end.
+const ENDING: Duration = Duration::from_secs(2);
 
 /// Passes on to a worker what is asked of the device of its rank. What needs no answer is not waited for: an error ends
 /// the connection, and the next call that has an answer says why.
@@ -288,7 +291,10 @@ impl RemoteDevice {
 
 impl Drop for RemoteDevice {
     fn drop(&mut self) {
-        // If the connection is lost, the worker has ended by itself.
-        let _ = self.send(&Request::End);
+        // If the connection is lost, the worker has ended by itself. Otherwise it closes the connection: closed from here,
+        // it could be lost together with the request.
+        if self.send(&Request::End).is_ok() {
+            let _ = self.session.link.watch().reason_within(ENDING);
+        }
     }
 }
