@@ -44,6 +44,8 @@ struct Texts {
     metal: BTreeMap<String, String>,
 }
 
+type Add = fn(&mut Texts, &Function);
+
 fn add_cuda(texts: &mut Texts, function: &Function) {
     let (text, name) = (cuda_text(function), &function.name);
     if texts.seen.insert(emulated_text(function)) {
@@ -67,11 +69,11 @@ fn write(folder: &Path, extension: &str, texts: &BTreeMap<String, String>) {
 }
 
 fn add_table(texts: &mut Texts, table: &DispatchTable) {
-    let chips = [(NVIDIA, add_cuda as fn(&mut Texts, &Function)), (APPLE7, add_metal), (APPLE9, add_metal)];
+    let chips = [(NVIDIA, add_cuda as Add), (APPLE7, add_metal), (APPLE9, add_metal)];
     add_table_for(texts, table, &chips);
 }
 
-fn add_table_for(texts: &mut Texts, table: &DispatchTable, chips: &[(Chip, fn(&mut Texts, &Function))]) {
+fn add_table_for(texts: &mut Texts, table: &DispatchTable, chips: &[(Chip, Add)]) {
     for (chip, add) in chips {
         for command in &table.commands {
             match launches(command, table, chip) {

@@ -1,6 +1,6 @@
 //! The registry of backends: their names, detection, and how they are opened.
 
-mod hosts;
+pub(crate) mod hosts;
 mod ranks;
 
 use std::str::FromStr;

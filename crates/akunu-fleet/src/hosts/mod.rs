@@ -72,8 +72,6 @@ pub enum HostsError {
     Impostor { address: String },
     #[error("after {seconds} seconds, rank {missing} of {ranks} has not joined; start the other workers too")]
     Missing { missing: usize, ranks: usize, seconds: u64 },
-    #[error("joining was cancelled")]
-    Cancelled,
     #[error("{0}")]
     Lost(String),
     #[error(transparent)]
@@ -117,7 +115,7 @@ mod testing {
             std::thread::spawn(move || join(&as_worker).unwrap())
         });
         let workers: Vec<_> = workers.collect();
-        let sessions = listening.wait(b"for all", &|| false).unwrap();
+        let sessions = listening.wait(b"for all").unwrap();
         (sessions, workers.into_iter().map(|worker| worker.join().unwrap()).collect())
     }
 }

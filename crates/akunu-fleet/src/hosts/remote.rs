@@ -38,10 +38,7 @@ fn failed(message: String) -> DeviceError {
 
 impl From<HostsError> for DeviceError {
     fn from(error: HostsError) -> DeviceError {
-        match error {
-            HostsError::Cancelled => DeviceError::Cancelled,
-            other => failed(other.to_string()),
-        }
+        failed(error.to_string())
     }
 }
 

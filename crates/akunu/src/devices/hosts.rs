@@ -7,7 +7,7 @@ use akunu_cpu::physical_cores;
 use akunu_fleet::Fleet;
 use akunu_fleet::hosts::{Join, Leader, RemoteDevice, Secret, Session, Timing, join};
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{Device, DeviceError, Member, ModelPlan};
+use akunu_plan::{Device, DeviceError, Member, ModelPlan, PlanError};
 
 use super::ranks::boxed;
 use super::{DeviceChoice, check_device, cpu};
@@ -45,6 +45,15 @@ fn threads_of(choice: DeviceChoice, threads: Option<usize>) -> usize {
     }
 }
 
+/// Refuses to wait for workers, which could not run the model.
+pub(crate) fn refuse(backends: &BackendOptions) -> Result<(), Error> {
+    let reason = "only models that generate text can be shared out between processes";
+    match backends.hosts {
+        None => Ok(()),
+        Some(_) => Err(PlanError::Unsupported(reason.into()).into()),
+    }
+}
+
 /// Waits for the workers, and opens this process's device and theirs as one.
 pub(super) fn open(
     choice: DeviceChoice,
@@ -56,7 +65,7 @@ pub(super) fn open(
     let token = token(choice, backends)?;
     let leader = Leader::listen(&hosts.listen, hosts.ranks, hosts.secret.as_ref(), hosts.timing)?;
     (hosts.listening)(leader.address());
-    let sessions = leader.wait(&token, &|| false)?;
+    let sessions = leader.wait(&token)?;
     let members = RemoteDevice::members(&sessions, threads_of(choice, threads))?;
     let sessions: Mutex<Vec<Option<Session>>> = Mutex::new(sessions.into_iter().map(Some).collect());
     let backends = backends.clone();
