@@ -185,7 +185,7 @@ fn command_lines_that_cannot_work_say_why() {
     assert!(code == 2 && stderr.contains("workers have one model"), "{stderr}");
     let (code, stderr) = refused(&[&["run", "x", "--secret-file", "/nowhere"], &hosts[..]].concat());
     assert!(code == 2 && stderr.contains("No such file"), "{stderr}");
-    let (code, stderr) = refused(&[&["embed", "x"], &hosts[..]].concat());
+    let (code, stderr) = refused(&[&["embed", "embedded", "--ids", "1,2"], &hosts[..]].concat());
     assert!(code == 1 && stderr.contains("only models that generate text"), "{stderr}");
     let (code, stderr) = refused(&["worker", "--rank", "2", "--world", "2", "--join", "127.0.0.1:1"]);
     assert!(code == 1 && stderr.contains("the ranks of workers are 1 to 1"), "{stderr}");
