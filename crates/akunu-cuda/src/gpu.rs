@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use akunu_gpu::{During, Gpu, Part, Tuning, WORKSPACE_BYTES};
-use akunu_kernels::{Chip, Function, Gathering, LibraryProduct, Launch, Pass};
+use akunu_kernels::{Chip, Function, Gathering, Launch, LibraryProduct, Pass};
 use akunu_plan::{Capabilities, DeviceError, DriverMemory, Member};
 
 use crate::blas::{Blas, Library};
