@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use akunu_kernels::{FEWEST_PACKED_ROWS, Function, Launch, MissingKernel, SCRATCH_BYTES, Work, launches, repack, weights};
+use akunu_kernels::{
+    FEWEST_PACKED_ROWS, Function, Launch, MissingKernel, SCRATCH_BYTES, Work, launches, repack, weights,
+};
 use akunu_plan::table::PARAM_BYTES;
 use akunu_plan::{DeviceError, DispatchCommand, DispatchTable, Kernel, extents};
 
