@@ -287,6 +287,22 @@ def zmtps():
     write("zmtp", "replay", greeting + ready(b"DEALER") + b"\1\0\0\x08" + bytes(8))
 
 
+def workers():
+    """Frames of crates/akunu-fleet/src/hosts/message.rs."""
+    number = lambda *numbers: b"".join(each.to_bytes(8, "little") for each in numbers)
+    field = lambda part: number(len(part)) + part
+    frame = lambda kind, body=b"": len(body).to_bytes(4, "little") + bytes([kind]) + body
+    row = lambda *words: b"".join(word.to_bytes(4, "little") for word in words)
+    options = number(64, 2, 8, 1, 8, 1, 1, 0, 0) + field(b"f16") + number(1, 4096, 0, 1, 0, 0, 0)
+    load = options + field(number(7, 8)) + number(1) + field(b"decode") + number(9)
+    work = number(0) + field(row(1, 0, 1, 0)) + field(row(0)) + field(row(2)) + number(4, 0)
+    moves = number(1) + field(row(3, 0, 1)) + field(b"") + field(b"") + number(1, 1)
+    write("worker", "load", frame(1, load) + frame(64))
+    write("worker", "run", frame(2, number(3, 16, 1) + field(b"bytes")) + frame(5, number(0) + work) + frame(6, number(0) + moves) + frame(8) + frame(65, number(4)))
+    write("worker", "strips", frame(3, number(1, 0, 2, 8, 2) + field(b"abcd")) + frame(4, number(1, 0, 2, 8, 2)) + frame(66, field(b"abcd")))
+    write("worker", "rest", frame(7, number(1, 4)) + frame(9, number(0) + work + number(0, 2)) + frame(10, number(0) + moves + number(3)) + frame(67, number(1) + field(b"blk.0")) + frame(68, field(b"why")) + frame(11))
+
+
 ggufs()
 ggmls()
 folders()
@@ -294,3 +310,4 @@ requests()
 calls()
 grammars()
 zmtps()
+workers()

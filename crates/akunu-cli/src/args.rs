@@ -1,10 +1,12 @@
 //! The structure of the command line, and options shared by several commands.
 
 use std::ffi::OsStr;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use akunu::devices::{Hosts, Secret, Timing};
 use akunu::{
     BackendOptions, Capabilities, ChipChoice, DeviceChoice, EmbedOptions, EmbedTask, EngineOptions, KvDisk,
     KvType, Model, Pooling,
@@ -15,6 +17,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::commands;
 use crate::environment;
 use crate::failure::Failure;
+use crate::output;
 
 const AFTER_HELP: &str = "\
 MODEL is a GGUF file (any part of a split one), a SafeTensors file, a folder with config.json, \
@@ -54,6 +57,7 @@ pub enum Command {
     Run(commands::run::RunArgs),
     Chat(commands::chat::ChatArgs),
     Serve(commands::serve::ServeArgs),
+    Worker(commands::worker::WorkerArgs),
     Bench(commands::bench::BenchArgs),
     BenchServe(commands::bench_serve::BenchServeArgs),
     #[command(visible_alias = "show")]
@@ -122,13 +126,68 @@ pub struct OnDevices {
     /// Divides the model between N devices: the first N GPUs, or parts of the CPU's threads
     #[arg(long, value_name = "N", value_parser = count, help_heading = "Engine")]
     pub tensor_parallel: Option<usize>,
+    #[command(flatten)]
+    pub hosts: HostsArgs,
 }
 
 impl OnDevices {
     pub fn backends(&self) -> BackendOptions {
         let (ranks, cards) = (self.tensor_parallel, self.device.cards.clone());
-        BackendOptions { ranks, cards, ..environment::backends() }
+        BackendOptions { ranks, cards, hosts: self.hosts.hosts(), ..environment::backends() }
     }
+
+    /// For this process alone, whatever others there are.
+    pub fn own_backends(&self) -> BackendOptions {
+        BackendOptions { hosts: None, ..self.backends() }
+    }
+
+    /// Devices that share out a model.
+    pub fn ranks(&self) -> Option<usize> {
+        self.hosts.world.or(self.tensor_parallel)
+    }
+}
+
+/// The processes that share out a model, of which this one is the first.
+#[derive(Clone, Debug, Args)]
+pub struct HostsArgs {
+    /// Divides the model between N processes, on this machine or others: this one, and N - 1 of akunu worker
+    #[arg(long, value_name = "N", value_parser = count, requires = "listen", conflicts_with = "tensor_parallel", help_heading = "Engine")]
+    world: Option<usize>,
+    /// Address at which the workers of --world join; port 0: any free port
+    #[arg(long, value_name = "HOST:PORT", requires = "world", help_heading = "Engine")]
+    listen: Option<String>,
+    /// File with the secret that workers have to know; $AKUNU_WORKER_SECRET has another one [default: none, on a loopback address]
+    #[arg(long, value_name = "FILE", value_parser = secret_file, requires = "world", help_heading = "Engine")]
+    secret_file: Option<Secret>,
+}
+
+impl HostsArgs {
+    pub fn is_given(&self) -> bool {
+        self.world.is_some()
+    }
+
+    fn hosts(&self) -> Option<Hosts> {
+        let (ranks, listen) = (self.world?, self.listen.clone()?);
+        let listening = |address| output::note(&format!("note: waiting for workers at {address}"));
+        let secret = secret(self.secret_file.as_ref());
+        Some(Hosts { ranks, listen, secret, timing: Timing::default(), listening })
+    }
+}
+
+/// The secret in a file, or in `AKUNU_WORKER_SECRET`.
+pub fn secret(of_file: Option<&Secret>) -> Option<Secret> {
+    of_file.cloned().or_else(|| environment::worker_secret().map(|text| Secret::new(&text)))
+}
+
+/// Reads a file with a secret.
+pub fn secret_file(path: &str) -> Result<Secret, String> {
+    let read = || -> std::io::Result<String> {
+        let mut text = String::new();
+        // More than a secret may have, so that a larger file is refused.
+        std::fs::File::open(path)?.take(1 << 16).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    read().map(|text| Secret::new(&text)).map_err(|error| error.to_string())
 }
 
 /// What the CPU computes of a model that runs on a GPU, and how much memory experts may take.
@@ -289,12 +348,11 @@ impl PlannedArgs {
     pub fn capabilities(&self) -> Result<Capabilities, akunu::Error> {
         let DeviceArgs { threads, on, .. } = &self.engine.device;
         match self.chip {
-            Some(chip) => {
-                Ok(Capabilities { ranks: on.tensor_parallel.unwrap_or(1), ..chip.capabilities(*threads) })
-            }
+            Some(chip) => Ok(Capabilities { ranks: on.ranks().unwrap_or(1), ..chip.capabilities(*threads) }),
             None => {
-                let device = akunu::open_device(on.device.choice, *threads, &on.backends())?;
-                Ok(device.capabilities().clone())
+                let device = akunu::open_device(on.device.choice, *threads, &on.own_backends())?;
+                let capabilities = device.capabilities().clone();
+                Ok(Capabilities { ranks: on.ranks().unwrap_or(capabilities.ranks), ..capabilities })
             }
         }
     }

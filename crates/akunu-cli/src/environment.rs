@@ -29,6 +29,11 @@ pub fn api_key() -> Option<String> {
     env::var("AKUNU_API_KEY").ok()
 }
 
+/// `AKUNU_WORKER_SECRET`: what the processes that share out a model know.
+pub fn worker_secret() -> Option<String> {
+    variable("AKUNU_WORKER_SECRET")?.into_string().ok()
+}
+
 /// Lets an option of `serve` be read from the environment as well: `--max-memory` from `AKUNU_MAX_MEMORY`. Flags take
 /// words such as true and off. Lists whose values contain no commas take several.
 pub fn option_of_server(arg: Arg) -> Arg {

@@ -181,12 +181,12 @@ impl CpuDevice {
         })
     }
 
-    /// The device of a rank, whose group meets with as many threads as each device has. Ranks share the host's memory.
+    /// The device of a rank, whose group meets with as many threads as each device has. Ranks of one process share the
+    /// host's memory.
     pub fn in_group(mut self, member: Member) -> CpuDevice {
-        let ranks = member.ranks();
-        self.capabilities.ranks = ranks;
-        self.capabilities.available_bytes =
-            self.capabilities.available_bytes.map(|bytes| bytes / ranks as u64);
+        self.capabilities.ranks = member.ranks();
+        let sharing = if member.is_remote() { 1 } else { member.ranks() as u64 };
+        self.capabilities.available_bytes = self.capabilities.available_bytes.map(|bytes| bytes / sharing);
         self.member = Some(member);
         self
     }
@@ -387,6 +387,10 @@ impl Work for OnThreads<'_> {
 impl Device for CpuDevice {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
+    }
+
+    fn rank(&self) -> usize {
+        self.member.as_ref().map_or(0, Member::rank)
     }
 
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {

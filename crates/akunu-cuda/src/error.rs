@@ -38,7 +38,9 @@ pub enum CudaError {
     NoProduct { rows: u32, inputs: u32, outputs: u32 },
     #[error("compiling {function} ended without a result; please report this")]
     Compiler { function: String },
-    #[error("cannot start a thread that copies weights to the card: {message}")]
+    #[error("{call} gave {code}: {message}; NCCL_DEBUG=WARN says more")]
+    Nccl { call: &'static str, code: i32, message: &'static str },
+    #[error("cannot start a thread for the card: {message}")]
     Thread { message: String },
     #[error("a thread that copies weights to the card has ended; please report this")]
     ReaderEnded,

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use akunu_gpu::{During, Gpu, Part, Tuning, WORKSPACE_BYTES};
-use akunu_kernels::{Chip, Function, Launch, LibraryProduct, Pass};
-use akunu_plan::{Capabilities, DeviceError, DriverMemory};
+use akunu_kernels::{Chip, Function, Gathering, Launch, LibraryProduct, Pass};
+use akunu_plan::{Capabilities, DeviceError, DriverMemory, Member};
 
 use crate::blas::{Blas, Library};
 use crate::choices::{Products, capabilities, tuning};
@@ -17,6 +17,7 @@ use crate::graph::{Branches, Code, CudaBuffer, CudaCommands, CudaTable};
 use crate::library::CudaFolders;
 use crate::memory::{Memory, Pinned};
 use crate::module::Kernels;
+use crate::nccl::Ranks;
 use crate::nvrtc::Nvrtc;
 use crate::reader::Reader;
 use crate::staging::Staging;
@@ -94,6 +95,9 @@ pub struct CudaGpu {
     branches: Branches,
     kernels: Kernels,
     blas: Option<Blas>,
+    /// If the other ranks are in other processes.
+    ranks: Option<Ranks>,
+    folders: CudaFolders,
     staging: Staging,
     /// Started when something is read ahead.
     reader: Option<Reader>,
@@ -183,8 +187,19 @@ impl CudaGpu {
             branches: Branches::new(&context)?,
             kernels,
             blas,
+            ranks: None,
+            folders: options.folders,
             context,
         })
+    }
+
+    /// Connects this rank with those of other processes, each of which calls this.
+    pub(crate) fn connected(mut self, member: &Member, token: &[u8]) -> Result<CudaGpu, DeviceError> {
+        self.ranks = Some(Ranks::connect(&self.context, &self.folders, member, token)?);
+        self.tuning.chip.gathered_ranks = member.ranks() as u32;
+        let free = self.context.free_bytes()?.saturating_sub(WORKSPACE_BYTES);
+        self.capabilities.available_bytes = Some(free);
+        Ok(self)
     }
 }
 
@@ -347,6 +362,21 @@ impl Gpu for CudaGpu {
         let places = bindings.iter().map(place).collect::<Result<Vec<_>, DeviceError>>()?;
         let bound = blas.bind(product, &places, &self.stream)?;
         Ok(Some(Code::Product(Rc::new(bound))))
+    }
+
+    fn gathering(
+        &mut self,
+        gathering: &Gathering,
+        bindings: &[(CudaBuffer, usize)],
+        (to, start): &(CudaBuffer, usize),
+    ) -> Result<Option<Code>, DeviceError> {
+        let Some(ranks) = &self.ranks else { return Ok(None) };
+        let (from, offset) =
+            bindings.get(gathering.x).ok_or_else(|| failed("an exchange whose bindings are not bound"))?;
+        let from = address(from)? + *offset as u64 + gathering.first * size_of::<f32>() as u64;
+        let to = address(to)? + *start as u64;
+        let bound = ranks.bind(from, to, gathering.count as usize, &self.stream)?;
+        Ok(Some(Code::Gathering(Rc::new(bound))))
     }
 
     /// As many as it requests. The kernel's limit is raised here, before any capture.

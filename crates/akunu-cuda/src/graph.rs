@@ -12,6 +12,7 @@ use crate::blas::BoundProduct;
 use crate::context::Context;
 use crate::memory::Memory;
 use crate::module::Kernel;
+use crate::nccl::BoundGathering;
 use crate::stream::{Bound, Event, Graph, Params, Stream};
 
 /// A buffer that a table binds.
@@ -30,6 +31,7 @@ pub enum CudaBuffer {
 pub enum Code {
     Kernel(Rc<Kernel>),
     Product(Rc<BoundProduct>),
+    Gathering(Rc<BoundGathering>),
 }
 
 /// A launch with its arguments.
@@ -37,6 +39,7 @@ pub enum Code {
 enum Step {
     Launch(Bound),
     Product(Rc<BoundProduct>),
+    Gathering(Rc<BoundGathering>),
 }
 
 impl Step {
@@ -45,6 +48,7 @@ impl Step {
         match self {
             Step::Launch(bound) => stream.launch(bound, linked),
             Step::Product(product) => product.launch(stream),
+            Step::Gathering(gathering) => gathering.launch(stream),
         }
     }
 }
@@ -80,6 +84,7 @@ impl Launches {
         let step = match &self.code {
             None => return,
             Some(Code::Product(product)) => Step::Product(Rc::clone(product)),
+            Some(Code::Gathering(gathering)) => Step::Gathering(Rc::clone(gathering)),
             Some(Code::Kernel(kernel)) => Step::Launch(Bound {
                 kernel: Rc::clone(kernel),
                 groups,

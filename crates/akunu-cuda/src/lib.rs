@@ -1,9 +1,9 @@
-//! The CUDA device: NVIDIA's driver, NVRTC and cuBLASLt, loaded at run time; tables are captured into graphs.
+//! The CUDA device: NVIDIA's driver, NVRTC, cuBLASLt and NCCL, loaded at run time; tables are captured into graphs.
 //! Everything that is not a call to CUDA is in `akunu-gpu`, which is also tested on the emulator of `akunu-emulated`.
 
 #![allow(
     unsafe_code,
-    reason = "the driver, NVRTC and cuBLASLt are called through pointers found in their libraries"
+    reason = "the driver, NVRTC, cuBLASLt and NCCL are called through pointers found in their libraries"
 )]
 
 mod blas;
@@ -17,6 +17,7 @@ mod graph;
 mod library;
 mod memory;
 mod module;
+mod nccl;
 mod nvrtc;
 mod reader;
 mod report;
@@ -45,6 +46,27 @@ pub fn open_rank(
     member: &akunu_plan::Member,
 ) -> Result<CudaDevice, akunu_plan::DeviceError> {
     akunu_gpu::TableDevice::in_group(CudaGpu::new(options, cards[member.rank()], cards)?, member)
+}
+
+/// What the ranks of several processes need to find each other.
+pub fn rank_token(options: &CudaOptions) -> Result<Vec<u8>, CudaError> {
+    Ok(nccl::Library::get(&options.folders)?.unique_id()?.to_vec())
+}
+
+/// The device of a rank in a process of its own, which exchanges numbers with the others through NCCL.
+pub fn open_remote(
+    options: CudaOptions,
+    card: u32,
+    member: &akunu_plan::Member,
+    token: &[u8],
+) -> Result<CudaDevice, akunu_plan::DeviceError> {
+    let gpu = CudaGpu::new(options, card, &[])?.connected(member, token)?;
+    akunu_gpu::TableDevice::in_group(gpu, member)
+}
+
+/// Why a process cannot have one of several ranks, as far as that shows without the others.
+pub fn probe_remote(folders: &CudaFolders) -> Result<(), CudaError> {
+    nccl::Library::get(folders).map(drop)
 }
 
 pub(crate) const NAME: &str = "cuda";

@@ -1,4 +1,4 @@
-//! Finds the driver's library, NVRTC and cuBLASLt on this machine.
+//! Finds the driver's library, NVRTC, cuBLASLt and NCCL on this machine.
 
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use crate::CudaError;
 pub(crate) const DRIVER: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 pub(crate) const NVRTC: &str = "NVRTC";
 pub(crate) const BLAS: &str = "cuBLASLt";
+pub(crate) const NCCL: &str = "NCCL";
 
 const INSTALL_DRIVER: &str = "install NVIDIA's driver, or use --device cpu";
 const INSTALL_NVRTC: &str = "install it (pip install nvidia-cuda-nvrtc, or CUDA's toolkit), or say where it is: AKUNU_CUDA_PATH=a folder with it, a \
@@ -17,9 +18,21 @@ const INSTALL_NVRTC: &str = "install it (pip install nvidia-cuda-nvrtc, or CUDA'
 const INSTALL_BLAS: &str = "install it (pip install nvidia-cublas, or CUDA's toolkit), or say where it is: AKUNU_CUDA_PATH=a folder with it, a \
     toolkit, or a Python's site-packages";
 
+const INSTALL_NCCL: &str = "install it (pip install nvidia-nccl-cu13), or say where it is: AKUNU_CUDA_PATH=a folder with it, or a \
+    Python's site-packages";
+
 /// Relative to a toolkit's folder, or a Python's site-packages.
-const FOLDERS: [&str; 8] =
-    ["", "lib64", "lib", "bin", "bin/x64", "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "nvidia/cublas/lib"];
+const FOLDERS: [&str; 9] = [
+    "",
+    "lib64",
+    "lib",
+    "bin",
+    "bin/x64",
+    "nvidia/cu13/lib",
+    "nvidia/cuda_nvrtc/lib",
+    "nvidia/cublas/lib",
+    "nvidia/nccl/lib",
+];
 
 /// Folders that the CUDA device uses. The libraries are loaded once per process, so the folders of the first call
 /// decide which ones.
@@ -107,6 +120,11 @@ impl Search {
             false => ["libcublasLt.so.13", "libcublasLt.so.12"],
         };
         self.open(BLAS, &of_driver(names, driver_major), INSTALL_BLAS)
+    }
+
+    /// There is none for Windows.
+    pub(crate) fn nccl(&self) -> Result<(Library, String), CudaError> {
+        self.open(NCCL, &["libnccl.so.2"], INSTALL_NCCL)
     }
 }
 

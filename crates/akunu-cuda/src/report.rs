@@ -26,6 +26,7 @@ fn gather(folders: &CudaFolders, facts: &mut Vec<(&'static str, String)>) -> Res
     let nvrtc = Nvrtc::get(folders, major)?;
     facts.push(("cuda nvrtc", format!("{}.{} ({})", nvrtc.version.0, nvrtc.version.1, nvrtc.file())));
     facts.push(("cuda cublaslt", blas(folders, major)));
+    facts.push(("cuda nccl", nccl(folders)));
     facts.push(("cuda kernels", told(&Cache::new(folders.kernels.as_deref()))));
     Ok(())
 }
@@ -33,6 +34,14 @@ fn gather(folders: &CudaFolders, facts: &mut Vec<(&'static str, String)>) -> Res
 /// Without it, prompts use our own kernels.
 fn blas(folders: &CudaFolders, driver_major: i32) -> String {
     match Library::get(folders, driver_major) {
+        Ok(library) => format!("{} ({})", library.version(), library.file()),
+        Err(error) => format!("not used: {error}"),
+    }
+}
+
+/// Without it, several processes cannot share out a model.
+fn nccl(folders: &CudaFolders) -> String {
+    match crate::nccl::Library::get(folders) {
         Ok(library) => format!("{} ({})", library.version(), library.file()),
         Err(error) => format!("not used: {error}"),
     }

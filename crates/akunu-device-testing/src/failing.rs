@@ -65,6 +65,10 @@ impl Device for FailingDevice {
         &self.capabilities
     }
 
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {
         self.inner.allocate(what, bytes)
     }

@@ -43,6 +43,10 @@ impl Device for LateDevice {
         self.inner.capabilities()
     }
 
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {
         self.finish()?;
         self.inner.allocate(what, bytes)

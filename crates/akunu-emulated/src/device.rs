@@ -7,14 +7,14 @@ use std::sync::Arc;
 use akunu_cuda::Products;
 use akunu_format::Region;
 use akunu_gpu::{Gpu, Recording, Repack, TableDevice, Tuning, WORKSPACE_BYTES, Word};
-use akunu_kernels::{Chip, Function, Launch, LibraryProduct};
+use akunu_kernels::{Chip, Function, Gathering, Launch, LibraryProduct};
 use akunu_metal::MetalChip;
 use akunu_plan::table::PARAM_BYTES;
 use akunu_plan::{Capabilities, DeviceError, FewRows, InPlace, KeyOrder, Member, PackedRows};
 
 use crate::library::{Library, Stacks, library};
 use crate::memory::Memory;
-use crate::product::multiply;
+use crate::product::{gather, multiply};
 use crate::queue::{Queue, Waiting};
 
 const NAME: &str = "emulated";
@@ -32,6 +32,7 @@ pub struct Code(Work);
 enum Work {
     Kernel(Function, Arc<Library>),
     Product(LibraryProduct),
+    Gather(Gathering, Member),
 }
 
 #[derive(Debug)]
@@ -53,6 +54,8 @@ pub struct Emulator {
     backwards: bool,
     /// Submissions run only when they are waited for, and copies are queued after them.
     late: bool,
+    /// Its place among ranks whose numbers the host exchanges, as a library does.
+    member: Option<Member>,
     pub(crate) queue: Queue,
 }
 
@@ -98,6 +101,7 @@ impl Default for Emulator {
             stacks: None,
             backwards: false,
             late: false,
+            member: None,
             queue: Queue::default(),
         }
     }
@@ -137,6 +141,13 @@ impl Emulator {
 
     /// The device of a rank, which meets the others with one thread.
     pub fn in_group(self, member: &Member) -> Result<EmulatedDevice, DeviceError> {
+        TableDevice::in_group(self, member)
+    }
+
+    /// The same, as a rank in another process than the others: not kernels exchange numbers, but the host.
+    pub fn gathering(mut self, member: &Member) -> Result<EmulatedDevice, DeviceError> {
+        self.tuning.chip.gathered_ranks = member.ranks() as u32;
+        self.member = Some(member.clone());
         TableDevice::in_group(self, member)
     }
 
@@ -272,6 +283,7 @@ impl Emulator {
         let Dispatch { code, bound, shared_bytes, groups, threads } = dispatch;
         let (function, library) = match &code.0 {
             Work::Product(product) => return multiply(product, bound).map_err(failed),
+            Work::Gather(gathering, member) => return gather(gathering, member, bound).map_err(failed),
             Work::Kernel(function, library) => (function.clone(), library),
         };
         let place = |(memory, offset): &(Shared, usize)| {
@@ -386,6 +398,15 @@ impl Gpu for Emulator {
         _bindings: &[(Shared, usize)],
     ) -> Result<Option<Code>, DeviceError> {
         Ok(Some(Code(Work::Product(*product))))
+    }
+
+    fn gathering(
+        &mut self,
+        gathering: &Gathering,
+        _bindings: &[(Shared, usize)],
+        _to: &(Shared, usize),
+    ) -> Result<Option<Code>, DeviceError> {
+        Ok(self.member.clone().map(|member| Code(Work::Gather(*gathering, member))))
     }
 
     fn indirect(&mut self, _dispatches: usize, _buffers: usize) -> Result<Self::Indirect, DeviceError> {

@@ -1,7 +1,7 @@
-//! f16 and FP8 products as a device's library computes them, including rows that are not live.
+//! What a device's library does: f16 and FP8 products, including rows that are not live, and exchanges with other ranks.
 
-use akunu_kernels::LibraryProduct;
-use akunu_plan::{eights, halves};
+use akunu_kernels::{Gathering, LibraryProduct};
+use akunu_plan::{Member, eights, halves};
 
 use crate::device::Shared;
 
@@ -45,6 +45,28 @@ pub(crate) fn multiply(product: &LibraryProduct, bound: &[(Shared, usize)]) -> R
     }
     let (memory, offset) = &bound[product.out];
     memory.borrow_mut().bytes_mut()[*offset..*offset + out_bytes].copy_from_slice(&out);
+    Ok(())
+}
+
+/// `bound`: the command's bindings, and the memory to which the numbers of all ranks go.
+pub(crate) fn gather(
+    gathering: &Gathering,
+    member: &Member,
+    bound: &[(Shared, usize)],
+) -> Result<(), String> {
+    let [first, count] = [gathering.first, gathering.count].map(|number| number as usize * 4);
+    let (x, to) = (bound.get(gathering.x), bound.last());
+    let ((x, offset), (to, start)) = x.zip(to).ok_or("an exchange whose bindings are not bound")?;
+    let own = x.borrow().bytes().get(offset + first..offset + first + count).map(<[u8]>::to_vec);
+    let own: Vec<f32> = own.ok_or("an exchange past a buffer's end")?.chunks_exact(4).map(float).collect();
+    // The device finds out that the group is broken after the submission.
+    let Ok(parts) = member.exchange(&own) else { return Ok(()) };
+    let mut to = to.borrow_mut();
+    for (part, place) in parts.iter().zip(to.bytes_mut()[*start..].chunks_exact_mut(count)) {
+        for (number, place) in part.iter().zip(place.chunks_exact_mut(4)) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+    }
     Ok(())
 }
 

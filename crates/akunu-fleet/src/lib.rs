@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "threads that outlive a call borrow what they are to do during the call")]
 
 mod crew;
+pub mod hosts;
 mod hybrid;
 
 pub use hybrid::Hybrid;
@@ -15,11 +16,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use akunu_arch::WeightProvider;
 use akunu_format::Region;
-use akunu_plan::device::{check_submission, import_part};
+use akunu_plan::device::check_submission;
 use akunu_plan::{
-    Capabilities, Cut, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, Member, Outcome,
-    ReplayId, Strips, Submission,
+    Capabilities, Cut, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, Health, Member,
+    ModelPlan, Outcome, ReplayId, Strips, Submission,
 };
 
 use crew::Crew;
@@ -37,8 +39,6 @@ pub struct Fleet {
     tables: Vec<Arc<DispatchTable>>,
     /// Something was submitted that was not waited for.
     is_running: bool,
-    /// A rank has failed: what the others have is no longer the same.
-    failed: Option<String>,
 }
 
 impl Fleet {
@@ -71,15 +71,16 @@ impl Fleet {
             (opened, _) => opened?,
         };
         let capabilities = first.capabilities().clone();
-        Ok(Fleet { capabilities, first, crew, members, tables: Vec::new(), is_running: false, failed: None })
+        Ok(Fleet { capabilities, first, crew, members, tables: Vec::new(), is_running: false })
     }
 
     fn name(&self) -> &'static str {
         self.capabilities.name
     }
 
+    /// After a rank has failed, what the others have is no longer the same.
     fn check(&self) -> Result<(), DeviceError> {
-        match &self.failed {
+        match self.health().reason() {
             None => Ok(()),
             Some(message) => {
                 let message = format!("the model is no longer usable, because {message}; load it again");
@@ -123,9 +124,10 @@ impl Fleet {
     }
 
     fn lost(&mut self, rank: usize, error: &DeviceError) -> DeviceError {
-        let message = format!("rank {rank} of {} failed: {error}", self.members.len());
-        self.failed = Some(message.clone());
-        DeviceError::Failed { device: self.name(), message }
+        let health = self.health();
+        // A rank in another process may have said it already, and others have failed because of that.
+        health.fail(format!("rank {rank} of {} failed: {error}", self.members.len()));
+        DeviceError::Failed { device: self.name(), message: health.reason().unwrap_or_default().to_string() }
     }
 
     fn finish(&mut self) -> Result<(), DeviceError> {
@@ -169,6 +171,18 @@ impl Device for Fleet {
         &self.capabilities
     }
 
+    fn health(&self) -> Health {
+        self.members[0].health().clone()
+    }
+
+    fn begin_load(&mut self, plan: &ModelPlan, weights: &dyn WeightProvider) -> Result<(), DeviceError> {
+        self.each(|_, device| device.begin_load(plan, weights))
+    }
+
+    fn end_load(&mut self) -> Result<(), DeviceError> {
+        self.each(|_, device| device.end_load())
+    }
+
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {
         self.each(|_, device| device.allocate(what, bytes))
     }
@@ -188,7 +202,7 @@ impl Device for Fleet {
         bytes: usize,
         cut: &Cut,
     ) -> Result<DeviceBuffer, DeviceError> {
-        self.each(|rank, device| import_part(device, rank, (region, offset, bytes), cut))
+        self.each(|_, device| device.import_cut(region, offset, bytes, cut))
     }
 
     fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
@@ -196,7 +210,7 @@ impl Device for Fleet {
     }
 
     fn upload_cut(&mut self, buffer: DeviceBuffer, bytes: &[u8], cut: &Cut) -> Result<(), DeviceError> {
-        self.each(|rank, device| device.upload(buffer, 0, &cut.part(rank, bytes)))
+        self.each(|_, device| device.upload_cut(buffer, bytes, cut))
     }
 
     fn upload_beside(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use akunu_kernels::{FEWEST_PACKED_ROWS, Function, Launch, MissingKernel, Work, launches, repack, weights};
+use akunu_kernels::{
+    FEWEST_PACKED_ROWS, Function, Launch, MissingKernel, SCRATCH_BYTES, Work, launches, repack, weights,
+};
 use akunu_plan::table::PARAM_BYTES;
 use akunu_plan::{DeviceError, DispatchCommand, DispatchTable, Kernel, extents};
 
@@ -131,24 +133,25 @@ fn program<G: Gpu>(
         let mut bound = Vec::with_capacity(works.len());
         for work in works {
             let params = (params.clone(), at);
+            let mut buffers = placed.bindings.clone();
             let (launch, pipeline) = match work {
                 Work::Launch(launch) => (Some(launch), pipelines.next()),
                 Work::Product(product) => {
-                    let product = gpu.product(product, &placed.bindings);
+                    let product = gpu.product(product, &buffers);
                     (None, product.map_err(|error| during(&command.kernel.name(), error))?)
+                }
+                Work::Gather(gathering) => {
+                    let to = (own.scratch.clone(), SCRATCH_BYTES as usize);
+                    let gathered = gpu.gathering(gathering, &placed.bindings, &to);
+                    buffers.push(to);
+                    (None, gathered.map_err(|error| during(&command.kernel.name(), error))?)
                 }
             };
             let pipeline =
                 pipeline.ok_or_else(|| failed(gpu, "a kernel, or a product of f16, that it has not"))?;
             bound.push(match launch {
-                Some(launch) => bind(gpu, launch, pipeline, placed.bindings.clone(), own, params)?,
-                None => BoundLaunch {
-                    pipeline,
-                    buffers: placed.bindings.clone(),
-                    threadgroup_bytes: 16,
-                    groups: [1; 3],
-                    threads: 32,
-                },
+                Some(launch) => bind(gpu, launch, pipeline, buffers, own, params)?,
+                None => BoundLaunch { pipeline, buffers, threadgroup_bytes: 16, groups: [1; 3], threads: 32 },
             });
         }
         program.push(bound, placed.waits);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu_format::Region;
-use akunu_kernels::{Exchange, Pass, SCRATCH_BYTES, exchange_bytes};
+use akunu_kernels::{Exchange, GATHERED_BYTES, Pass, SCRATCH_BYTES, exchange_bytes};
 use akunu_plan::device::{broken, buffer_in, check_bytes, check_range, check_submission, part_of};
 use akunu_plan::{
     Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory, Member, Outcome, ReplayId,
@@ -55,6 +55,8 @@ pub struct TableDevice<G: Gpu> {
     capabilities: Capabilities,
     /// 0 unless it is one of several ranks.
     rank: u32,
+    /// Its place, if a library exchanges the numbers of ranks.
+    member: Option<Member>,
     gpu: G,
 }
 
@@ -65,6 +67,13 @@ impl<G: Gpu> TableDevice<G> {
 
     /// The device of a rank, which meets the others with one thread.
     pub fn in_group(gpu: G, member: &Member) -> Result<TableDevice<G>, DeviceError> {
+        if gpu.tuning().chip.gathered_ranks > 0 {
+            let mut device = TableDevice::with(gpu, GATHERED_BYTES)?;
+            device.capabilities.ranks = member.ranks();
+            device.rank = member.rank() as u32;
+            device.member = Some(member.clone());
+            return Ok(device);
+        }
         let beside = exchange_bytes(member.ranks()).ok_or_else(|| failed(&gpu, "too many ranks"))?;
         let mut device = TableDevice::with(gpu, beside)?;
         let address = device.gpu.address(&device.own.scratch)? + SCRATCH_BYTES;
@@ -97,6 +106,7 @@ impl<G: Gpu> TableDevice<G> {
             allocated: capabilities.workspace_bytes,
             capabilities,
             rank: 0,
+            member: None,
             gpu,
         })
     }
@@ -271,7 +281,7 @@ impl<G: Gpu> TableDevice<G> {
         let fetched = self.gpu.fetched(&self.own.pass, bytemuck::bytes_of_mut(&mut pass));
         let context = During::Table { table: table.name };
         fetched.map_err(|error| during(&self.gpu.context(context), error))?;
-        if pass.stopped == Pass::BROKEN {
+        if pass.stopped == Pass::BROKEN || self.member.as_ref().is_some_and(Member::is_broken) {
             return Err(broken(self.capabilities.name));
         }
         self.outcome = Outcome { steps: pass.steps_done(chain.steps, advances) };
@@ -360,6 +370,10 @@ fn is_set(cancel: Option<&AtomicBool>) -> bool {
 impl<G: Gpu> Device for TableDevice<G> {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
+    }
+
+    fn rank(&self) -> usize {
+        self.rank as usize
     }
 
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {

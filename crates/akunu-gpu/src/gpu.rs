@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use akunu_format::Region;
-use akunu_kernels::{Chip, Function, Launch, LibraryProduct};
+use akunu_kernels::{Chip, Function, Gathering, Launch, LibraryProduct};
 use akunu_plan::{Capabilities, DeviceError, DriverMemory};
 
 use crate::{Commands, Encoder};
@@ -196,6 +196,18 @@ pub trait Gpu: Debug {
         &mut self,
         _product: &LibraryProduct,
         _bindings: &[(Self::Buffer, usize)],
+    ) -> Result<Option<Self::Pipeline>, DeviceError> {
+        Ok(None)
+    }
+
+    /// An exchange of numbers with ranks in other processes as a pipeline, for the given bindings of its command, and the
+    /// memory to which it gathers. All ranks ask for the same ones in the same order. `None`: the GPU has no library for
+    /// that.
+    fn gathering(
+        &mut self,
+        _gathering: &Gathering,
+        _bindings: &[(Self::Buffer, usize)],
+        _to: &(Self::Buffer, usize),
     ) -> Result<Option<Self::Pipeline>, DeviceError> {
         Ok(None)
     }

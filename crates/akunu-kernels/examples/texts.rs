@@ -15,8 +15,8 @@ use akunu_kernels::{
     Chip, Cover, Function, Work, cuda_text, emulated_text, launches, metal_text, repack, weights,
 };
 use akunu_plan::ops::{
-    self, AddParams, AttentionParams, ElementParams, EmbedParams, GluMatmulParams, HeadNormParams,
-    MatmulParams, NormParams, QkvParams, UnpackParams,
+    self, AddParams, AllGatherParams, AttentionParams, ElementParams, EmbedParams, GluMatmulParams,
+    HeadNormParams, MatmulParams, NormParams, QkvParams, UnpackParams,
 };
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
@@ -30,6 +30,8 @@ const NVIDIA: Chip =
 /// Threadgroup memory is 32 KiB.
 const APPLE7: Chip = Chip { tiles: true, ..Chip::plain(8, 32 << 10) };
 const APPLE9: Chip = Chip { bf16_tiles: true, ..APPLE7 };
+/// One of several ranks in different processes.
+const REMOTE: Chip = Chip { gathered_ranks: 2, ..NVIDIA };
 
 /// Names by text, and texts up to shapes.
 #[derive(Default)]
@@ -41,6 +43,8 @@ struct Texts {
     cover: Cover,
     metal: BTreeMap<String, String>,
 }
+
+type Add = fn(&mut Texts, &Function);
 
 fn add_cuda(texts: &mut Texts, function: &Function) {
     let (text, name) = (cuda_text(function), &function.name);
@@ -65,10 +69,14 @@ fn write(folder: &Path, extension: &str, texts: &BTreeMap<String, String>) {
 }
 
 fn add_table(texts: &mut Texts, table: &DispatchTable) {
-    let chips = [(NVIDIA, add_cuda as fn(&mut Texts, &Function)), (APPLE7, add_metal), (APPLE9, add_metal)];
+    let chips = [(NVIDIA, add_cuda as Add), (APPLE7, add_metal), (APPLE9, add_metal)];
+    add_table_for(texts, table, &chips);
+}
+
+fn add_table_for(texts: &mut Texts, table: &DispatchTable, chips: &[(Chip, Add)]) {
     for (chip, add) in chips {
         for command in &table.commands {
-            match launches(command, table, &chip) {
+            match launches(command, table, chip) {
                 Ok(works) => {
                     works.iter().filter_map(Work::launch).for_each(|launch| add(texts, &launch.function))
                 }
@@ -192,6 +200,18 @@ fn add_rows(texts: &mut Texts) {
     }
 }
 
+/// What ranks exchange, by kernels and by a library.
+fn add_ranks(texts: &mut Texts) {
+    let params = NormParams { cols: 4096, epsilon: 1e-5 };
+    for (rows, norm) in [(1, Some(OutputForms::Q8)), (512, None)] {
+        let reduce = Kernel::AllReduce(ops::AllReduce { residual: true, norm });
+        add_table_for(texts, &table(reduce, params, rows), &[(NVIDIA, add_cuda), (REMOTE, add_cuda)]);
+    }
+    let gather =
+        table(Kernel::AllGather(ops::AllGather), AllGatherParams { cols: 64_128, total: 128_256 }, 1);
+    add_table_for(texts, &gather, &[(NVIDIA, add_cuda), (REMOTE, add_cuda)]);
+}
+
 /// f16 rows and products of them, in the same shapes.
 fn add_halves(texts: &mut Texts) {
     let (activation, out, rows) = (Activation::GeluErf, OutputForms::F16, RowSet::All);
@@ -280,6 +300,7 @@ fn main() {
             .filter(|a| a.group() == 64 && a.scales() == akunu_format::ScaleType::F16)
             .map(DType::Affine);
         add_rows(&mut texts);
+        add_ranks(&mut texts);
         add_halves(&mut texts);
         for weight in
             [DType::Q4_0, DType::Q8_0, DType::Q4K, DType::Q5K, DType::Q6K, DType::MXFP4, DType::IQ3S]

@@ -280,3 +280,53 @@ BODY(all_gather) {
     EACH_CHUNK(PUT);
 }
 #endif
+
+// Ranks in other processes: a library has gathered numbers of all ranks into the memory after the scratch memory, COUNT
+// numbers of each rank from number FIRST on, one rank after the other.
+#if defined(COUNT)
+INLINE const DEVICE f32* gathered_of(u32 rank, DEVICE u8* scratch) {
+    return (const DEVICE f32*)(scratch + SCRATCH_BYTES) + (u64)rank * COUNT;
+}
+
+#if !defined(TOTAL)
+// residual + the sum over ranks, in their order. A thread has two numbers at a time.
+BODY(reduce_gathered) {
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    const u64 all = (u64)live_rows(pass, false) * COLS, end = (u64)FIRST + COUNT, total = all < end ? all : end;
+    for (u64 first = (u64)FIRST + (u64)at.group_x * (PACKETS * 2); first < total; first += (u64)GROUPS * (PACKETS * 2)) {
+        const u64 i = first + at.in_group * 2;
+        const bool both = i + 1 < total, one = i < total;
+        f32 sum_a = 0.0f, sum_b = 0.0f;
+#if RESIDUAL
+        const DEVICE f32* const residual = (const DEVICE f32*)in.residual;
+        if (one) sum_a = residual[i];
+        if (both) sum_b = residual[i + 1];
+#endif
+        for (u32 from = 0; from < RANKS; from++) {
+            const DEVICE f32* const part = gathered_of(from, scratch);
+            if (one) sum_a = plus(sum_a, part[i - FIRST]);
+            if (both) sum_b = plus(sum_b, part[i - FIRST + 1]);
+        }
+        if (one) ((DEVICE f32*)in.out)[i] = sum_a;
+        if (both) ((DEVICE f32*)in.out)[i + 1] = sum_b;
+#if DEFERS
+        begin_norm(in, params, first, total, sum_a, sum_b, at);
+#endif
+    }
+}
+#else
+// Rows of the columns of all ranks.
+BODY(place_gathered) {
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    const u64 all = (u64)live_rows(pass, true) * COLS, end = (u64)FIRST + COUNT, total = all < end ? all : end;
+    for (u64 i = (u64)FIRST + (u64)at.group_x * PACKETS + at.in_group; i < total; i += (u64)GROUPS * PACKETS) {
+        for (u32 from = 0; from < RANKS; from++) {
+            const u64 row = i / COLS, col = i % COLS + (u64)from * COLS;
+            if (col < TOTAL) ((DEVICE f32*)in.out)[row * TOTAL + col] = gathered_of(from, scratch)[i - FIRST];
+        }
+    }
+}
+#endif
+#endif

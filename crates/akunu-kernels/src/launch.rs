@@ -36,6 +36,8 @@ pub struct Chip {
     /// The most outputs that a SIMD group of a matrix-vector product computes, 1 or 2. Two outputs share the loads of
     /// the input.
     pub gemv_outputs: u32,
+    /// Ranks whose numbers a library gathers; 0: kernels exchange them, or there is one rank.
+    pub gathered_ranks: u32,
 }
 
 impl Chip {
@@ -50,6 +52,7 @@ impl Chip {
             tiles: false,
             bf16_tiles: false,
             gemv_outputs: 1,
+            gathered_ranks: 0,
         }
     }
 }
@@ -60,7 +63,7 @@ impl Chip {
 pub const SCRATCH_BYTES: u64 = 16 << 20;
 
 /// Bytes that follow the scratch memory on a device that is one of several ranks: where the others write, as ranks.h says.
-pub use ranks::{Exchange, exchange_bytes};
+pub use ranks::{Exchange, GATHERED_BYTES, Gathering, exchange_bytes};
 
 pub use matrix::FEWEST_PACKED_ROWS;
 
@@ -106,13 +109,15 @@ pub enum Work {
     Launch(Launch),
     /// Only if the device asked for products of f16 or FP8.
     Product(LibraryProduct),
+    /// Only if a library exchanges the numbers of ranks ([`Chip::gathered_ranks`]).
+    Gather(Gathering),
 }
 
 impl Work {
     pub fn launch(&self) -> Option<&Launch> {
         match self {
             Work::Launch(launch) => Some(launch),
-            Work::Product(_) => None,
+            Work::Product(_) | Work::Gather(_) => None,
         }
     }
 }
@@ -212,8 +217,14 @@ impl Shape<'_> {
             Kernel::Sample(ops::Sample) => return Ok(self.sample()?.into_iter().map(Work::Launch).collect()),
             Kernel::KvShift(op) => self.kv_shift(op),
             Kernel::KvCopy(op) => self.kv_copy(op),
-            Kernel::AllReduce(op) => self.all_reduce(op),
-            Kernel::AllGather(ops::AllGather) => self.all_gather(),
+            Kernel::AllReduce(op) => match self.chip.gathered_ranks {
+                0 => self.all_reduce(op),
+                ranks => return Ok(self.reduce_gathered(op, ranks)),
+            },
+            Kernel::AllGather(ops::AllGather) => match self.chip.gathered_ranks {
+                0 => self.all_gather(),
+                ranks => return Ok(self.place_gathered(ranks)),
+            },
         };
         Ok(vec![Work::Launch(launch)])
     }

@@ -16,8 +16,8 @@ pub const BLOCK: usize = 64;
 pub use cover::Cover;
 pub use function::{Function, METAL_ENTRY, Source, cuda_text, emulated_text, metal_text};
 pub use launch::{
-    Chip, Exchange, FEWEST_PACKED_ROWS, Launch, LibraryProduct, MissingKernel, SCRATCH_BYTES, Work,
-    exchange_bytes, launches,
+    Chip, Exchange, FEWEST_PACKED_ROWS, GATHERED_BYTES, Gathering, Launch, LibraryProduct, MissingKernel,
+    SCRATCH_BYTES, Work, exchange_bytes, launches,
 };
 pub use pass::Pass;
 pub use weights::{Held, Weight, repack, unlaid, weights};

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use akunu_arch::WeightProvider;
 use akunu_format::{DType, Region};
 
 use crate::{
-    BufferId, Cut, DispatchTable, Entries, EntryBounds, ExpertReads, Home, KeyOrder, Move, Paging, Row,
+    BufferId, Cut, DispatchTable, Entries, EntryBounds, ExpertReads, Health, Home, KeyOrder, ModelPlan, Move,
+    Paging, Row,
 };
 
 /// A handle to memory of a device. Memory is freed together with the device.
@@ -347,6 +349,27 @@ pub fn import_part<D: Device + ?Sized>(
 pub trait Device: std::fmt::Debug {
     fn capabilities(&self) -> &Capabilities;
 
+    /// Which of [`Capabilities::ranks`] it is.
+    fn rank(&self) -> usize {
+        0
+    }
+
+    /// Says why it can no longer be used, once that is so.
+    fn health(&self) -> Health {
+        Health::default()
+    }
+
+    /// Begins to load a plan. A device of another process loads it there from its own copy of the weights, and ignores
+    /// what it is asked until [`Device::end_load`], except for counting the buffers and tables.
+    fn begin_load(&mut self, _plan: &ModelPlan, _weights: &dyn WeightProvider) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// The plan's buffers are written, and its tables are prepared.
+    fn end_load(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// Which devices have the buffers that are made from here on, if several run a table.
     fn make_on(&mut self, _home: Home) {}
 
@@ -370,14 +393,14 @@ pub trait Device: std::fmt::Debug {
         bytes: usize,
         cut: &Cut,
     ) -> Result<DeviceBuffer, DeviceError> {
-        import_part(self, 0, (region, offset, bytes), cut)
+        import_part(self, self.rank(), (region, offset, bytes), cut)
     }
 
     fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
 
     /// As [`Device::upload`] at the beginning of a buffer, for each rank its part of these bytes.
     fn upload_cut(&mut self, buffer: DeviceBuffer, bytes: &[u8], cut: &Cut) -> Result<(), DeviceError> {
-        self.upload(buffer, 0, &cut.part(0, bytes))
+        self.upload(buffer, 0, &cut.part(self.rank(), bytes))
     }
 
     /// As [`Device::upload`], but without waiting for submissions that run: they must not use these bytes.

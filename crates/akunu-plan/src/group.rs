@@ -1,23 +1,56 @@
 //! Ranks: devices that run the same tables at the same time, each on its share of the weights, and combine what they
 //! have computed in the commands that ask for it.
 //!
-//! This is how ranks in the memory of one process meet: the reference device's and the CPU's. GPUs meet in kernels.
+//! This is how ranks of the reference device and of the CPU meet: in the memory of one process, or through a function
+//! that passes numbers between processes. GPUs meet in kernels.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// How ranks in several processes exchange numbers. It is called with those of this rank, and sets those of all others.
+/// An error says which rank failed and why.
+pub type ExchangeParts = dyn FnMut(&[f32], &mut [Vec<f32>]) -> Result<(), String> + Send;
+
+/// Why a device can no longer be used. Copies are about the same device, and are read without it.
+#[derive(Clone, Debug, Default)]
+pub struct Health(Arc<OnceLock<String>>);
+
+impl Health {
+    /// The first reason stays.
+    pub fn fail(&self, reason: String) {
+        let _ = self.0.set(reason);
+    }
+
+    /// `None`: the device is usable.
+    pub fn reason(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
 
 /// The ranks of one model.
-#[derive(Debug)]
 pub struct Group {
-    /// How many threads meet: all workers of all ranks.
+    /// How many threads meet: all workers of all ranks in this process.
     threads: usize,
     meeting: Mutex<Meeting>,
     over: Condvar,
     broken: AtomicBool,
+    health: Health,
     /// What each rank contributes to the command that is running.
     parts: Vec<AtomicPtr<u8>>,
     /// The same, of ranks that exchange copies.
     copies: Mutex<Vec<Vec<f32>>>,
+    /// If each rank has a process of its own.
+    remote: Option<Mutex<Remote>>,
+    /// Called when the group is broken.
+    on_break: Mutex<Vec<Box<OnBreak>>>,
+}
+
+type OnBreak = dyn FnOnce() + Send;
+
+struct Remote {
+    exchange: Box<ExchangeParts>,
+    /// What the other ranks have sent last.
+    received: Vec<Vec<f32>>,
 }
 
 #[derive(Debug, Default)]
@@ -40,13 +73,26 @@ pub struct Broken;
 impl Group {
     /// The members of a group of `ranks`, each of which meets the others with so many threads.
     pub fn members(ranks: usize, threads: usize) -> Vec<Member> {
+        Group::of(ranks, ranks * threads, None)
+    }
+
+    /// The members of a group of `ranks` in as many processes. A process has the device of one of them, which exchanges
+    /// numbers with the others by `exchange`, and works on a command with so many threads.
+    pub fn remote(ranks: usize, threads: usize, exchange: Box<ExchangeParts>) -> Vec<Member> {
+        Group::of(ranks, threads, Some(Mutex::new(Remote { exchange, received: vec![Vec::new(); ranks] })))
+    }
+
+    fn of(ranks: usize, threads: usize, remote: Option<Mutex<Remote>>) -> Vec<Member> {
         let group = Arc::new(Group {
-            threads: ranks * threads,
+            threads,
             meeting: Mutex::default(),
             over: Condvar::new(),
             broken: AtomicBool::new(false),
+            health: Health::default(),
             parts: (0..ranks).map(|_| AtomicPtr::default()).collect(),
             copies: Mutex::new(vec![Vec::new(); ranks]),
+            remote,
+            on_break: Mutex::default(),
         });
         (0..ranks).map(|rank| Member { rank, group: Arc::clone(&group) }).collect()
     }
@@ -65,7 +111,13 @@ impl Member {
         self.group.parts.len()
     }
 
-    /// Waits until all threads of all ranks have called this. What they wrote before is then visible to all of them.
+    /// Whether the other ranks are in other processes.
+    pub fn is_remote(&self) -> bool {
+        self.group.remote.is_some()
+    }
+
+    /// Waits until all threads of all ranks in this process have called this. What they wrote before is then visible to
+    /// all of them.
     pub fn meet(&self) -> Result<(), Broken> {
         let group = &*self.group;
         let mut meeting = group.meeting();
@@ -90,9 +142,36 @@ impl Member {
 
     /// Ends all meetings, now and later: a rank has failed.
     pub fn break_up(&self) {
-        let _meeting = self.group.meeting();
-        self.group.broken.store(true, Ordering::Relaxed);
-        self.group.over.notify_all();
+        {
+            let _meeting = self.group.meeting();
+            self.group.broken.store(true, Ordering::Relaxed);
+            self.group.over.notify_all();
+        }
+        let calls = std::mem::take(&mut *self.on_break_calls());
+        calls.into_iter().for_each(|call| call());
+    }
+
+    /// The same, if it is known why.
+    pub fn fail(&self, reason: String) {
+        self.group.health.fail(reason);
+        self.break_up();
+    }
+
+    /// Calls `call` when the group is broken, or now if it is.
+    pub fn on_break(&self, call: Box<dyn FnOnce() + Send>) {
+        self.on_break_calls().push(call);
+        if self.is_broken() {
+            self.break_up();
+        }
+    }
+
+    fn on_break_calls(&self) -> MutexGuard<'_, Vec<Box<OnBreak>>> {
+        self.group.on_break.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the group is broken, as far as it is known.
+    pub fn health(&self) -> &Health {
+        &self.group.health
     }
 
     pub fn is_broken(&self) -> bool {
@@ -109,14 +188,52 @@ impl Member {
         self.group.parts.iter().map(|part| part.load(Ordering::Relaxed))
     }
 
+    /// Sends this rank's part to the other processes, and publishes what they have sent. One thread calls it, while no
+    /// other reads parts. `false`: the ranks share the memory of this process, so that nothing has to be sent.
+    pub fn send_part(&self, own: &mut [f32]) -> Result<bool, Broken> {
+        let Some(remote) = &self.group.remote else { return Ok(false) };
+        if self.is_broken() {
+            return Err(Broken);
+        }
+        let mut remote = remote.lock().unwrap_or_else(PoisonError::into_inner);
+        let Remote { exchange, received } = &mut *remote;
+        if let Err(reason) = exchange(own, received) {
+            self.fail(reason);
+            return Err(Broken);
+        }
+        for (rank, (place, part)) in self.group.parts.iter().zip(received).enumerate() {
+            let part = if rank == self.rank { own.as_mut_ptr() } else { part.as_mut_ptr() };
+            place.store(part.cast(), Ordering::Relaxed);
+        }
+        Ok(true)
+    }
+
     /// What every rank passes to this call, in the order of ranks. One thread of each rank calls it.
-    pub(crate) fn exchange(&self, own: &[f32]) -> Result<Vec<Vec<f32>>, Broken> {
+    pub fn exchange(&self, own: &[f32]) -> Result<Vec<Vec<f32>>, Broken> {
+        let mut own_part = own.to_vec();
+        if self.send_part(&mut own_part)? {
+            let remote = self.group.remote.as_ref().ok_or(Broken)?;
+            let mut parts = remote.lock().unwrap_or_else(PoisonError::into_inner).received.clone();
+            parts[self.rank] = own_part;
+            return Ok(parts);
+        }
         let copies = || self.group.copies.lock().unwrap_or_else(PoisonError::into_inner);
-        copies()[self.rank] = own.to_vec();
+        copies()[self.rank] = own_part;
         self.meet()?;
         let all = copies().clone();
         self.meet()?;
         Ok(all)
+    }
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Group")
+            .field("ranks", &self.parts.len())
+            .field("threads", &self.threads)
+            .field("is_remote", &self.remote.is_some())
+            .field("health", &self.health)
+            .finish_non_exhaustive()
     }
 }
 
@@ -156,5 +273,27 @@ mod tests {
             assert_eq!(waiting.join().unwrap(), Err(Broken));
         });
         assert_eq!(members[1].exchange(&[1.0]), Err(Broken));
+    }
+
+    #[test]
+    fn what_is_sent_by_other_processes_is_published_until_one_fails() {
+        let mut calls = 0;
+        let exchange = move |own: &[f32], parts: &mut [Vec<f32>]| {
+            calls += 1;
+            parts[0] = own.iter().map(|x| x + 1.0).collect();
+            if calls < 3 { Ok(()) } else { Err("rank 0 is late".to_string()) }
+        };
+        let members = Group::remote(2, 1, Box::new(exchange));
+        let member = &members[1];
+        let broken = Arc::new(AtomicBool::new(false));
+        let set = Arc::clone(&broken);
+        member.on_break(Box::new(move || set.store(true, Ordering::Relaxed)));
+        assert_eq!(member.exchange(&[1.0, 2.0]).unwrap(), [[2.0, 3.0], [1.0, 2.0]]);
+        assert_eq!(member.send_part(&mut [5.0]), Ok(true));
+        assert_eq!(member.meet(), Ok(()));
+        assert!(!broken.load(Ordering::Relaxed) && member.health().reason().is_none());
+        assert_eq!(member.send_part(&mut [5.0]), Err(Broken));
+        assert!(broken.load(Ordering::Relaxed) && members[0].is_broken());
+        assert_eq!(members[0].health().reason(), Some("rank 0 is late"));
     }
 }

@@ -43,7 +43,7 @@ pub use device::{
     ReplayId, Strips, Submission,
 };
 pub use entries::{Entries, EntryBounds, Move, MoveBounds, MoveKind, RowBounds};
-pub use group::{Broken, Group, Member};
+pub use group::{Broken, ExchangeParts, Group, Health, Member};
 pub use inputs::{ProductInput, SortedRows, product_inputs};
 pub use keys::KeyOrder;
 pub use load::{Loaded, OnLoad, load, load_buffers, unwatched};

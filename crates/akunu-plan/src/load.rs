@@ -94,6 +94,7 @@ pub fn load(
     device: &mut dyn Device,
     on_load: OnLoad<'_>,
 ) -> Result<Loaded, DeviceError> {
+    device.begin_load(plan, weights)?;
     device.expect(&plan.tables.iter().map(|(_, table)| table).collect::<Vec<_>>());
     let buffers = load_buffers(&plan.buffers, weights, device, on_load)?;
     let CachePlan { table, count, slot_blocks, windows, .. } = plan.cache;
@@ -110,5 +111,6 @@ pub fn load(
         let replay = device.prepare(table, &buffers)?;
         report(on_load, total, total).map(|()| replay)
     })?;
+    device.end_load()?;
     Ok(Loaded { buffers, replays })
 }

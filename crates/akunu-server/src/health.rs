@@ -7,6 +7,7 @@ use axum::routing::{MethodRouter, get};
 use serde_json::json;
 
 use crate::app::{App, Preload, json};
+use crate::models::Lease;
 use crate::openai;
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
@@ -28,11 +29,15 @@ async fn health() -> Response {
     json(&json!({ "status": "ok" }))
 }
 
-/// Whether new requests are accepted, and the models loaded that are to be at the start.
+/// Whether new requests are accepted, the models loaded that are to be at the start, and all devices usable.
 async fn ready(State(app): State<App>) -> Result<Response, Refusal> {
     let unavailable = |message: &str| Err(Refusal::new(Reason::Unavailable, message));
     if app.is_draining() {
         return unavailable("the server is shutting down");
+    }
+    let failed = |lease: &Lease| lease.failure().is_some();
+    if app.models().list().iter().filter_map(|(_, lease)| lease.as_ref()).any(failed) {
+        return unavailable("the device of a model has failed; the server has to be started again");
     }
     match &*app.preload().borrow() {
         Preload::Done => Ok(json(&json!({ "status": "ready" }))),

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use akunu_cpu::{Isa, IsaError};
 
+use crate::devices::Hosts;
+
 /// Settings of the backends, each used when its backend is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendOptions {
@@ -12,6 +14,8 @@ pub struct BackendOptions {
     pub isa: Option<String>,
     /// Devices that share out a model between them, if there are several.
     pub ranks: Option<usize>,
+    /// Processes that share out a model between them, each with one device, of which this one is the leader.
+    pub hosts: Option<Hosts>,
     /// The cards of the CUDA device by their numbers, one for each rank; empty: the first ones.
     pub cards: Vec<u32>,
     #[cfg(not(target_vendor = "apple"))]
@@ -31,6 +35,7 @@ impl BackendOptions {
         BackendOptions {
             isa: text("AKUNU_ISA"),
             ranks: None,
+            hosts: None,
             cards: Vec::new(),
             #[cfg(not(target_vendor = "apple"))]
             cuda: akunu_cuda::CudaOptions {

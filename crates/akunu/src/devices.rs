@@ -1,15 +1,18 @@
 //! The registry of backends: their names, detection, and how they are opened.
 
+pub(crate) mod hosts;
 mod ranks;
 
 use std::str::FromStr;
 
 use akunu_cpu::{CpuDevice, CpuOptions};
 pub use akunu_cpu::{Isa, IsaError, ceilings, features, physical_cores};
+pub use akunu_fleet::hosts::{HostsError, Join, Secret, Timing};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{Capabilities, Device, DeviceError};
 
 use crate::{BackendOptions, Error};
+pub use hosts::{Hosts, Worker};
 
 /// Which device runs the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,7 +121,9 @@ pub fn check_device(choice: DeviceChoice, backends: &BackendOptions) -> Result<(
     match choice {
         #[cfg(not(target_vendor = "apple"))]
         DeviceChoice::Cuda => {
-            for card in ranks::cards(ranks::count(backends)?, backends) {
+            // Of ranks in several processes, each looks at its own.
+            let here = if backends.hosts.is_some() { 1 } else { ranks::count(backends)? };
+            for card in ranks::cards(here, backends) {
                 akunu_cuda::probe(&backends.cuda.folders, card).map_err(DeviceError::from)?;
             }
         }
@@ -143,6 +148,9 @@ pub fn open_device(
     }
     let choice = choice.resolve(backends);
     let ranks = ranks::count(backends)?;
+    if let Some(hosts) = &backends.hosts {
+        return hosts::open(choice, hosts, threads, backends);
+    }
     if ranks != 1 {
         return ranks::open(choice, ranks, threads, backends);
     }

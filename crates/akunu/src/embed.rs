@@ -167,6 +167,7 @@ pub fn plan_texts(
 impl Embedder {
     /// Opens the device, plans, checks that memory suffices, loads and prepares.
     pub fn new(model: Arc<Model>, options: &EmbedOptions) -> Result<Embedder, Error> {
+        crate::devices::hosts::refuse(&options.backends)?;
         let device = crate::open_device(options.device, options.threads, &options.backends)?;
         Embedder::on_device(model, device, options)
     }

@@ -35,6 +35,8 @@ pub enum Error {
     #[error(transparent)]
     Device(#[from] DeviceError),
     #[error(transparent)]
+    Hosts(#[from] akunu_fleet::hosts::HostsError),
+    #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     #[error(transparent)]
     Chat(#[from] ChatError),

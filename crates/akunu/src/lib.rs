@@ -66,7 +66,7 @@ pub use akunu_plan::random;
 pub use akunu_plan::verify::{Difference, Report};
 pub use akunu_plan::{
     Capabilities, Cost, Device, DeviceError, DispatchTable, DriverMemory, EncodeOutput, EncodePlan,
-    ExpertReads, KvType, MemoryPlan, ModelPlan, OnLoad,
+    ExpertReads, Health, KvType, MemoryPlan, ModelPlan, OnLoad,
 };
 pub use backends::BackendOptions;
 pub use blocks::CacheEvent;

@@ -28,6 +28,7 @@ pub mod table;
 pub mod tokenize;
 pub mod transcribe;
 pub mod verify;
+pub mod worker;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -50,6 +51,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Run(args) => run::run(args, &mut out),
         Command::Chat(args) => chat::run(args, &mut out),
         Command::Serve(args) => serve::run(&args),
+        Command::Worker(args) => worker::run(&args),
         Command::Bench(args) => bench::run(&args, &mut out),
         Command::BenchServe(args) => bench_serve::run(&args, &mut out),
         Command::Inspect(args) => inspect::run(&args, &mut out),

@@ -13,6 +13,7 @@ fn help_of_every_command() {
         "run",
         "chat",
         "serve",
+        "worker",
         "bench",
         "bench-serve",
         "inspect",
@@ -86,7 +87,7 @@ fn an_unknown_option_or_command_exits_2() {
 #[test]
 fn the_reference_page_has_a_section_for_each_command() {
     let page = told(&["__markdown"]);
-    assert_eq!(page.matches("\n## akunu ").count(), 26);
+    assert_eq!(page.matches("\n## akunu ").count(), 27);
     assert!(!page.contains("__markdown --"), "{page}");
     assert!(page.lines().all(|line| !line.ends_with(' ')));
 }

@@ -33,3 +33,4 @@ mod signals;
 mod sparse;
 mod terminal;
 mod text;
+mod workers;

@@ -19,12 +19,17 @@ fn ranks(count: usize, gpu: Make) -> Box<dyn Device> {
     Box::new(Fleet::open(Group::members(count, 1), open).unwrap())
 }
 
-fn worst(name: &str, count: usize, chunk: usize, gpu: Make) -> f64 {
+/// The same, whose numbers a library gathers, as it does for ranks in several processes.
+fn gathering(count: usize, gpu: Make) -> Box<dyn Device> {
+    let open = Arc::new(move |member: Member| Ok(Box::new(gpu().gathering(&member)?) as Box<dyn Device>));
+    Box::new(Fleet::open(Group::members(count, 1), open).unwrap())
+}
+
+fn worst(name: &str, chunk: usize, open: &mut dyn FnMut() -> Box<dyn Device>) -> f64 {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models").join(name);
     let model = Dequantised::as_stored(&*open_model(&folder).unwrap());
     let golden = folder.join("golden.json");
-    goldens::worst(&model, &mut || ranks(count, gpu), &golden, (chunk, KvType::F32, OnHost::default()))
-        .unwrap()
+    goldens::worst(&model, open, &golden, (chunk, KvType::F32, OnHost::default())).unwrap()
 }
 
 #[test]
@@ -40,7 +45,23 @@ fn emulated_ranks_match_float64_goldens() {
         ("llama4-hd32", 3, 7, Emulator::cuda),
     ];
     for (name, count, chunk, gpu) in cases.into_iter().take(fewest_or(1, 5, 5)) {
-        let worst = worst(name, count, chunk, gpu);
+        let worst = worst(name, chunk, &mut || ranks(count, gpu));
+        assert!(worst < 1e-5, "{name} on {count} ranks, chunks of {chunk}: {worst:.2e}");
+    }
+}
+
+#[test]
+fn emulated_ranks_of_several_processes_match_float64_goldens() {
+    if akunu_emulated::skipped() {
+        return;
+    }
+    let cases: [(&str, usize, usize, Make); 3] = [
+        ("llama-hd64-gqa2", 2, 7, Emulator::cuda),
+        ("qwen2-moe-shared", 3, 1, Emulator::default),
+        ("gemma2-hd64-softcap", 4, 7, Emulator::cuda),
+    ];
+    for (name, count, chunk, gpu) in cases.into_iter().take(fewest_or(1, 2, 3)) {
+        let worst = worst(name, chunk, &mut || gathering(count, gpu));
         assert!(worst < 1e-5, "{name} on {count} ranks, chunks of {chunk}: {worst:.2e}");
     }
 }

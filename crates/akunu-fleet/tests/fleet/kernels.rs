@@ -106,12 +106,19 @@ fn emulated(ranks: usize, gpu: fn() -> Emulator) -> Box<dyn Device> {
     Box::new(Fleet::open(Group::members(ranks, 1), open).unwrap())
 }
 
+/// Ranks whose numbers a library gathers.
+fn gathering(ranks: usize, gpu: fn() -> Emulator) -> Box<dyn Device> {
+    let open = Arc::new(move |member: Member| Ok(Box::new(gpu().gathering(&member)?) as Box<dyn Device>));
+    Box::new(Fleet::open(Group::members(ranks, 1), open).unwrap())
+}
+
 fn fleets(ranks: usize) -> Vec<(&'static str, Box<dyn Device>)> {
     let mut all = vec![("cpu", cpus(ranks, 2))];
     if !akunu_emulated::skipped() {
         all.push(("emulated", emulated(ranks, Emulator::default)));
         all.push(("backwards", emulated(ranks, || Emulator::default().backwards())));
         all.push(("late", emulated(ranks, Emulator::cuda)));
+        all.push(("gathering", gathering(ranks, Emulator::cuda)));
     }
     all
 }

@@ -3,6 +3,7 @@
 mod common;
 #[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod emulated;
+mod hosts;
 mod hybrid;
 #[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod kernels;

@@ -4,7 +4,7 @@ use akunu_plan::OutputForms;
 use akunu_plan::ops::{AllGatherParams, AllReduce, NormParams};
 use bytemuck::{Pod, Zeroable};
 
-use super::{Launch, LaunchBuilder, Shape};
+use super::{Launch, LaunchBuilder, Shape, Work};
 use crate::Source;
 use crate::function::source;
 
@@ -19,6 +19,8 @@ const HEAD_BYTES: u64 = 32768;
 
 /// Floats of a chunk for each thread.
 const FLOATS_PER_THREAD: u32 = 16;
+/// Numbers that a threadgroup combines at once: two for each thread, and whole blocks of a norm.
+const GATHERED_PART: u64 = PACKETS as u64 * 2;
 /// The most numbers that are sent in packets, which are twice as many bytes and need no signal.
 const MOST_IN_PACKETS: u64 = 16 << 10;
 
@@ -27,6 +29,20 @@ pub fn exchange_bytes(ranks: usize) -> Option<u64> {
     let places = u64::from(GROUPS) * ranks as u64;
     let bytes = HEAD_BYTES + places * (2 * u64::from(PACKETS) * 16 + 4 * u64::from(FLOATS) * 4);
     (ranks <= MOST_RANKS).then_some(bytes)
+}
+
+/// Bytes of the memory after the scratch memory to which a library gathers the numbers of ranks in other processes.
+pub const GATHERED_BYTES: u64 = 32 << 20;
+
+/// Numbers of all ranks from the same binding of the same command, gathered into the memory after the scratch memory, one
+/// rank after the other. Done by the device's library (NCCL), always for the table's maximum number of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Gathering {
+    /// The index of the command's binding.
+    pub x: usize,
+    /// The first of its numbers, and how many.
+    pub first: u64,
+    pub count: u64,
 }
 
 /// The beginning of that memory, which the host writes.
@@ -54,6 +70,56 @@ fn chunk_of(total: u64) -> u32 {
 }
 
 impl Shape<'_> {
+    /// What a library gathers and a kernel combines, in as many parts as there is memory for.
+    fn gathered(&self, total: u64, ranks: u32, combine: impl Fn(u64, u64) -> Launch) -> Vec<Work> {
+        // Whole threadgroups' numbers.
+        let most = GATHERED_BYTES / 4 / u64::from(ranks) / GATHERED_PART * GATHERED_PART;
+        let firsts = (0..total).step_by(most as usize);
+        let parts = firsts.flat_map(|first| {
+            let count = most.min(total - first);
+            [Work::Gather(Gathering { x: 0, first, count }), Work::Launch(combine(first, count))]
+        });
+        parts.collect()
+    }
+
+    pub(super) fn reduce_gathered(&self, op: AllReduce, ranks: u32) -> Vec<Work> {
+        let AllReduce { residual, norm } = op;
+        let cols = self.command.params::<NormParams>().cols;
+        let has = |form: fn(OutputForms) -> bool| u32::from(norm.is_some_and(form));
+        self.gathered(u64::from(self.rows) * u64::from(cols), ranks, |first, count| {
+            let groups = count.div_ceil(GATHERED_PART).clamp(1, GROUPS.into()) as u32;
+            self.launch("reduce_gathered", vec![&RANKS], &format!("_{cols}"))
+                .variant([
+                    ("RESIDUAL", residual.into()),
+                    ("CHUNK", FLOATS),
+                    ("DEFERS", norm.is_some().into()),
+                ])
+                .constants([
+                    ("COLS", cols),
+                    ("GROUPS", groups),
+                    ("NORM_F32", has(OutputForms::f32)),
+                    ("NORM_Q8", has(OutputForms::q8)),
+                    ("RANKS", ranks),
+                    ("FIRST", first as u32),
+                    ("COUNT", count as u32),
+                ])
+                .shared(if norm.is_some() { PACKETS * 8 } else { 0 })
+                .over([groups, 1, 1], PACKETS)
+        })
+    }
+
+    pub(super) fn place_gathered(&self, ranks: u32) -> Vec<Work> {
+        let AllGatherParams { cols, total } = self.command.params();
+        self.gathered(u64::from(self.logit_rows) * u64::from(cols), ranks, |first, count| {
+            let groups = count.div_ceil(PACKETS.into()).clamp(1, GROUPS.into()) as u32;
+            self.launch("place_gathered", vec![&RANKS], &format!("_{cols}"))
+                .variant([("CHUNK", FLOATS)])
+                .constants([("COLS", cols), ("TOTAL", total), ("GROUPS", groups), ("RANKS", ranks)])
+                .constants([("FIRST", first as u32), ("COUNT", count as u32)])
+                .over([groups, 1, 1], PACKETS)
+        })
+    }
+
     pub(super) fn all_reduce(&self, AllReduce { residual, norm }: AllReduce) -> Launch {
         let cols = self.command.params::<NormParams>().cols;
         let total = u64::from(self.rows) * u64::from(cols);

@@ -193,6 +193,10 @@ impl Device for ReferenceDevice {
         &self.capabilities
     }
 
+    fn rank(&self) -> usize {
+        self.member.as_ref().map_or(0, Member::rank)
+    }
+
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {
         let memory = Memory::zeroed(bytes).ok_or_else(|| DeviceError::OutOfMemory {
             device: NAME,

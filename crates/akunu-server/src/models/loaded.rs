@@ -11,8 +11,8 @@ use akunu::chat::{ChatError, ChatFormat, ChatTemplates};
 use akunu::embed::plan_texts;
 use akunu::schedule::{Handle, Scheduler};
 use akunu::{
-    Constraints, Device, EmbedOptions, EmbedTask, Embedder, Engine, EngineOptions, Error, MemoryPlan, Model,
-    Note, Transcriber, TranscriberOptions, human,
+    Constraints, Device, EmbedOptions, EmbedTask, Embedder, Engine, EngineOptions, Error, Health, MemoryPlan,
+    Model, Note, Transcriber, TranscriberOptions, human,
 };
 
 use super::entry::longest_text;
@@ -89,6 +89,7 @@ pub struct Loaded {
     last_used: Mutex<Instant>,
     constraints: Constraints,
     kv_events: Option<KvEvents>,
+    health: Health,
 }
 
 impl Loaded {
@@ -108,7 +109,7 @@ impl Loaded {
             .spawn(move || run(on_thread, &options, kind, budget, &sender))
             .map_err(|error| LoadError::Thread(format!("cannot start a thread for the engine: {error}")))?;
         let failed = || LoadError::Thread("the engine failed while it was being loaded".into());
-        let Ready { work, context, memory: (bytes, device_bytes) } =
+        let Ready { work, context, memory: (bytes, device_bytes), health } =
             receiver.recv().map_err(|_| failed())??;
         let most_text_bytes = context.saturating_mul(longest_token(&model));
         Ok(Loaded {
@@ -127,7 +128,13 @@ impl Loaded {
             users: AtomicUsize::new(0),
             last_used: Mutex::new(Instant::now()),
             kv_events,
+            health,
         })
+    }
+
+    /// Why the model cannot be used any more, if its device has failed for good.
+    pub fn failure(&self) -> Option<&str> {
+        self.health.reason()
     }
 
     /// The cached grammars of response formats.
@@ -269,6 +276,7 @@ struct Ready {
     work: RequestQueue,
     context: usize,
     memory: Memory,
+    health: Health,
 }
 
 /// Bytes of memory, and the part that is a GPU's.
@@ -366,6 +374,7 @@ fn start(
         }
         found => (plan, found?),
     };
+    let health = device.health();
     let mut engine = Engine::by_plan(model, device, plan, &engine, &mut |_, _| ControlFlow::Continue(()))?;
     for note in
         engine.notes().iter().filter(|note| matches!(note, Note::Split { .. } | Note::PagedExperts { .. }))
@@ -383,7 +392,7 @@ fn start(
     }
     Ok((
         Worker::Scheduler(Box::new(scheduler)),
-        Ready { work: RequestQueue::Engine(handle), context, memory },
+        Ready { work: RequestQueue::Engine(handle), context, memory, health },
     ))
 }
 
@@ -410,7 +419,10 @@ fn start_texts(
     let embedder = Embedder::on_device(model, device, &options)?;
     let (queue, worker) = TextQueue::new(embedder, task, scheduler.queue);
     let context = queue.longest();
-    Ok((Worker::Texts(Box::new(worker)), Ready { work: RequestQueue::Texts(queue), context, memory }))
+    Ok((
+        Worker::Texts(Box::new(worker)),
+        Ready { work: RequestQueue::Texts(queue), context, memory, health: Health::default() },
+    ))
 }
 
 fn start_speech(
@@ -427,7 +439,10 @@ fn start_speech(
     let transcriber = Transcriber::load(model, device, &options, &mut |_, _| ControlFlow::Continue(()))?;
     let context = transcriber.engine().context();
     let (queue, worker) = SpeechQueue::new(transcriber, (windows, beams), scheduler.queue);
-    Ok((Worker::Speech(Box::new(worker)), Ready { work: RequestQueue::Speech(queue), context, memory }))
+    Ok((
+        Worker::Speech(Box::new(worker)),
+        Ready { work: RequestQueue::Speech(queue), context, memory, health: Health::default() },
+    ))
 }
 
 /// A use of a loaded model, which prevents it from being unloaded.

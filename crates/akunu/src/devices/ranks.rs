@@ -16,6 +16,16 @@ const MOST_RANKS: usize = 16;
 /// How many devices share out a model: as many as there are cards, if these are stated.
 pub(super) fn count(backends: &BackendOptions) -> Result<usize, Error> {
     let cards = backends.cards.len();
+    let one_each = backends.ranks.is_none() && cards < 2;
+    if let Some(hosts) = &backends.hosts {
+        let value = || backends.ranks.unwrap_or(cards).to_string();
+        let refused = || Error::Setting {
+            name: "the number of devices of a process",
+            value: value(),
+            expected: "1, if several processes share out a model",
+        };
+        return one_each.then_some(hosts.ranks).ok_or_else(refused);
+    }
     let ranks = backends.ranks.unwrap_or(cards.max(1));
     let refuse = |value, expected| Err(Error::Setting { name: "the number of ranks", value, expected });
     if !(1..=MOST_RANKS).contains(&ranks) {
@@ -27,7 +37,7 @@ pub(super) fn count(backends: &BackendOptions) -> Result<usize, Error> {
     Ok(ranks)
 }
 
-/// The card of each rank.
+/// The card of each rank in this process.
 #[cfg(not(target_vendor = "apple"))]
 pub(super) fn cards(ranks: usize, backends: &BackendOptions) -> Vec<u32> {
     match backends.cards.is_empty() {
@@ -80,6 +90,8 @@ pub(super) fn reference_for(capabilities: &Capabilities) -> Result<Box<dyn Devic
     Ok(Box::new(Fleet::open(Group::members(capabilities.ranks, 1), Arc::new(open))?))
 }
 
-fn boxed<D: Device + 'static>(device: Result<D, DeviceError>) -> Result<Box<dyn Device>, DeviceError> {
+pub(super) fn boxed<D: Device + 'static>(
+    device: Result<D, DeviceError>,
+) -> Result<Box<dyn Device>, DeviceError> {
     device.map(|device| Box::new(device) as Box<dyn Device>)
 }

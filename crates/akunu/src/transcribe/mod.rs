@@ -146,6 +146,7 @@ pub struct Transcriber {
 impl Transcriber {
     pub fn new(model: Arc<Model>, options: &TranscriberOptions) -> Result<Transcriber, Error> {
         let engine = &options.engine;
+        crate::devices::hosts::refuse(&engine.backends)?;
         let device = crate::open_device(engine.device, engine.threads, &engine.backends)?;
         Transcriber::load(model, device, options, &mut akunu_plan::unwatched)
     }

@@ -323,6 +323,11 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
     let seconds = |seconds: usize| Duration::from_secs(seconds as u64);
     let specs = specs(args)?;
     let count = specs.len();
+    let has_workers = args.engine.engine.device.on.hosts.is_given();
+    if has_workers && (count > 1 || args.found.is_some() || args.idle_unload.is_some()) {
+        return Err(Failure::usage("workers have one model, for as long as the server runs")
+            .hint("with --world, serve one MODEL, without --models and --idle-unload"));
+    }
     let models = ModelsOptions {
         models: specs,
         finder: args.found.clone().map(|folder| Finder {
@@ -375,7 +380,8 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         stable_prompts: args.stable_prompts,
         slots: args.slot_save_path.clone(),
         response_folder: args.store.clone(),
-        preload: args.preload,
+        // Workers join when the model is loaded.
+        preload: args.preload || has_workers,
         kv_events: kv_events(args, count)?,
         pull: if args.allow_pull { Some(hub::settings()?) } else { None },
         delete: if args.allow_delete { Some(hub::settings()?) } else { None },

@@ -1,0 +1,242 @@
+//! The connection of a leader and a worker for requests and replies, each side of which says every few seconds that it is
+//! there.
+
+use std::net::{Shutdown, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::frame::{FRAME_BYTES, Frame, FrameError};
+use super::message::{ALIVE, Reply};
+use super::{HostsError, Timing};
+
+type OnLost = dyn FnOnce(&str) + Send;
+
+#[derive(Default)]
+struct State {
+    /// Why there is no more connection.
+    reason: Option<String>,
+    on_lost: Option<Box<OnLost>>,
+}
+
+/// What the threads of a link share with those who watch it.
+pub(crate) struct Watch {
+    /// Begins each reason: which process this is about.
+    peer: String,
+    stream: TcpStream,
+    writing: Mutex<()>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// One end of a connection.
+pub(crate) struct Link {
+    watch: Arc<Watch>,
+    received: Receiver<Frame>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// A worker that has joined, as the leader has it, or the leader, as a worker has it.
+#[derive(Debug)]
+pub struct Session {
+    /// The rank of the worker.
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    pub(crate) link: Link,
+    /// For the numbers that ranks exchange.
+    pub(crate) data: TcpStream,
+    pub(crate) timing: Timing,
+    /// What the leader gives to all workers.
+    pub(crate) token: Vec<u8>,
+}
+
+impl Session {
+    /// What the leader has given to all workers.
+    pub fn token(&self) -> &[u8] {
+        &self.token
+    }
+}
+
+impl Watch {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why there is no more connection.
+    pub(crate) fn reason(&self) -> Option<String> {
+        self.state().reason.clone()
+    }
+
+    /// The same, if it is found out within some time.
+    pub(crate) fn reason_within(&self, time: Duration) -> Option<String> {
+        let state = self.state();
+        let waited = self.changed.wait_timeout_while(state, time, |state| state.reason.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.reason.clone()
+    }
+
+    /// Calls `call` with the reason once the connection is lost, or now if it is.
+    pub(crate) fn on_lost(&self, call: Box<OnLost>) {
+        let mut state = self.state();
+        match state.reason.clone() {
+            None => state.on_lost = Some(call),
+            Some(reason) => {
+                drop(state);
+                call(&reason);
+            }
+        }
+    }
+
+    /// Ends the connection. The first reason stays.
+    pub(crate) fn lose(&self, why: &str) {
+        let mut state = self.state();
+        if state.reason.is_some() {
+            return;
+        }
+        let reason = format!("{}: {why}", self.peer);
+        state.reason = Some(reason.clone());
+        let call = state.on_lost.take();
+        drop(state);
+        self.changed.notify_all();
+        // It may be closed already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        if let Some(call) = call {
+            call(&reason);
+        }
+    }
+
+    pub(crate) fn send(&self, frame: &Frame) -> Result<(), HostsError> {
+        let sent = {
+            let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            frame.write(&mut &self.stream)
+        };
+        if let Err(error) = sent {
+            // The other side may have said why before it closed the connection.
+            if self.reason_within(SAYING).is_none() {
+                self.lose(&error.to_string());
+            }
+        }
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), HostsError> {
+        self.reason().map_or(Ok(()), |reason| Err(HostsError::Lost(reason)))
+    }
+}
+
+/// How long the reason for a closed connection may be on its way.
+pub(crate) const SAYING: Duration = Duration::from_millis(500);
+
+impl Link {
+    /// `peer` begins each reason for a lost connection.
+    pub(crate) fn start(stream: TcpStream, peer: String, timing: Timing) -> Result<Link, FrameError> {
+        stream.set_read_timeout(Some(timing.patience))?;
+        stream.set_write_timeout(Some(timing.patience))?;
+        let reading = stream.try_clone()?;
+        let (writing, state) = (Mutex::default(), Mutex::default());
+        let watch = Arc::new(Watch { peer, stream, writing, state, changed: Condvar::new() });
+        let (frames, received) = channel();
+        let reader = Arc::clone(&watch);
+        let beating = Arc::clone(&watch);
+        let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(format!("akunu-{name}")).spawn(work)
+        };
+        let threads = vec![
+            start("receive", Box::new(move || receive(&reader, &reading, &frames, timing.patience)))?,
+            start("beat", Box::new(move || beat(&beating, timing.beat)))?,
+        ];
+        Ok(Link { watch, received, threads })
+    }
+
+    pub(crate) fn watch(&self) -> &Arc<Watch> {
+        &self.watch
+    }
+
+    pub(crate) fn send(&self, frame: &Frame) -> Result<(), HostsError> {
+        self.watch.send(frame)
+    }
+
+    /// The next frame, however long the other side takes for it, as long as it says that it is there.
+    pub(crate) fn receive(&self) -> Result<Frame, HostsError> {
+        self.received.recv().map_err(|_| HostsError::Lost(self.watch.reason().unwrap_or_default()))
+    }
+}
+
+fn receive(watch: &Watch, mut stream: &TcpStream, frames: &Sender<Frame>, patience: Duration) {
+    loop {
+        match Frame::read(&mut stream, FRAME_BYTES) {
+            Ok(frame) if frame.kind == ALIVE => {}
+            Ok(frame) => {
+                if let Ok(Reply::Failed(reason)) = Reply::read(&frame) {
+                    return watch.lose(reason);
+                }
+                if frames.send(frame).is_err() {
+                    return;
+                }
+            }
+            Err(FrameError::Late) => {
+                return watch.lose(&format!("nothing was heard from it for {patience:?}"));
+            }
+            Err(error) => return watch.lose(&error.to_string()),
+        }
+    }
+}
+
+fn beat(watch: &Watch, every: Duration) {
+    while watch.reason_within(every).is_none() {
+        // An error ends the loop.
+        let _ = watch.send(&Frame { kind: ALIVE, body: Vec::new() });
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.watch.state().on_lost = None;
+        self.watch.lose("it is no longer needed");
+        for thread in self.threads.drain(..) {
+            // Neither thread panics, and the closed connection ends both.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("peer", &self.watch.peer).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{USUAL, joined, patient};
+    use super::*;
+
+    #[test]
+    fn a_silent_rank_is_lost_and_one_that_is_busy_is_not() {
+        let short = patient(Duration::from_millis(400));
+        let (leader, workers) = joined(2, short, short);
+        assert_eq!(leader[0].link.watch().reason_within(Duration::from_secs(1)), None);
+        drop((leader, workers));
+        // It has nothing to say in time.
+        let silent = Timing { beat: USUAL, ..short };
+        let (leader, workers) = joined(2, short, silent);
+        let reason = leader[0].link.watch().reason_within(USUAL).unwrap();
+        assert_eq!(reason, "rank 1 of 2 failed: nothing was heard from it for 400ms");
+        assert!(matches!(leader[0].link.receive(), Err(HostsError::Lost(lost)) if lost == reason));
+        let heard = workers[0].link.watch().reason_within(USUAL).unwrap();
+        assert!(heard.starts_with("the leader has gone: "), "{heard}");
+    }
+
+    #[test]
+    fn who_asks_later_is_told_too() {
+        let (leader, workers) = joined(2, patient(USUAL), patient(USUAL));
+        assert_eq!(workers[0].token(), b"for all");
+        drop(workers);
+        let watch = leader[0].link.watch();
+        assert!(watch.reason_within(USUAL).is_some());
+        let told = Arc::new(Mutex::new(String::new()));
+        let place = Arc::clone(&told);
+        watch.on_lost(Box::new(move |reason| *place.lock().unwrap() = reason.to_string()));
+        assert_eq!(*told.lock().unwrap(), "rank 1 of 2 failed: the connection was closed");
+    }
+}
