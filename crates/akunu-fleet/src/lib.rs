@@ -252,6 +252,14 @@ impl Device for Fleet {
         })
     }
 
+    /// A rank that fails meanwhile is found when it prepares the first table.
+    fn expect(&mut self, tables: &[&Arc<DispatchTable>]) {
+        let _ = self.each(|_, device| {
+            device.expect(tables);
+            Ok(())
+        });
+    }
+
     fn prepare(
         &mut self,
         table: &Arc<DispatchTable>,
