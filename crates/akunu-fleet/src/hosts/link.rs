@@ -41,7 +41,7 @@ pub(crate) enum Received {
 /// To one request, which is to load. The leader asks again only when it has them.
 const MOST_REPLIES: usize = 2;
 /// Of a reason that the other side has sent.
-const REASON_CHARS: usize = 2000;
+pub(crate) const REASON_CHARS: usize = 2000;
 
 /// Keeps a frame until somebody takes it; returns whether it did.
 type Keep = dyn Fn(Frame) -> bool + Send;

@@ -178,6 +178,9 @@ fn a_worker_whose_leader_ends_while_it_joins_does_not_wait_for_another() {
     });
     let timing = Timing { joining: Duration::from_secs(3600), ..patient(USUAL) };
     let error = join(&Join { address, rank: 1, ranks: 2, secret: Some(secret), timing }).unwrap_err();
-    assert!(matches!(&error, HostsError::Lost(reason) if reason.starts_with("the leader has gone")), "{error}");
+    assert!(
+        matches!(&error, HostsError::Lost(reason) if reason.starts_with("the leader has gone")),
+        "{error}"
+    );
     leader.join().unwrap();
 }
