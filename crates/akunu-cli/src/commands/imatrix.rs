@@ -87,7 +87,9 @@ pub fn run(args: &ImatrixArgs, out: &mut Output) -> Result<(), Failure> {
         return Err(Failure::new(format!("{} has no tokens", args.file.display())));
     }
     let window = window.min(ids.len());
-    let cancel = interrupt::flag();
+    interrupt::remove_unfinished_files();
+    // Not before it is asked for: until workers have joined and the model is loaded, Ctrl-C ends the process.
+    let mut cancel = None;
     let file = NewFile::create(&args.out).map_err(|error| Failure::io("write", &args.out, &error))?;
     let options = akunu::EngineOptions {
         device: args.device.on.device.choice,
@@ -100,6 +102,7 @@ pub fn run(args: &ImatrixArgs, out: &mut Output) -> Result<(), Failure> {
     let mut imatrix = akunu::importance(&model, &options, &ids, &mut |done, _| {
         tokens = done;
         progress.set(done as u64);
+        let cancel = cancel.get_or_insert_with(interrupt::flag);
         if cancel.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     drop(progress);

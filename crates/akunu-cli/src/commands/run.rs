@@ -189,10 +189,14 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
     let (path, prompt) = prompt.resolve()?;
     let model = super::open_generating(path.as_deref(), args.engine.engine.device.no_mmap)?;
     let ids = prompt.ids(&model)?;
-    let cancel = interrupt::flag();
+    let listening = interrupt::listen();
+    let cancel = listening.flag();
     let constrain = |format| Constraints::new(model.clone()).get(&format, None, Some(&cancel));
     let constraint = format.map(constrain).map(format::check).transpose()?;
+    // Nothing asks for the flag while workers join and the model is loaded, so Ctrl-C ends the process then.
+    drop(listening);
     let mut engine = super::engine(&model, &args.engine.options(), quiet)?;
+    let cancel = interrupt::flag();
     akunu::check_prompt(&ids, engine.vocab_size(), engine.context())?;
     let options = GenerateOptions {
         max_tokens,

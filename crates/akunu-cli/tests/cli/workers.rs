@@ -116,7 +116,9 @@ fn another_model_is_refused_on_both_sides() {
     let (output, stderr) = leader.output();
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr.contains("rank 1 of 2 failed") && stderr.contains("it has another model"), "{stderr}");
+    assert!(stderr.lines().all(|line| line.len() < 300), "{stderr}");
     let (code, stderr) = ended(worker);
+    assert!(stderr.lines().all(|line| line.len() < 300), "{stderr}");
     assert!(code == 1 && stderr.contains("the leader has another model"), "{stderr}");
 }
 
@@ -171,6 +173,21 @@ fn a_worker_whose_leader_is_killed_ends_with_an_error() {
     let (code, stderr) = ended(worker);
     assert!(code == 1 && stderr.contains("error: the leader has gone: "), "{code}: {stderr}");
     leader.child.wait().unwrap();
+}
+
+/// Before workers have joined, nothing is there to be completed.
+#[test]
+fn ctrl_c_ends_a_leader_that_waits() {
+    let out = std::env::temp_dir().join(format!("akunu-imatrix-{}", std::process::id()));
+    let text = file("README.md");
+    let measure = ["imatrix", "-f", text.to_str().unwrap(), "-o", out.to_str().unwrap(), "--chunks", "1"];
+    for args in [&["run", "Once upon a time"][..], &measure] {
+        let leader = lead(args, "2");
+        signal(&leader.child, "INT");
+        let (output, stderr) = leader.output();
+        assert!(matches!(output.status.code(), None | Some(130)), "{args:?} {:?}: {stderr}", output.status);
+    }
+    assert!(!out.exists());
 }
 
 #[test]

@@ -43,6 +43,16 @@ pub(super) fn first_difference(own: &[Entry], leaders: &[u64]) -> Option<usize> 
     differs.or_else(|| (own.len() != leaders.len()).then(|| own.len().min(leaders.len())))
 }
 
+/// The number of the configuration among the entries of a model.
+pub(super) const CONFIG: usize = 0;
+
+/// The first value in which two configurations differ, of each.
+pub(super) fn differing_value<'a>(own: &'a str, other: &'a str) -> (&'a str, &'a str) {
+    let value = |text: &'a str| text.rsplit("{ ").next().unwrap_or(text).trim_end_matches([' ', '}']);
+    let mut values = own.split(", ").zip(other.split(", "));
+    values.find(|(own, other)| own != other).map_or((own, other), |(own, other)| (value(own), value(other)))
+}
+
 /// The tables as they are printed, and the buffers.
 pub(super) fn plan(plan: &ModelPlan) -> Digests {
     let buffers: Vec<String> =
@@ -58,4 +68,18 @@ pub(super) fn plan(plan: &ModelPlan) -> Digests {
 pub(super) fn differing_part(own: &Digests, leaders: &Digests) -> Option<String> {
     let missing = || own.iter().find(|part| !leaders.contains(part));
     leaders.iter().find(|part| !own.contains(part)).or_else(missing).map(|(name, _)| name.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_configurations_one_value_is_shown() {
+        let [own, other] =
+            [64, 80].map(|size| format!("Config {{ rope: Rope {{ size: {size}, base: 1.0 }}, end: 2 }}"));
+        assert_eq!(differing_value(&own, &other), ("size: 64", "size: 80"));
+        let [own, other] = [1, 2].map(|end| format!("Config {{ rope: Rope {{ base: 1.0 }}, end: {end} }}"));
+        assert_eq!(differing_value(&own, &other), ("end: 1", "end: 2"));
+    }
 }

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::frame::{Frame, FrameError, HANDSHAKE_BYTES, Reader, Writer};
-use super::link::{Link, Session};
+use super::link::{Link, Received, Session};
 use super::secret::{Nonce, Proof, is_proved, nonce};
 use super::{HostsError, MOST_RANKS, Secret, Timing};
 
@@ -253,7 +253,7 @@ impl Leader {
                 continue;
             }
             let peer = format!("rank {} of {} failed", place.rank, self.ranks);
-            ranks[index].link = Some(Link::start(stream, peer, self.timing)?);
+            ranks[index].link = Some(Link::start(stream, peer, Received::Replies, self.timing)?);
         }
         Ok(())
     }
@@ -309,29 +309,52 @@ pub fn join(as_worker: &Join) -> Result<Session, HostsError> {
         return Err(HostsError::Rank { rank, last: ranks - 1 });
     }
     let end = Instant::now() + timing.joining;
-    let (stream, token) = connect(as_worker, CHANNELS[0], end)?;
-    let link = Link::start(stream, "the leader has gone".into(), timing)?;
-    let (data, _) = connect(as_worker, CHANNELS[1], end)?;
+    let (stream, token) = connect(as_worker, CHANNELS[0], end, || None)?;
+    let link = Link::start(stream, "the leader has gone".into(), Received::Requests, timing)?;
+    // What listens there later is another leader.
+    let (data, _) = connect(as_worker, CHANNELS[1], end, || link.watch().reason())?;
     Ok(Session { rank, ranks, link, data, timing, token })
 }
 
-/// A connection, and the token.
-fn connect(as_worker: &Join, channel: u64, end: Instant) -> Result<(TcpStream, Vec<u8>), HostsError> {
-    let stream = loop {
-        match reach(&as_worker.address) {
-            Ok(stream) => break stream,
-            Err(_) if Instant::now() < end => std::thread::sleep(RETRY),
-            Err(error) => {
-                let (address, reason) = (as_worker.address.clone(), error.to_string());
-                return Err(HostsError::Connect { address, reason });
-            }
-        }
-    };
-    let peer = stream.peer_addr().map_err(FrameError::from)?;
-    let secret = secret_for(as_worker.secret.as_ref(), peer)?;
+/// A connection, and the token. It is tried again until the end, or until there is a reason not to.
+fn connect(
+    as_worker: &Join,
+    channel: u64,
+    end: Instant,
+    lost: impl Fn() -> Option<String>,
+) -> Result<(TcpStream, Vec<u8>), HostsError> {
+    if let Some(secret) = &as_worker.secret {
+        secret.check()?;
+    }
     let place = Place { ranks: as_worker.ranks as u64, rank: as_worker.rank as u64, channel };
-    let token = introduce(&stream, place, &secret, &as_worker.address)?;
-    Ok((stream, token))
+    let address = || as_worker.address.clone();
+    loop {
+        if let Some(reason) = lost() {
+            return Err(HostsError::Lost(reason));
+        }
+        let may_try_again = Instant::now() < end;
+        match reach(&as_worker.address) {
+            Ok(stream) => {
+                let peer = stream.peer_addr().map_err(FrameError::from)?;
+                let secret = secret_for(as_worker.secret.as_ref(), peer)?;
+                match introduce(&stream, place, &secret, &as_worker.address) {
+                    Ok(token) => return Ok((stream, token)),
+                    // The leader greets as many as it can at a time, or has just ended.
+                    Err(HostsError::Frame(FrameError::Closed | FrameError::Truncated)) if may_try_again => {}
+                    Err(HostsError::Frame(error)) => {
+                        return Err(HostsError::NoLeader { address: address(), reason: error.to_string() });
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            // No address can be made of it, whenever it is tried.
+            Err(error) if !may_try_again || error.kind() == std::io::ErrorKind::InvalidInput => {
+                return Err(HostsError::Connect { address: address(), reason: error.to_string() });
+            }
+            Err(_) => {}
+        }
+        std::thread::sleep(RETRY);
+    }
 }
 
 fn reach(address: &str) -> std::io::Result<TcpStream> {

@@ -2,7 +2,7 @@
 //! there.
 
 use std::net::{Shutdown, TcpStream};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -29,6 +29,22 @@ pub(crate) struct Watch {
     state: Mutex<State>,
     changed: Condvar,
 }
+
+/// What a side receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// Any number of them may wait.
+    Requests,
+    Replies,
+}
+
+/// To one request, which is to load. The leader asks again only when it has them.
+const MOST_REPLIES: usize = 2;
+/// Of a reason that the other side has sent.
+pub(crate) const REASON_CHARS: usize = 2000;
+
+/// Keeps a frame until somebody takes it; returns whether it did.
+type Keep = dyn Fn(Frame) -> bool + Send;
 
 /// One end of a connection.
 pub(crate) struct Link {
@@ -129,20 +145,34 @@ pub(crate) const SAYING: Duration = Duration::from_millis(500);
 
 impl Link {
     /// `peer` begins each reason for a lost connection.
-    pub(crate) fn start(stream: TcpStream, peer: String, timing: Timing) -> Result<Link, FrameError> {
+    pub(crate) fn start(
+        stream: TcpStream,
+        peer: String,
+        receives: Received,
+        timing: Timing,
+    ) -> Result<Link, FrameError> {
         stream.set_read_timeout(Some(timing.patience))?;
         stream.set_write_timeout(Some(timing.patience))?;
         let reading = stream.try_clone()?;
         let (writing, state) = (Mutex::default(), Mutex::default());
         let watch = Arc::new(Watch { peer, stream, writing, state, changed: Condvar::new() });
-        let (frames, received) = channel();
+        let (keep, received): (Box<Keep>, _) = match receives {
+            Received::Requests => {
+                let (to, received) = channel();
+                (Box::new(move |frame| to.send(frame).is_ok()), received)
+            }
+            Received::Replies => {
+                let (to, received) = sync_channel(MOST_REPLIES);
+                (Box::new(move |frame| to.try_send(frame).is_ok()), received)
+            }
+        };
         let reader = Arc::clone(&watch);
         let beating = Arc::clone(&watch);
         let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(format!("akunu-{name}")).spawn(work)
         };
         let threads = vec![
-            start("receive", Box::new(move || receive(&reader, &reading, &frames, timing.patience)))?,
+            start("receive", Box::new(move || receive(&reader, &reading, &*keep, timing.patience)))?,
             start("beat", Box::new(move || beat(&beating, timing.beat)))?,
         ];
         Ok(Link { watch, received, threads })
@@ -162,16 +192,16 @@ impl Link {
     }
 }
 
-fn receive(watch: &Watch, mut stream: &TcpStream, frames: &Sender<Frame>, patience: Duration) {
+fn receive(watch: &Watch, mut stream: &TcpStream, keep: &Keep, patience: Duration) {
     loop {
         match Frame::read(&mut stream, FRAME_BYTES) {
             Ok(frame) if frame.kind == ALIVE => {}
             Ok(frame) => {
                 if let Ok(Reply::Failed(reason)) = Reply::read(&frame) {
-                    return watch.lose(reason);
+                    return watch.lose(&reason.chars().take(REASON_CHARS).collect::<String>());
                 }
-                if frames.send(frame).is_err() {
-                    return;
+                if !keep(frame) {
+                    return watch.lose("it sends answers to what was not asked");
                 }
             }
             Err(FrameError::Late) => {
@@ -208,6 +238,7 @@ impl std::fmt::Debug for Link {
 
 #[cfg(test)]
 mod tests {
+    use super::super::message::Request;
     use super::super::testing::{USUAL, joined, patient};
     use super::*;
 
@@ -225,6 +256,37 @@ mod tests {
         assert!(matches!(leader[0].link.receive(), Err(HostsError::Lost(lost)) if lost == reason));
         let heard = workers[0].link.watch().reason_within(USUAL).unwrap();
         assert!(heard.starts_with("the leader has gone: "), "{heard}");
+    }
+
+    #[test]
+    fn a_worker_that_sends_what_was_not_asked_for_is_lost() {
+        let (leader, workers) = joined(2, patient(USUAL), patient(USUAL));
+        for _ in 0..MOST_REPLIES {
+            workers[0].link.send(&Reply::Done.frame()).unwrap();
+        }
+        let watch = leader[0].link.watch();
+        assert_eq!(watch.reason_within(Duration::from_millis(100)), None);
+        // The leader may have closed the connection when this returns.
+        let _ = workers[0].link.send(&Reply::Done.frame());
+        let reason = watch.reason_within(USUAL).unwrap();
+        assert_eq!(reason, "rank 1 of 2 failed: it sends answers to what was not asked");
+    }
+
+    #[test]
+    fn a_leader_may_ask_for_more_than_a_worker_has_done() {
+        let (leader, workers) = joined(2, patient(USUAL), patient(USUAL));
+        for _ in 0..100 {
+            leader[0].link.send(&Request::Wait.frame()).unwrap();
+        }
+        assert!((0..100).all(|_| workers[0].link.receive().is_ok()));
+    }
+
+    #[test]
+    fn a_long_reason_is_cut() {
+        let (leader, workers) = joined(2, patient(USUAL), patient(USUAL));
+        workers[0].fail(&"x".repeat(1 << 20));
+        let reason = leader[0].link.watch().reason_within(USUAL).unwrap();
+        assert!(reason.ends_with('x') && reason.len() < 2 * REASON_CHARS, "{}", reason.len());
     }
 
     #[test]

@@ -68,6 +68,8 @@ pub enum HostsError {
     Rank { rank: usize, last: usize },
     #[error("the leader at {address} refuses this worker: {reason}")]
     Refused { address: String, reason: String },
+    #[error("{address} does not answer as a leader: {reason}")]
+    NoLeader { address: String, reason: String },
     #[error("{address} does not know the secret, so it is not the leader of this worker")]
     Impostor { address: String },
     #[error("after {seconds} seconds, rank {missing} of {ranks} has not joined; start the other workers too")]

@@ -11,7 +11,7 @@ use akunu_plan::{
     ReplayId, Strips, Submission,
 };
 
-use super::link::Session;
+use super::link::{REASON_CHARS, Session};
 use super::message::{Reply, Request, UPLOAD_BYTES, Work};
 use super::{HostsError, digest, exchange};
 use crate::is_cancelled;
@@ -130,6 +130,11 @@ impl Device for RemoteDevice {
             Reply::OtherModel { entry, found } => {
                 let own = model.get(entry).map_or("nothing more", |entry| entry.text.as_str());
                 let contents = if found == own { ", with other contents" } else { "" };
+                let (own, found) = match entry {
+                    digest::CONFIG => digest::differing_value(own, found),
+                    _ => (own, found),
+                };
+                let found: String = found.chars().take(REASON_CHARS).collect();
                 Some(Err(failed(format!(
                     "it has another model: where this process has {own}, it has {found}{contents}"
                 ))))

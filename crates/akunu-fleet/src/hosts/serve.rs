@@ -154,7 +154,8 @@ impl Worker<'_> {
         if let Some(entry) = digest::first_difference(&self.model, model) {
             let found = self.model.get(entry).map_or("nothing more", |entry| entry.text.as_str());
             self.reply(&Reply::OtherModel { entry, found })?;
-            return Ok(Then::Refuse(format!("the leader has another model, which differs in {found}")));
+            let what = if entry == digest::CONFIG { "its configuration" } else { found };
+            return Ok(Then::Refuse(format!("the leader has another model, which differs in {what}")));
         }
         let plan = akunu_plan::plan(self.weights, self.device.capabilities(), options);
         let plan = plan.map_err(|error| error.to_string())?;

@@ -127,3 +127,60 @@ fn a_rank_that_does_not_come_is_named() {
         assert!(matches!(refused, HostsError::Rank { .. } | HostsError::Ranks { .. }), "{refused}");
     }
 }
+
+/// Connections that say nothing take all places for five seconds.
+#[test]
+fn a_worker_waits_while_the_leader_greets_others() {
+    let leader = listen(2, patient(USUAL));
+    let strangers: Vec<_> =
+        (0..MOST_GREETINGS).map(|_| TcpStream::connect(leader.address()).unwrap()).collect();
+    let as_worker = as_worker(&leader, 1, 2, patient(USUAL));
+    let waiting = std::thread::spawn(move || leader.wait(&[]).map(|sessions| sessions.len()));
+    let worker = join(&as_worker).unwrap();
+    assert_eq!(waiting.join().unwrap().unwrap(), 1);
+    drop((strangers, worker));
+}
+
+#[test]
+fn an_address_that_cannot_be_one_is_not_tried_again_nor_is_what_is_no_leader() {
+    let of = |address: String| {
+        let secret = Some(Secret::new(SECRET));
+        let timing = Timing { joining: Duration::from_secs(3600), ..patient(USUAL) };
+        join(&Join { address, rank: 1, ranks: 2, secret, timing }).unwrap_err()
+    };
+    for wrong in ["", "127.0.0.1", "127.0.0.1:99999"] {
+        let error = of(wrong.into());
+        assert!(matches!(error, HostsError::Connect { .. }), "{wrong}: {error}");
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let other = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let error = of(address.clone()).to_string();
+    assert!(error.starts_with(&format!("{address} does not answer as a leader: ")), "{error}");
+    other.join().unwrap();
+}
+
+/// The leader ends between the two connections of a worker.
+#[test]
+fn a_worker_whose_leader_ends_while_it_joins_does_not_wait_for_another() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let secret = Secret::new(SECRET);
+    let leader = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let Greeted { stream, proof, .. } = greet(stream, &Secret::new(SECRET)).unwrap();
+        drop(listener);
+        send(&stream, WELCOME, Writer::default().bytes(&proof).bytes(b"")).unwrap();
+    });
+    let timing = Timing { joining: Duration::from_secs(3600), ..patient(USUAL) };
+    let error = join(&Join { address, rank: 1, ranks: 2, secret: Some(secret), timing }).unwrap_err();
+    assert!(
+        matches!(&error, HostsError::Lost(reason) if reason.starts_with("the leader has gone")),
+        "{error}"
+    );
+    leader.join().unwrap();
+}
