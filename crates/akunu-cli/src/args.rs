@@ -176,7 +176,7 @@ impl HostsArgs {
 
 /// The secret in a file, or in `AKUNU_WORKER_SECRET`.
 pub fn secret(of_file: Option<&Secret>) -> Option<Secret> {
-    of_file.cloned().or_else(|| environment::worker_secret().map(|text| Secret::new(&text)))
+    of_file.cloned().or_else(|| environment::worker_secret().map(Secret::new))
 }
 
 /// Reads a file with a secret.

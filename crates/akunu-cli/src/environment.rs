@@ -30,8 +30,8 @@ pub fn api_key() -> Option<String> {
 }
 
 /// `AKUNU_WORKER_SECRET`: what the processes that share out a model know.
-pub fn worker_secret() -> Option<String> {
-    variable("AKUNU_WORKER_SECRET")?.into_string().ok()
+pub fn worker_secret() -> Option<Vec<u8>> {
+    variable("AKUNU_WORKER_SECRET").map(OsString::into_encoded_bytes)
 }
 
 /// Lets an option of `serve` be read from the environment as well: `--max-memory` from `AKUNU_MAX_MEMORY`. Flags take

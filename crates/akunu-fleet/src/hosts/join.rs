@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::frame::{Frame, FrameError, HANDSHAKE_BYTES, Reader, Writer};
-use super::link::{Link, Received, Session};
+use super::link::{Link, Received, Session, said};
 use super::secret::{Nonce, Proof, is_proved, nonce};
 use super::{HostsError, MOST_RANKS, Secret, Timing};
 
@@ -382,7 +382,7 @@ fn introduce(
         let frame = receive(stream, end)?;
         match frame.kind {
             REFUSED => {
-                let reason = Reader(&frame.body).text()?.to_string();
+                let reason = said(Reader(&frame.body).text()?);
                 Err(HostsError::Refused { address: address.to_string(), reason })
             }
             found if found == kind => Ok(frame),

@@ -40,8 +40,14 @@ pub(crate) enum Received {
 
 /// To one request, which is to load. The leader asks again only when it has them.
 const MOST_REPLIES: usize = 2;
-/// Of a reason that the other side has sent.
-pub(crate) const REASON_CHARS: usize = 2000;
+/// Of a text that the other side has sent.
+const SAID_CHARS: usize = 2000;
+
+/// What the other side has said, as a part of a message: one line, and not without end.
+pub(crate) fn said(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { ' ' } else { c };
+    text.chars().map(shown).take(SAID_CHARS).collect()
+}
 
 /// Keeps a frame until somebody takes it; returns whether it did.
 type Keep = dyn Fn(Frame) -> bool + Send;
@@ -198,7 +204,7 @@ fn receive(watch: &Watch, mut stream: &TcpStream, keep: &Keep, patience: Duratio
             Ok(frame) if frame.kind == ALIVE => {}
             Ok(frame) => {
                 if let Ok(Reply::Failed(reason)) = Reply::read(&frame) {
-                    return watch.lose(&reason.chars().take(REASON_CHARS).collect::<String>());
+                    return watch.lose(&said(reason));
                 }
                 if !keep(frame) {
                     return watch.lose("it sends answers to what was not asked");
@@ -286,7 +292,7 @@ mod tests {
         let (leader, workers) = joined(2, patient(USUAL), patient(USUAL));
         workers[0].fail(&"x".repeat(1 << 20));
         let reason = leader[0].link.watch().reason_within(USUAL).unwrap();
-        assert!(reason.ends_with('x') && reason.len() < 2 * REASON_CHARS, "{}", reason.len());
+        assert!(reason.ends_with('x') && reason.len() < 2 * SAID_CHARS, "{}", reason.len());
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub enum HostsError {
          set AKUNU_WORKER_SECRET or --secret-file, or use a loopback address"
     )]
     NoSecret { address: String },
-    #[error("{ranks} processes were asked for; it must be from 2 to {most}")]
+    #[error("a world of {ranks} was asked for; it must be from 2 to {most}")]
     Ranks { ranks: usize, most: usize },
     #[error("rank {rank} was asked for; the ranks of workers are 1 to {last}")]
     Rank { rank: usize, last: usize },

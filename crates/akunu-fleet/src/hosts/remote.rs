@@ -11,7 +11,7 @@ use akunu_plan::{
     ReplayId, Strips, Submission,
 };
 
-use super::link::{REASON_CHARS, Session};
+use super::link::{Session, said};
 use super::message::{Reply, Request, UPLOAD_BYTES, Work};
 use super::{HostsError, digest, exchange};
 use crate::is_cancelled;
@@ -134,7 +134,7 @@ impl Device for RemoteDevice {
                     digest::CONFIG => digest::differing_value(own, found),
                     _ => (own, found),
                 };
-                let found: String = found.chars().take(REASON_CHARS).collect();
+                let found = said(found);
                 Some(Err(failed(format!(
                     "it has another model: where this process has {own}, it has {found}{contents}"
                 ))))

@@ -31,8 +31,8 @@ pub enum SecretError {
 
 impl Secret {
     /// Spaces and line breaks at the ends are no part of it. It is checked where it is used.
-    pub fn new(text: &str) -> Secret {
-        Secret(text.trim().as_bytes().to_vec())
+    pub fn new(text: impl AsRef<[u8]>) -> Secret {
+        Secret(text.as_ref().trim_ascii().to_vec())
     }
 
     pub(crate) fn check(&self) -> Result<(), SecretError> {
