@@ -51,11 +51,14 @@ pub(crate) fn page(
 fn left(capabilities: &Capabilities, options: &EngineOptions, plan: &ModelPlan, experts: u64) -> Option<u64> {
     let of_host = memory::available_memory();
     let m = &plan.memory;
-    let (available, in_place, work) = match plan.options.host.is_nothing() {
-        true => (crate::engine::available(capabilities), m.weights_in_place, m.peak() - m.workspace),
-        false => (of_host, m.host_weights, m.host_work),
+    let of_device = m.peak() - m.workspace;
+    // A limit includes what is beside: the workspace, which the device has allocated already, or all of a GPU's memory.
+    let (available, in_place, work, beside) = match plan.options.host.is_nothing() {
+        true => (crate::engine::available(capabilities), m.weights_in_place, of_device, m.workspace),
+        false => (of_host, m.host_weights, m.host_work, m.allocated() + m.weights_in_place),
     };
-    let available = available?.min(of_host.unwrap_or(u64::MAX)).min(options.memory.unwrap_or(u64::MAX));
+    let limit = options.memory.map_or(u64::MAX, |limit| limit.saturating_sub(beside));
+    let available = available?.min(of_host.unwrap_or(u64::MAX)).min(limit);
     let used = work + m.host_cache;
     (in_place + used > available).then(|| {
         let spared = (available / SPARED).min(MOST_SPARED);
@@ -73,9 +76,12 @@ pub fn expert_read_rate(model: &Model, paging: &Paging) -> Result<f64, Error> {
     let of_tensor = |name: &str| {
         let tensor = weights.tensor(name)?;
         let place = tensor.place();
-        Some((weights.regions()[place.region].clone(), place.offset, place.bytes))
+        let region = &weights.regions()[place.region];
+        region.is_mapped().then(|| (region.clone(), place.offset, place.bytes))
     };
-    let names = weights.tensors().iter().map(|tensor| &tensor.name).filter(|name| name.contains("_exps."));
+    // Not their biases: the smallest of these places limits what is read at once.
+    let names = weights.tensors().iter().map(|tensor| &tensor.name);
+    let names = names.filter(|name| name.ends_with("_exps.weight"));
     let places: Vec<(Region, usize, usize)> = names.filter_map(|name| of_tensor(name)).collect();
     let bytes = MEASURED.min(paging.expert_bytes() as usize);
     Ok(akunu_cpu::read_rate(&places, bytes)?)
