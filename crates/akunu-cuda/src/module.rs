@@ -255,8 +255,11 @@ impl Compilers {
                 Err(_) => self.shared.lock().running -= 1,
             }
         }
-        if self.threads.is_empty() {
-            self.shared.lock().running += 1;
+        // No thread could be started.
+        let mut work = self.shared.lock();
+        if work.running == 0 && !work.waiting.is_empty() {
+            work.running = 1;
+            drop(work);
             self.shared.run();
         }
     }

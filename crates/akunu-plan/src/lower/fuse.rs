@@ -352,9 +352,10 @@ fn read_with_experts(graph: &mut Graph) {
 
 /// Products of other types than FP8 read rows in f32, and not rows in FP8, which are less exact.
 fn leave_other_types(graph: &mut Graph) {
-    for step in &mut graph.steps {
+    let Graph { steps, values, .. } = graph;
+    for step in steps {
         if let Action::Product(product) = &mut step.action {
-            product.unhalved |= !multiplies_eights(product);
+            product.unhalved |= !multiplies_eights(product, values[product.out.of.0].cols);
         }
     }
 }

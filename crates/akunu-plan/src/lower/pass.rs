@@ -197,19 +197,19 @@ fn eight_rows(context: &Context<'_>, graph: &Graph) -> Option<usize> {
     for product in graph.products().filter(|product| product.rows == RowSet::All) {
         let size: usize = product.parts.iter().map(|part| part.matrix.rows * part.matrix.cols).sum();
         all += size;
-        if multiplies_eights(product) {
+        if multiplies_eights(product, graph.cols(product.out.of)) {
             eight += size;
         }
     }
     (eight > 0 && eight * 2 >= all).then_some(few)
 }
 
-/// Whether a product can multiply rows in FP8.
-pub(super) fn multiplies_eights(product: &Product) -> bool {
+/// Whether a product can multiply rows in FP8. `stride`: columns of the rows that it writes to.
+pub(super) fn multiplies_eights(product: &Product, stride: usize) -> bool {
     let whole = |count: usize| count.is_multiple_of(eights::WHOLE);
     let fits = |matrix: &Matrix| matrix.dtype == EIGHTS && whole(matrix.rows) && whole(matrix.cols);
     let all_fit = product.parts.iter().all(|part| fits(&part.matrix));
-    all_fit && product.rows == RowSet::All && product.soft_cap == 0.0 && !product.unhalved
+    all_fit && whole(stride) && product.rows == RowSet::All && product.soft_cap == 0.0 && !product.unhalved
 }
 
 /// The rows for which a graph's weights are multiplied packed: if all weights that meet f16 rows are quantised, and the rows
