@@ -305,6 +305,7 @@ fn routers_that_give_nan_or_infinity_read_experts_that_there_are() {
 }
 
 /// Where the last matrices of experts begin, if nothing behind them is used in the mapping: vectors were copied.
+#[cfg(unix)]
 fn last_experts(model: &Model) -> Option<usize> {
     let tensors = model.weights().tensors();
     let is_experts = |name: &str| name.contains("_exps.weight");
