@@ -48,6 +48,15 @@ fn activate_unfinished(activation: Activation, (rows, cols): (usize, usize), bia
     })
 }
 
+fn product_params([inputs, outs, stride]: [usize; 3]) -> MatmulParams {
+    MatmulParams {
+        inputs: inputs as u32,
+        outputs: outs as u32,
+        out_stride: stride as u32,
+        ..MatmulParams::default()
+    }
+}
+
 /// A product of f16 rows, whose outputs are `padding` apart. With f16, its sums are for a reader that scales them and adds the
 /// bias.
 fn half_matmul(
@@ -59,12 +68,7 @@ fn half_matmul(
         format!("half_matmul {weight} {rows}x{inputs}x{outs} bias {bias} residual {residual} f16 {f16}");
     spec(name, rows, move |part| {
         let stride = outs + padding;
-        let params = MatmulParams {
-            inputs: inputs as u32,
-            outputs: outs as u32,
-            out_stride: stride as u32,
-            ..MatmulParams::default()
-        };
+        let params = product_params([inputs, outs, stride]);
         let [numbers, scales] = half_rows(61, rows, inputs);
         let mut data = vec![pick(&numbers, rows, &part), pick(&scales, rows, &part)];
         match weight {
@@ -124,12 +128,7 @@ fn eight_matmul([rows, inputs, outs, padding]: [usize; 4], [bias, residual]: [bo
     let name = format!("eight_matmul {rows}x{inputs}x{outs} bias {bias} residual {residual}");
     spec(name, rows, move |part| {
         let stride = outs + padding;
-        let params = MatmulParams {
-            inputs: inputs as u32,
-            outputs: outs as u32,
-            out_stride: stride as u32,
-            ..MatmulParams::default()
-        };
+        let params = product_params([inputs, outs, stride]);
         let x = values(81, rows * inputs);
         let mut codes = vec![0; rows * inputs];
         let scales: Vec<f32> = x.chunks(inputs).map(eights::scale_of).collect();

@@ -50,11 +50,18 @@ pub(crate) fn prepare<G: Gpu>(
 
 /// The functions that preparing a table asks for. Those that are not written are reported then.
 pub(crate) fn functions(table: &DispatchTable, tuning: &Tuning) -> Vec<Function> {
-    let repacks = table.commands.iter().flat_map(weights).filter_map(|weight| repack(&weight));
+    // Layers differ in what they bind.
+    let mut commands: Vec<&DispatchCommand> = Vec::new();
+    for command in &table.commands {
+        if !commands.iter().any(|other| other.kernel == command.kernel && other.params == command.params) {
+            commands.push(command);
+        }
+    }
+    let repacks = commands.iter().flat_map(|command| weights(command)).filter_map(|weight| repack(&weight));
     let mut all: Vec<Function> = repacks.map(|launch| launch.function).collect();
     for rows in row_counts(table, tuning) {
         let table = DispatchTable { rows, ..table.clone() };
-        let works = table.commands.iter().filter_map(|command| launches(command, &table, &tuning.chip).ok());
+        let works = commands.iter().filter_map(|command| launches(command, &table, &tuning.chip).ok());
         all.extend(works.flatten().filter_map(|work| work.launch().map(|launch| launch.function.clone())));
     }
     all

@@ -10,6 +10,8 @@
 
 use akunu_format::{e4m3_to_f32, f32_to_e4m3};
 
+use crate::halves::largest;
+
 /// Row lengths are multiples of this many elements: 16 bytes.
 pub const WHOLE: usize = 16;
 
@@ -18,8 +20,7 @@ const MAX: f32 = 448.0;
 
 /// The scale of a row.
 pub fn scale_of(row: &[f32]) -> f32 {
-    let amax = row.iter().map(|v| v.to_bits() & 0x7fff_ffff).max().unwrap_or(0);
-    match f32::from_bits(amax) {
+    match f32::from_bits(largest(row)) {
         amax if amax.is_finite() => (amax * (1.0 / MAX)).max(f32::MIN_POSITIVE),
         _ => f32::NAN,
     }

@@ -35,9 +35,14 @@ pub const WHOLE: usize = 8;
 /// Biased exponents of f32 magnitudes that need no scale.
 const PLAIN: std::ops::Range<u32> = 127 - 8..127 + 15;
 
+/// The bits of the largest magnitude of a row, of which NaN is the largest.
+pub(crate) fn largest(row: &[f32]) -> u32 {
+    row.iter().map(|v| v.to_bits() & 0x7fff_ffff).max().unwrap_or(0)
+}
+
 /// The scale of a row.
 pub fn scale_of(row: &[f32]) -> f32 {
-    let amax = row.iter().map(|v| v.to_bits() & 0x7fff_ffff).max().unwrap_or(0);
+    let amax = largest(row);
     let exponent = amax >> 23;
     match exponent {
         255 => f32::NAN,

@@ -121,12 +121,7 @@ impl Shape<'_> {
         if f16 {
             return vec![Work::Product(product)];
         }
-        let finish = self
-            .launch("half_finish", vec![&HALF_FINISH], &format!("_finish_{}_{}", p.outputs, p.out_stride))
-            .constants([("OUTPUTS", p.outputs), ("OUT_STRIDE", p.out_stride)])
-            .constants([("BIAS", u32::from(bias)), ("RESIDUAL", u32::from(residual))])
-            .over([1, self.rows.div_ceil(THREADS / 32), 1], THREADS);
-        vec![Work::Product(product), Work::Launch(finish)]
+        vec![Work::Product(product), self.finish("half_finish", &p, [bias, residual])]
     }
 
     /// The library's product, then the bias, which it adds in half precision only.
@@ -148,11 +143,17 @@ impl Shape<'_> {
         if !bias {
             return vec![product];
         }
+        vec![product, self.finish("add_bias", &p, [bias, residual])]
+    }
+
+    /// What follows a library's product.
+    fn finish(&self, entry: &'static str, p: &MatmulParams, [bias, residual]: [bool; 2]) -> Work {
+        let suffix = format!("_finish_{}_{}", p.outputs, p.out_stride);
         let finish = self
-            .launch("add_bias", vec![&HALF_FINISH], &format!("_finish_{}_{}", p.outputs, p.out_stride))
+            .launch(entry, vec![&HALF_FINISH], &suffix)
             .constants([("OUTPUTS", p.outputs), ("OUT_STRIDE", p.out_stride)])
-            .constants([("BIAS", 1), ("RESIDUAL", u32::from(residual))])
+            .constants([("BIAS", u32::from(bias)), ("RESIDUAL", u32::from(residual))])
             .over([1, self.rows.div_ceil(THREADS / 32), 1], THREADS);
-        vec![product, Work::Launch(finish)]
+        Work::Launch(finish)
     }
 }

@@ -23,9 +23,8 @@ use crate::ops::{
     HeadNormOperands, HeadNormParams, HeadScores, HeadScoresOperands, HeadScoresParams, Indices, Input,
     InputForm, Matmul, MatmulOperands, MatmulParams, NormAdd, NormAddOperands, NormOperands, NormParams, Op,
     Order, Pool, PoolKind, PoolOperands, Q8, Qkv, QkvOperands, QkvParams, Queries, Reorder, ReorderOperands,
-    RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Round, RoundOperands, Rounding, Route, RouteOperands,
-    RouteParams, Routing, RowSet, Rows, U32, Unfold, UnfoldOperands, UnfoldParams, WeighInputs,
-    WeighInputsOperands, Weight,
+    RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Rounding, Route, RouteOperands, RouteParams, Routing,
+    RowSet, Rows, U32, Unfold, UnfoldOperands, UnfoldParams, WeighInputs, WeighInputsOperands, Weight,
 };
 use crate::table::Binding;
 use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, Side, TableIo};
@@ -621,42 +620,6 @@ impl Emitter<'_> {
         self.push(label, op.command(operands, params));
     }
 
-    /// Rounds a value from f32 to the forms that are read but not written by its producer: to f16 or FP8 on the device, which
-    /// alone reads these.
-    fn round(&mut self, label: &str, value: Value) {
-        let (wanted, written) = (self.forms.wanted(value), self.forms.written(value));
-        let prefix = label.rsplit_once('.').map_or(String::new(), |(prefix, _)| format!("{prefix}."));
-        let role = &self.graph.values[value.0].role;
-        let side = self.side;
-        let (narrow, narrows) = match Rounding::of(wanted) {
-            Rounding::F16 => (OutputForms::F16, "halve"),
-            Rounding::F16Lanes => (OutputForms::F16Lanes, "halve"),
-            Rounding::F8 => (OutputForms::F8, "round"),
-        };
-        let narrowed = written.f16() && written.eights() == wanted.eights();
-        for (missing, form, on, name) in [
-            (wanted.q8() && !written.q8(), OutputForms::Q8, side, "quantise"),
-            (wanted.f16() && !narrowed, narrow, Side::Device, narrows),
-        ] {
-            if missing {
-                let input = match written.f16() {
-                    true => InputForm::F16 { bias: false },
-                    false => InputForm::F32,
-                };
-                let operands = RoundOperands {
-                    x: (!input.f16()).then(|| self.f32s(value)),
-                    x_f16: input.f16().then(|| self.f16s(value)),
-                    x_scales: input.f16().then(|| self.scales(value)),
-                    out: self.bind_forms(form, value),
-                };
-                let command = Round { input, out: form }.command(operands, self.elements(value));
-                self.side = on;
-                self.push(format!("{prefix}{role}_{name}"), command);
-            }
-        }
-        self.side = side;
-    }
-
     /// How a product finds the experts of its rows, and whether by picks.
     fn routing(&self, routed: &Routed) -> (Routing<Binding>, bool) {
         match routed.by {
@@ -678,7 +641,7 @@ impl Emitter<'_> {
         self.graph.cols(value) as u32
     }
 
-    fn elements(&self, value: Value) -> ElementParams {
+    pub(super) fn elements(&self, value: Value) -> ElementParams {
         ElementParams { cols: self.cols(value) }
     }
 
@@ -759,12 +722,6 @@ impl Emitter<'_> {
         F32(need(self.places[&value].scales, "scaled", value).into())
     }
 
-    /// Its rows of FP8, and their scales.
-    pub(super) fn eights(&self, value: Value) -> (F16<Binding>, F32<Binding>) {
-        let Placed { f8, f8_scales, .. } = self.places[&value];
-        (F16(need(f8, "f8", value).into()), F32(need(f8_scales, "f8_scales", value).into()))
-    }
-
     /// The bindings of these forms.
     pub(super) fn bind_forms(&self, forms: OutputForms, value: Value) -> Forms<Binding> {
         let Placed { f32, q8, .. } = self.places[&value];
@@ -781,7 +738,7 @@ impl Emitter<'_> {
 }
 
 /// `place` has allocated every value in the forms that are written and read.
-fn need<T>(buffer: Option<T>, form: &str, value: Value) -> T {
+pub(super) fn need<T>(buffer: Option<T>, form: &str, value: Value) -> T {
     buffer.unwrap_or_else(|| panic!("{value:?} has no buffer for its {form} form"))
 }
 

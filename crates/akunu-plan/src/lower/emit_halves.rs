@@ -1,14 +1,16 @@
-//! The commands of products of f16 rows, and of FP8 rows.
+//! The commands that round rows, and those of products of f16 rows and of FP8 rows.
 
-use super::emit::Emitter;
+use super::emit::{Emitter, need};
 use super::graph::{Part, Product, Value};
 use super::pass::{Products, needs_unpacking};
+use super::place::Placed;
 use crate::ops::{
     EightMatmul, EightMatmulOperands, F8, F16, F32, HalfMatmul, HalfMatmulOperands, HalfQkv, HalfQkvOperands,
-    MatmulParams, Op, QkvParams, Unpack, UnpackOperands, UnpackParams, Weight,
+    InputForm, MatmulParams, Op, QkvParams, Round, RoundOperands, Rounding, Unpack, UnpackOperands,
+    UnpackParams, Weight,
 };
 use crate::table::Binding;
-use crate::{BufferId, DType};
+use crate::{BufferId, DType, OutputForms, Side};
 
 impl Emitter<'_> {
     /// Multiplies packed weights, or converts them to f16 side by side first.
@@ -84,5 +86,47 @@ impl Emitter<'_> {
     /// Present if any product converts its weights.
     fn unpacked(&self) -> BufferId {
         self.unpacked.unwrap_or_else(|| panic!("{} has no buffer for unpacked weights", self.shape.name))
+    }
+
+    /// Rounds a value from f32 to the forms that are read but not written by its producer: to f16 or FP8 on the device, which
+    /// alone reads these.
+    pub(super) fn round(&mut self, label: &str, value: Value) {
+        let (wanted, written) = (self.forms.wanted(value), self.forms.written(value));
+        let prefix = label.rsplit_once('.').map_or(String::new(), |(prefix, _)| format!("{prefix}."));
+        let role = &self.graph.values[value.0].role;
+        let side = self.side;
+        let (narrow, narrows) = match Rounding::of(wanted) {
+            Rounding::F16 => (OutputForms::F16, "halve"),
+            Rounding::F16Lanes => (OutputForms::F16Lanes, "halve"),
+            Rounding::F8 => (OutputForms::F8, "round"),
+        };
+        let narrowed = written.f16() && written.eights() == wanted.eights();
+        for (missing, form, on, name) in [
+            (wanted.q8() && !written.q8(), OutputForms::Q8, side, "quantise"),
+            (wanted.f16() && !narrowed, narrow, Side::Device, narrows),
+        ] {
+            if missing {
+                let input = match written.f16() {
+                    true => InputForm::F16 { bias: false },
+                    false => InputForm::F32,
+                };
+                let operands = RoundOperands {
+                    x: (!input.f16()).then(|| self.f32s(value)),
+                    x_f16: input.f16().then(|| self.f16s(value)),
+                    x_scales: input.f16().then(|| self.scales(value)),
+                    out: self.bind_forms(form, value),
+                };
+                let command = Round { input, out: form }.command(operands, self.elements(value));
+                self.side = on;
+                self.push(format!("{prefix}{role}_{name}"), command);
+            }
+        }
+        self.side = side;
+    }
+
+    /// Its rows of FP8, and their scales.
+    pub(super) fn eights(&self, value: Value) -> (F16<Binding>, F32<Binding>) {
+        let Placed { f8, f8_scales, .. } = self.places[&value];
+        (F16(need(f8, "f8", value).into()), F32(need(f8_scales, "f8_scales", value).into()))
     }
 }
