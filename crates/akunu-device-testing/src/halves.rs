@@ -82,9 +82,32 @@ fn half_matmul(
         if residual {
             data.push(pick(&f32s(&values(64, rows * stride)), rows, &part));
         }
-        let op = ops::HalfMatmul { weight, bias, residual, f16 };
+        let op = ops::HalfMatmul { weight, bias, residual, f16, rows: RowSet::All };
         Case::new(Kernel::HalfMatmul(op), params, Shape::rows(part.len()), data)
     })
+}
+
+/// Logits of weights with 16 bits, of `asking` rows out of more.
+fn picked_matmul(weight: DType, [asking, inputs, outs]: [usize; 3], bias: bool) -> Case {
+    let params = product_params([inputs, outs, outs]);
+    let mut data: Vec<Vec<u8>> = half_rows(91, asking, inputs).into();
+    data.extend(weights(weight, 92, outs, inputs));
+    data.push(poison(asking * outs * 4));
+    data.extend(bias.then(|| f32s(&values(93, outs))));
+    let op = ops::HalfMatmul { weight, bias, residual: false, f16: false, rows: RowSet::Logits };
+    let asked = (0..asking as u32).map(|row| row * 2).collect();
+    Case::new(Kernel::HalfMatmul(op), params, Shape::rows(2 * asking).asking(asked), data)
+}
+
+/// Logits of a few rows and of many, with every tile.
+pub fn picked() -> Vec<Case> {
+    let shapes = [[1, 128, 33], [40, 384, 200], [70, 1152, 70], [150, 256, 130], [300, 512, 64]];
+    let cases = shapes.into_iter().enumerate();
+    cases
+        .flat_map(|(turn, shape)| {
+            [DType::F16, DType::BF16].map(|dtype| picked_matmul(dtype, shape, turn % 2 == 0))
+        })
+        .collect()
 }
 
 pub fn halves() -> Vec<Spec> {

@@ -24,7 +24,7 @@ pub mod small;
 pub use case::{Case, POISON, Shape, Spec, Work};
 pub use data::{f32s, poison, q8_row, to_f32s, values, weight_rows};
 pub use failing::FailingDevice;
-pub use halves::{eights, halves, packed};
+pub use halves::{eights, halves, packed, picked};
 pub use late::LateDevice;
 
 /// Every op of all devices that works on rows, for any part of them.

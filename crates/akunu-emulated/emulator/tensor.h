@@ -77,7 +77,29 @@ static f32 half_of(u32 word, u32 i) {
     return value;
 }
 
-static Floats multiply_halves(Quad a, u32 b0, u32 b1, Floats sums, int line) {
+static f32 bfloat_of(u32 word, u32 i) {
+    const u32 bits = i % 2 == 0 ? word << 16 : word & 0xffff0000u;
+    f32 value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+// To the nearest, ties to even.
+static u32 bfloat_bits(f32 value) {
+    u32 bits;
+    memcpy(&bits, &value, 4);
+    if (value != value) return 0x7fff;
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+static u32 two_bfloats(f32 a, f32 b) { return bfloat_bits(a) | bfloat_bits(b) << 16; }
+
+static u32 minus_bfloats(u32 a, u32 b) {
+    return two_bfloats(bfloat_of(a, 0) - bfloat_of(b, 0), bfloat_of(a, 1) - bfloat_of(b, 1));
+}
+
+// `of`: element i of a word.
+static Floats multiply_pairs(Quad a, u32 b0, u32 b1, Floats sums, f32 (*of)(u32 word, u32 i), int line) {
     const u32 words[6] = {a.v[0], a.v[1], a.v[2], a.v[3], b0, b1};
     const Contributed contributed = gather(words, 6, line);
     const u32 g = thread % LANES / 4, t = thread % 4;
@@ -86,7 +108,7 @@ static Floats multiply_halves(Quad a, u32 b0, u32 b1, Floats sums, int line) {
         for (u32 i = 0; i < 16; i++) {
             const u32 lane = i % 8 / 2, piece = i / 8;
             const u32 row = contributed[g * 4 + lane][piece * 2 + e / 2], column = contributed[(2 * t + e % 2) * 4 + lane][4 + piece];
-            sum += half_of(row, i) * half_of(column, i);
+            sum += of(row, i) * of(column, i);
         }
         sums.v[e] = sum;
     }
@@ -119,7 +141,10 @@ typedef emulated::Quad Quad;
 #define load_lines(line) emulated::load_lines(line, __LINE__)
 typedef emulated::Floats Floats;
 #define load_lines_transposed(line) emulated::load_lines_transposed(line, __LINE__)
-#define multiply_halves(a, b0, b1, sums) emulated::multiply_halves(a, b0, b1, sums, __LINE__)
+#define multiply_halves(a, b0, b1, sums) emulated::multiply_pairs(a, b0, b1, sums, emulated::half_of, __LINE__)
+#define multiply_bfloats(a, b0, b1, sums) emulated::multiply_pairs(a, b0, b1, sums, emulated::bfloat_of, __LINE__)
+using emulated::minus_bfloats;
+using emulated::two_bfloats;
 #define multiply_tf32(a, b0, b1, sums) emulated::multiply_tf32(a, b0, b1, sums, __LINE__)
 #define multiply_16(a0, a1, b, start) emulated::multiply_16(a0, a1, b, start, __LINE__)
 #define multiply_32(a, b0, b1, start) emulated::multiply_32(a, b0, b1, start, __LINE__)

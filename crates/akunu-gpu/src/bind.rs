@@ -5,6 +5,7 @@ use std::sync::Arc;
 use akunu_kernels::{
     FEWEST_PACKED_ROWS, Function, Launch, MissingKernel, SCRATCH_BYTES, Work, launches, repack, weights,
 };
+use akunu_plan::ops::RowSet;
 use akunu_plan::table::PARAM_BYTES;
 use akunu_plan::{DeviceError, DispatchCommand, DispatchTable, Kernel, extents};
 
@@ -76,13 +77,13 @@ fn row_counts(table: &DispatchTable, tuning: &Tuning) -> Vec<usize> {
     let any = |is: fn(&Kernel) -> bool| table.commands.iter().any(|command| is(&command.kernel));
     let (fixed, unpacks) = (
         any(|kernel| match kernel {
-            Kernel::HalfMatmul(op) => !op.weight.is_quantised(),
+            Kernel::HalfMatmul(op) => op.by_library(),
             kernel => matches!(kernel, Kernel::EightMatmul(_)),
         }),
         any(|kernel| matches!(kernel, Kernel::Unpack(_))),
     );
     let packed = any(|kernel| match kernel {
-        Kernel::HalfMatmul(op) => op.weight.is_quantised(),
+        Kernel::HalfMatmul(op) => op.rows == RowSet::All && !op.by_library(),
         Kernel::HalfQkv(_) => true,
         _ => false,
     });
@@ -238,6 +239,7 @@ mod tests {
                 bias: false,
                 residual: false,
                 f16: false,
+                rows: RowSet::All,
             }),
             4,
         );
@@ -246,7 +248,15 @@ mod tests {
         let unpack = (Kernel::Unpack(ops::Unpack { weight: DType::Q4_0 }), 2);
         assert_eq!(counts(&[unpack, product], 70), [70]);
         assert_eq!(counts(&[unpack, product], 2048), [128, 256, 384, 512, 768, 1024, 1536, 2048]);
-        let op = ops::HalfMatmul { weight: DType::Q4_0, bias: false, residual: false, f16: false };
+        let op = ops::HalfMatmul {
+            weight: DType::Q4_0,
+            bias: false,
+            residual: false,
+            f16: false,
+            rows: RowSet::All,
+        };
         assert_eq!(counts(&[(Kernel::HalfMatmul(op), 4)], 512), [64, 512]);
+        let logits = ops::HalfMatmul { weight: DType::F16, rows: RowSet::Logits, ..op };
+        assert_eq!(counts(&[(Kernel::HalfMatmul(logits), 4)], 200), [16, 32, 64, 200]);
     }
 }

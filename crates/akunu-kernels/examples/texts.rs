@@ -232,7 +232,7 @@ fn add_halves(texts: &mut Texts) {
     for (bias, residual, f16) in [(false, true, false), (true, false, false), (false, false, true)] {
         let params =
             MatmulParams { inputs: 4096, outputs: 4096, out_stride: 4096, ..MatmulParams::default() };
-        let op = ops::HalfMatmul { weight: DType::F16, bias, residual, f16 };
+        let op = ops::HalfMatmul { weight: DType::F16, bias, residual, f16, rows: RowSet::All };
         add_table(texts, &table(Kernel::HalfMatmul(op), params, 512));
     }
 }
@@ -244,9 +244,17 @@ fn add_packed(texts: &mut Texts, weight: DType) {
             let params =
                 MatmulParams { inputs: 4096, outputs, out_stride: outputs, ..MatmulParams::default() };
             for [bias, residual, f16] in [[outputs == 4096, true, false], [false, false, outputs == 4096]] {
-                let op = ops::HalfMatmul { weight, bias, residual, f16 };
+                let op = ops::HalfMatmul { weight, bias, residual, f16, rows: RowSet::All };
                 add_table(texts, &table(Kernel::HalfMatmul(op), params, rows));
             }
+        }
+        let halves = [DType::F16, DType::BF16].into_iter().filter(|_| weight == DType::Q4_0);
+        for weight in halves {
+            let params =
+                MatmulParams { inputs: 4096, outputs: 32000, out_stride: 32000, ..MatmulParams::default() };
+            let [bias, residual, f16] = [false; 3];
+            let op = ops::HalfMatmul { weight, bias, residual, f16, rows: RowSet::Logits };
+            add_table(texts, &table(Kernel::HalfMatmul(op), params, rows));
         }
         let params = QkvParams { inputs: 4096, q: 4096, k: 1024, v: 1024 };
         add_table(texts, &table(Kernel::HalfQkv(ops::HalfQkv { weight }), params, rows));
@@ -274,6 +282,13 @@ fn add_attention(texts: &mut Texts, head_dim: u32) {
     ] {
         let op = ops::Attention { rope, ..ops::Attention::plain(KvType::F16, out) };
         add_table(texts, &table(Kernel::Attention(op), params, rows));
+        if rope.is_none() && rows < 2048 {
+            let (op, params) = (
+                ops::Attention { paged: true, ..ops::Attention::plain(KvType::Q8_0, out) },
+                AttentionParams { block: 64, ..params },
+            );
+            add_table(texts, &table(Kernel::Attention(op), params, rows));
+        }
         let (op, params) =
             (ops::Attention { chunked: true, ..op }, AttentionParams { window: 1024, ..params });
         add_table(texts, &table(Kernel::Attention(op), params, rows));

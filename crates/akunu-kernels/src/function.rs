@@ -63,6 +63,9 @@ impl Function {
     }
 }
 
+/// The constant of functions whose registers are limited, so that this many threadgroups fit on an SM.
+pub(crate) const RESIDENT: &str = "RESIDENT";
+
 /// The complete source for NVRTC, without headers or options. Arguments of `name`: a pointer for each of `arguments`,
 /// a pointer to the [`crate::Pass`], one to scratch memory, and the command's 64 bytes of parameters by value.
 pub fn cuda_text(function: &Function) -> String {
@@ -72,7 +75,9 @@ pub fn cuda_text(function: &Function) -> String {
         let _ = writeln!(text, "#define {name} {value}u");
     }
     function.sources(&mut text);
-    let _ = writeln!(text, "extern \"C\" __global__ void __launch_bounds__(THREADS) {}(", function.name);
+    let is_limited = function.constants.iter().any(|(name, _)| *name == RESIDENT);
+    let bounds = if is_limited { "THREADS, RESIDENT" } else { "THREADS" };
+    let _ = writeln!(text, "extern \"C\" __global__ void __launch_bounds__({bounds}) {}(", function.name);
     for i in 0..function.arguments.len() {
         let _ = writeln!(text, "    u8* a{i},");
     }

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 
 use akunu_device_testing::attention::{self, Seen};
 use akunu_device_testing::{
-    Case, Spec, asking, cache, eights, experts, folded, halves, latent, matrices, packed, rows,
+    Case, Spec, asking, cache, eights, experts, folded, halves, latent, matrices, packed, picked, rows,
 };
 use akunu_emulated::{Emulator, skipped};
 use akunu_kernels::{Cover, Function, Work, emulated_text, launches, repack, weights};
@@ -136,6 +136,9 @@ fn products_of_packed_weights_are_near_the_reference_on_warpgroups() {
     let mut few = Few::new(|| Emulator::default().with_warpgroups());
     for spec in packed() {
         few.check(&spec.name, &spec.whole());
+    }
+    for case in picked() {
+        few.check(&case.kernel.name(), &case);
     }
     assert!(few.checked > fewest_or(2, 5, 60), "{}", few.checked);
 }
@@ -379,6 +382,21 @@ fn attention_of_few_rows_is_near_the_reference_on_tensor_cores() {
         let seen = Seen { rows: 1, first, window: 0, soft_cap, factor_step: 0, paged: true };
         attention::attend((17, 1, 64), KvType::F16, seen, OutputForms::Both)
     });
+    let quantised = [
+        ((4, 1, 128), 1, 1100, 0),
+        ((6, 2, 64), 1, 300, 40),
+        ((17, 1, 64), 9, 37, 0),
+        ((3, 3, 128), 2, 0, 0),
+    ];
+    let quantised = quantised.map(|(shape, rows, first, window)| {
+        let seen = Seen { rows, first, window, soft_cap: 5.0, factor_step: 7, paged: true };
+        attention::attend(shape, KvType::Q8_0, seen, OutputForms::Both)
+    });
+    let emulated = || Emulator::default().with_tensor_cores();
+    check_those(emulated, quantised, |_, f| {
+        assert_eq!(f.entry, "attention_few", "{}", f.name);
+        true
+    });
     let specs = attention::attention().into_iter().chain(folded::attention()).chain(several);
     let specs = specs.chain(attention::attention_with_sinks()).chain(attention::attention_in_chunks());
     let count = check_those(emulator, specs, |_, f| f.entry == "attention_few");
@@ -394,22 +412,24 @@ fn attention_of_many_rows_is_near_the_reference_on_tensor_cores() {
     }
     let shapes = [(4, 1, 64), (3, 3, 32), (6, 2, 128), (17, 1, 64), (5, 1, 96)];
     let seen = [(20, 0, 0, 0.0), (100, 90, 0, 5.0), (70, 210, 120, 0.0), (33, 500, 40, 0.0)];
-    let mut few = Few::new(|| Emulator::default().with_tensor_cores());
-    for (i, shape) in shapes.into_iter().enumerate() {
-        for (rows, first, window, soft_cap) in seen {
+    let specs = shapes.into_iter().enumerate().flat_map(|(i, shape)| {
+        seen.into_iter().flat_map(move |(rows, first, window, soft_cap)| {
             let own = [OutputForms::F32, OutputForms::Q8, OutputForms::Both][(i + rows) % 3];
-            for out in [own, OutputForms::F16] {
-                let attend = match (i + rows) % 2 == 1 {
-                    true if window == 0 => attention::attend_with_sinks,
-                    true => attention::attend_in_chunks,
-                    false => attention::attend,
-                };
-                let seen = Seen { rows, first, window, soft_cap, factor_step: window, paged: true };
-                let spec = attend(shape, KvType::F16, seen, out);
-                few.check(&spec.name, &spec.whole());
-            }
-        }
-    }
+            let attend = match (i + rows) % 2 == 1 {
+                true if window == 0 => attention::attend_with_sinks,
+                true => attention::attend_in_chunks,
+                false => attention::attend,
+            };
+            let seen = Seen { rows, first, window, soft_cap, factor_step: window, paged: true };
+            [(KvType::F16, own), (KvType::F16, OutputForms::F16), (KvType::Q8_0, own)]
+                .map(|(kv, out)| attend(shape, kv, seen, out))
+        })
+    });
+    let emulator = || Emulator::default().with_tensor_cores();
+    check_those(emulator, specs, |case, f| {
+        assert_ne!(f.entry, "attention", "{} rows of {}", case.table.rows, f.name);
+        true
+    });
 }
 
 /// Two sequences, of which one begins and ends in the middle of a tile, more query heads per KV head than a tile has, windows,

@@ -1,4 +1,4 @@
-// Attention of one row over an f16 cache, on tensor cores: the query heads that share a KV head, at most eight, are
+// Attention of one row over a cache of f16 or q8, on tensor cores: the query heads that share a KV head, at most eight, are
 // the rows of one matrix product. A SIMD group takes 16 positions per iteration directly from the cache: the next keys
 // are loaded as soon as the scores are computed, the next values as soon as the current ones are accumulated. With g =
 // lane / 4 and t = lane % 4, a lane has the scores and accumulators of head g, the keys of positions g and g + 8, and
@@ -11,25 +11,22 @@
 // Keys and values are f16 already. Queries and weights are split in two f16, q = f16(q) + f16(q − f16(q)): rows 0 … 7
 // of the product hold the high parts and rows 8 … 15 the remainders. This keeps f32 accuracy, and uses rows that would
 // otherwise be padding.
+//
+// Runs of q8 are copied to threadgroup memory as the cache has them, some runs ahead. A lane reads four codes at a time there: of
+// a key, those from 4t on of each 16; of a value, those from 4g on of each 32. They are multiplied as attention_numbers.h has them:
+// scores of each block of 32 by the scales of keys, and weights by those of values.
 
 #define RUN 16
 #define STEPS (HEAD_DIM / 16)
 #define KEY_LOADS (HEAD_DIM / 32)
-#define VALUE_PIECE (HEAD_DIM % 64 == 0 ? 8 : 4)
+#define QUANTISED (KV_TYPE == 2)
+#define VALUE_PIECE (HEAD_DIM % 64 == 0 && !QUANTISED ? 8 : 4)
 #define VALUE_WORDS (VALUE_PIECE / 2)
 #define VALUE_LOADS (HEAD_DIM / (8 * VALUE_PIECE))
 #define LOG2_E 1.44269504f
 
 struct Query {
     Quad step[STEPS];
-};
-
-struct Keys {
-    Quad v[2][KEY_LOADS];
-};
-
-struct Values {
-    u32 v[VALUE_LOADS][4][VALUE_WORDS];
 };
 
 // The partial result of head g. Words e and e + 2 of sums[i][j] belong to element 8 · VALUE_PIECE · i + VALUE_PIECE ·
@@ -42,10 +39,10 @@ struct Part {
 // High parts of the numbers go to row g, remainders to row g + 8.
 INLINE Quad split_in_two(f32 a, f32 b, f32 c, f32 d) {
     Quad q;
-    q.v[0] = two_halves(a, b);
-    q.v[1] = two_halves(a - f16_to_f32((u16)q.v[0]), b - f16_to_f32((u16)(q.v[0] >> 16)));
-    q.v[2] = two_halves(c, d);
-    q.v[3] = two_halves(c - f16_to_f32((u16)q.v[2]), d - f16_to_f32((u16)(q.v[2] >> 16)));
+    q.v[0] = TWO_NUMBERS(a, b);
+    q.v[1] = left_of(a, b, q.v[0]);
+    q.v[2] = TWO_NUMBERS(c, d);
+    q.v[3] = left_of(c, d, q.v[2]);
     return q;
 }
 
@@ -61,7 +58,7 @@ INLINE Query load_query(Bindings in, Params params, Task task, const THREADGROUP
     const f32 factor = QUERY_SCALE(in, params, task.place);
 #endif
     UNROLL for (u32 s = 0; s < STEPS; s++) {
-        const u32 i = s / 2 * 32 + LANE % 4 * 8 + s % 2 * 4;
+        const u32 i = QUANTISED ? s * 16 + LANE % 4 * 4 : s / 2 * 32 + LANE % 4 * 8 + s % 2 * 4;
         q.step[s] = split_in_two(from[i] * factor, from[i + 1] * factor, from[i + 2] * factor, from[i + 3] * factor);
     }
     return q;
@@ -76,6 +73,79 @@ INLINE bool is_there(u32 position, Span span) {
 INLINE const DEVICE u8* run_at(Bindings in, const DEVICE u8* rows, Task task, u32 base) {
     return base < task.span.end ? rows + kv_place(in, task.place.start + base) * KV_ROW_BYTES : rows;
 }
+
+#if QUANTISED
+#define ROW_BYTES (HEAD_DIM / 32 * 34)
+// Runs of a SIMD group in threadgroup memory, each of keys, then of values: those that are copied, and the one that is used.
+#define STAGES 3
+#define STAGE_BYTES (2 * RUN * ROW_BYTES)
+#define CHUNKS (RUN * ROW_BYTES / 16)
+
+INLINE void copy_run(Bindings in, Task task, u32 base, THREADGROUP u8* stage, Place at) {
+    const u32 bytes = base < task.span.end ? (task.span.end - base) * ROW_BYTES : 0;
+    const DEVICE u8 *k = run_at(in, task.k, task, base), *v = run_at(in, task.v, task, base);
+    UNROLL for (u32 i = 0; i < 2 * CHUNKS; i += 32) {
+        const u32 chunk = i + LANE, offset = chunk % CHUNKS * 16;
+        if (chunk < 2 * CHUNKS) copy16(stage + chunk * 16, (chunk < CHUNKS ? k : v) + (offset < bytes ? offset : 0), offset < bytes);
+    }
+    COPY_GROUP();
+}
+
+// Four codes from `first` on, a multiple of four, of a block of a row. Every other block begins in the middle of a word.
+INLINE u32 codes_at(const THREADGROUP u8* row, u32 block, u32 first) {
+    const THREADGROUP u32* words = (const THREADGROUP u32*)(row + block * 34 + first + (block % 2 == 0 ? 0 : 2));
+    return block % 2 == 0 ? byte_perm(words[0], words[1], 0x5432u) : words[0];
+}
+
+INLINE f32 scale_at(const THREADGROUP u8* row, u32 block) { return f16_to_f32(*(const THREADGROUP u16*)(row + block * 34)); }
+
+// The position in a run of the lane's score e.
+#define WITHIN(e) (LANE % 4 * 2 + (e) % 2 + (e) / 2 * 8)
+
+// The scores of head g for positions 2t, 2t + 1, 2t + 8 and 2t + 9.
+INLINE Floats scores_of(const THREAD_PTR Query* q, const THREADGROUP u8* keys, Place at) {
+    Floats scores = {};
+    UNROLL for (u32 n = 0; n < 2; n++) {
+        const THREADGROUP u8* const key = keys + (n * 8 + LANE / 4) * ROW_BYTES;
+        UNROLL for (u32 block = 0; block < HEAD_DIM / 32; block++) {
+            Floats sums = {};
+            UNROLL for (u32 s = 0; s < 2; s++) {
+                const u32 codes = codes_at(key, block, s * 16 + LANE % 4 * 4);
+                sums = multiply_bfloats(q->step[block * 2 + s], bfloats_of(codes, 0, 1), bfloats_of(codes, 2, 3), sums);
+            }
+            UNROLL for (u32 e = 0; e < 2; e++) {
+                const f32 scale = scale_at(keys + WITHIN(n * 2 + e) * ROW_BYTES, block);
+                scores.v[n * 2 + e] = fused(sums.v[e] + sums.v[e + 2], scale, scores.v[n * 2 + e]);
+            }
+        }
+    }
+    return scores;
+}
+
+INLINE void add_values(THREAD_PTR Part* part, Floats weights, const THREADGROUP u8* values, u32 base, Span span, Place at) {
+    UNROLL for (u32 block = 0; block < HEAD_DIM / 32; block++) {
+        u32 codes[4];
+        UNROLL for (u32 e = 0; e < 4; e++) codes[e] = codes_at(values + WITHIN(e) * ROW_BYTES, block, LANE / 4 * 4);
+        f32 scaled[4];
+        UNROLL for (u32 e = 0; e < 4; e++) {
+            const bool there = base + WITHIN(e) < span.end;
+            scaled[e] = there ? weights.v[e] * scale_at(values + WITHIN(e) * ROW_BYTES, block) : 0.0f;
+        }
+        const Quad split = split_in_two(scaled[0], scaled[1], scaled[2], scaled[3]);
+        UNROLL for (u32 j = 0; j < 4; j++) {
+            const u32 first = bfloats_of_two(codes[0], codes[1], j), second = bfloats_of_two(codes[2], codes[3], j);
+            part->sums[block][j] = multiply_bfloats(split, first, second, part->sums[block][j]);
+        }
+    }
+}
+#else
+struct Keys {
+    Quad v[2][KEY_LOADS];
+};
+
+struct Values {
+    u32 v[VALUE_LOADS][4][VALUE_WORDS];
+};
 
 INLINE Keys load_keys(Bindings in, Task task, u32 base, Place at) {
     Keys keys = {};
@@ -145,6 +215,20 @@ INLINE Floats scores_of(const THREAD_PTR Query* q, const THREAD_PTR Keys* keys) 
     return scores;
 }
 
+INLINE void add_values(THREAD_PTR Part* part, Floats weights, const THREAD_PTR Values* values) {
+    const Quad split = split_in_two(weights.v[0], weights.v[1], weights.v[2], weights.v[3]);
+    UNROLL for (u32 i = 0; i < VALUE_LOADS; i++) {
+        UNROLL for (u32 j = 0; j < VALUE_PIECE; j++) {
+            // Element j of two positions' values, packed in a word.
+            const u32 w = j / 2, pick = j % 2 == 0 ? 0x5410u : 0x7632u;
+            const u32 first = byte_perm(values->v[i][0][w], values->v[i][1][w], pick);
+            const u32 second = byte_perm(values->v[i][2][w], values->v[i][3][w], pick);
+            part->sums[i][j] = multiply_halves(split, first, second, part->sums[i][j]);
+        }
+    }
+}
+#endif
+
 // Turns scores into softmax weights, updates the running maximum and sum, and rescales what was accumulated before.
 INLINE Floats online_softmax(THREAD_PTR Part* part, Floats scores, u32 base, Span span, f32 cap, Place at) {
     f32 most = part->most;
@@ -171,19 +255,6 @@ INLINE Floats online_softmax(THREAD_PTR Part* part, Floats scores, u32 base, Spa
     return scores;
 }
 
-INLINE void add_values(THREAD_PTR Part* part, Floats weights, const THREAD_PTR Values* values) {
-    const Quad split = split_in_two(weights.v[0], weights.v[1], weights.v[2], weights.v[3]);
-    UNROLL for (u32 i = 0; i < VALUE_LOADS; i++) {
-        UNROLL for (u32 j = 0; j < VALUE_PIECE; j++) {
-            // Element j of two positions' values, packed in a word.
-            const u32 w = j / 2, pick = j % 2 == 0 ? 0x5410u : 0x7632u;
-            const u32 first = byte_perm(values->v[i][0][w], values->v[i][1][w], pick);
-            const u32 second = byte_perm(values->v[i][2][w], values->v[i][3][w], pick);
-            part->sums[i][j] = multiply_halves(split, first, second, part->sums[i][j]);
-        }
-    }
-}
-
 BODY(attention_few) {
     const Task task = task_of(in, pass, params, at);
     const Span span = task.span;
@@ -199,6 +270,24 @@ BODY(attention_few) {
 #endif
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
+    Part part = {};
+    part.most = LOWEST;
+#if QUANTISED
+    THREADGROUP u8* const stages = at.shared + SIMD * (STAGES * STAGE_BYTES);
+    UNROLL for (u32 i = 0; i + 1 < STAGES; i++) copy_run(in, task, base + i * SIMDS * RUN, stages + i * STAGE_BYTES, at);
+    const Query q = load_query(in, params, task, rotated, at);
+    for (u32 i = 0; base < span.end; base += SIMDS * RUN, i = i + 1 < STAGES ? i + 1 : 0) {
+        const THREADGROUP u8* const keys = stages + i * STAGE_BYTES;
+        copy_run(in, task, base + (STAGES - 1) * SIMDS * RUN, stages + (i > 0 ? i - 1 : STAGES - 1) * STAGE_BYTES, at);
+        COPIES_DONE_BUT(STAGES - 1);
+        SIMD_SYNC();
+        const Floats weights = online_softmax(&part, scores_of(&q, keys, at), base, span, params.attention.soft_cap, at);
+        add_values(&part, weights, keys + RUN * ROW_BYTES, base, span, at);
+        SIMD_SYNC();
+    }
+    COPIES_DONE();
+    BARRIER();
+#else
 #if ROPE
     rotate_heads(in, params, task, rotated, at);
     BARRIER();
@@ -207,8 +296,6 @@ BODY(attention_few) {
     Values values = load_values(in, task, base, at);
 #endif
     const Query q = load_query(in, params, task, rotated, at);
-    Part part = {};
-    part.most = LOWEST;
     for (; base < span.end; base += SIMDS * RUN) {
 #if ROPE
         if (base <= span.own && span.own < base + RUN) put_own(&keys, &values, rotated + HEAD_TILE * HEAD_DIM, base, span, at);
@@ -218,6 +305,7 @@ BODY(attention_few) {
         add_values(&part, online_softmax(&part, scores, base, span, params.attention.soft_cap, at), &values);
         values = load_values(in, task, base + SIMDS * RUN, at);
     }
+#endif
     part.total += SIMD_XOR(part.total, 1);
     part.total += SIMD_XOR(part.total, 2);
 

@@ -1,13 +1,18 @@
-// Attention of many rows over an f16 cache, on tensor cores. Keys and values of the next SPAN positions are copied while the
-// current ones are used.
+// Attention of many rows over a cache of f16 or q8, on tensor cores. Keys and values of the next SPAN positions are copied while
+// the current ones are used.
 //
-// Keys and values are f16 already. With SPLIT, queries and weights are split in two f16, q = f16(q) + f16(q − f16(q)),
-// so that accuracy is that of f32. Without, they are rounded to f16, as the output is.
+// Keys and values are f16 already. With SPLIT, queries and weights are split in two f16, q = f16(q) + f16(q − f16(q)), so that
+// accuracy is that of f32. Without, they are rounded to f16, as the output is.
+//
+// Of q8 the codes of keys and values are multiplied (attention_numbers.h): scores of each block of 32 are multiplied by the scales
+// of keys, and weights by those of values.
+
+#define QUANTISED (KV_TYPE == 2)
 
 // Bytes of a position in threadgroup memory: 16 bytes of padding, so that eight consecutive positions are read without
 // bank conflicts.
 #define POSITION (HEAD_DIM * 2 + 16)
-#define STAGE_BYTES (2 * SPAN * POSITION)
+#define SPAN_BYTES (2 * SPAN * POSITION)
 #define STEPS (HEAD_DIM / 16)
 
 #if SPLIT
@@ -16,15 +21,59 @@
 #define EACH_HALF 1
 #endif
 
-// The query rounded to f16 and, with SPLIT, the remainder.
+// Numbers of a row that have the same scale.
+#define PART (QUANTISED ? 32 : HEAD_DIM)
+
+// The query, rounded, and with SPLIT the remainder.
 struct Query {
     Quad part[EACH_HALF][STEPS];
 };
 
-// The remainders of two numbers after rounding to f16 (`high`), as two f16 in a word.
-INLINE u32 left_of(f32 a, f32 b, u32 high) {
-    return two_halves(a - f16_to_f32((u16)high), b - f16_to_f32((u16)(high >> 16)));
+#if QUANTISED
+// Spans are copied as the cache has them, and a stage is one of keys and one of values; a word is read past their end. Before they
+// are used their codes become bf16, as spans of f16 are, followed by the scales: of keys, then of values, block by block.
+#define ROW_BYTES (HEAD_DIM / 32 * 34)
+#define STAGE_BYTES (2 * SPAN * ROW_BYTES + 16)
+#define AT_CODES (2 * STAGE_BYTES)
+#define AT_SCALES (AT_CODES + SPAN_BYTES)
+#define CHUNKS (SPAN * ROW_BYTES / 16)
+
+// The positions from `base` on, a multiple of SPAN, of the sequence that begins at `sequence`. They are in one block.
+INLINE void copy_span(Bindings in, u32 kv_head, u32 sequence, u32 base, u32 end, THREADGROUP u8* stage, Place at) {
+    const u32 place = kv_place(in, sequence + base), bytes = (end - base) * ROW_BYTES;
+    const DEVICE u8 *k = kv_row(in.k_cache, kv_head, place), *v = kv_row(in.v_cache, kv_head, place);
+    UNROLL for (u32 i = 0; i < 2 * CHUNKS; i += WORKERS) {
+        const u32 chunk = i + at.in_group, offset = chunk % CHUNKS * 16;
+        if (chunk < 2 * CHUNKS) copy16(stage + chunk * 16, (chunk < CHUNKS ? k : v) + (offset < bytes ? offset : 0), offset < bytes);
+    }
 }
+
+// Codes and scales of a stage. Of positions that are not there scales are zero.
+INLINE void expand(const THREADGROUP u8* stage, u32 there, Place at) {
+    UNROLL for (u32 i = at.in_group; i < 2 * SPAN * (HEAD_DIM / 4); i += WORKERS) {
+        const u32 row = i / (HEAD_DIM / 4), four = i % (HEAD_DIM / 4), from = row * ROW_BYTES + four / 8 * 34 + 2 + four % 8 * 4;
+        const THREADGROUP u32* words = (const THREADGROUP u32*)stage + from / 4;
+        const u32 codes = byte_perm(words[0], words[1], from % 4 == 0 ? 0x3210u : 0x5432u);
+        const u32x2 numbers = {bfloats_of(codes, 0, 1), bfloats_of(codes, 2, 3)};
+        *(THREADGROUP u32x2*)(at.shared + AT_CODES + row * POSITION + four * 8) = numbers;
+    }
+    TG_ARRAY(f32, scales, AT_SCALES);
+    UNROLL for (u32 i = at.in_group; i < 2 * SPAN * (HEAD_DIM / 32); i += WORKERS) {
+        const u32 row = i / (HEAD_DIM / 32), part = i % (HEAD_DIM / 32), position = row % SPAN;
+        const u16 scale = *(const THREADGROUP u16*)(stage + row * ROW_BYTES + part * 34);
+        scales[(row / SPAN * (HEAD_DIM / 32) + part) * SPAN + position] = position < there ? f16_to_f32(scale) : 0.0f;
+    }
+}
+
+// The scales of two positions from `position` on, of keys (0) or values (1).
+INLINE Two scales_of(u32 values, u32 part, u32 position, Place at) {
+    TG_ARRAY(f32, scales, AT_SCALES);
+    const THREADGROUP f32* from = scales + (values * (HEAD_DIM / 32) + part) * SPAN + position;
+    const Two two = {{from[0], from[1]}};
+    return two;
+}
+#else
+#define STAGE_BYTES SPAN_BYTES
 
 // The positions from `base` on, a multiple of SPAN, of the sequence that begins at `sequence`. They are in one block.
 INLINE void copy_span(Bindings in, u32 kv_head, u32 sequence, u32 base, u32 end, THREADGROUP u8* stage, Place at) {
@@ -40,12 +89,18 @@ INLINE void copy_span(Bindings in, u32 kv_head, u32 sequence, u32 base, u32 end,
     }
 }
 
+INLINE Two scales_of(u32 values, u32 part, u32 position, Place at) {
+    const Two two = {{1.0f, 1.0f}};
+    return two;
+}
+#endif
+
 INLINE Query load_query(Bindings in, Params params, u32 first_head, u32 start, u32 end, Place at) {
     Query q;
     UNROLL for (u32 s = 0; s < STEPS; s++) {
         UNROLL for (u32 w = 0; w < 4; w++) {
             const Two two = query_numbers(in, params, LINE(w % 2), first_head, start, end, s * 16 + w / 2 * 8 + LANE % 4 * 2);
-            q.part[0][s].v[w] = two_halves(two.v[0], two.v[1]);
+            q.part[0][s].v[w] = TWO_NUMBERS(two.v[0], two.v[1]);
             if (SPLIT) q.part[EACH_HALF - 1][s].v[w] = left_of(two.v[0], two.v[1], q.part[0][s].v[w]);
         }
     }
@@ -54,14 +109,21 @@ INLINE Query load_query(Bindings in, Params params, u32 first_head, u32 start, u
 
 INLINE Scores score(const THREAD_PTR Query* q, const THREADGROUP u8* keys, Place at) {
     Scores scores = {};
-    UNROLL for (u32 s = 0; s < STEPS; s++) {
-        UNROLL for (u32 n = 0; n < SPAN / 8; n += 2) {
-            const u32 position = n * 8 + LANE / 16 * 8 + LANE % 8;
-            const Quad k = load_lines(keys + position * POSITION + (s * 2 + LANE / 8 % 2) * 16);
-            UNROLL for (u32 h = 0; h < EACH_HALF; h++) {
-                scores.v[n] = multiply_halves(q->part[h][s], k.v[0], k.v[1], scores.v[n]);
-                scores.v[n + 1] = multiply_halves(q->part[h][s], k.v[2], k.v[3], scores.v[n + 1]);
+    UNROLL for (u32 part = 0; part < HEAD_DIM / PART; part++) {
+        Scores sums = {};
+        UNROLL for (u32 s = part * PART / 16; s < (part + 1) * PART / 16; s++) {
+            UNROLL for (u32 n = 0; n < SPAN / 8; n += 2) {
+                const u32 position = n * 8 + LANE / 16 * 8 + LANE % 8;
+                const Quad k = load_lines(keys + position * POSITION + (s * 2 + LANE / 8 % 2) * 16);
+                UNROLL for (u32 h = 0; h < EACH_HALF; h++) {
+                    sums.v[n] = MULTIPLY(q->part[h][s], k.v[0], k.v[1], sums.v[n]);
+                    sums.v[n + 1] = MULTIPLY(q->part[h][s], k.v[2], k.v[3], sums.v[n + 1]);
+                }
             }
+        }
+        UNROLL for (u32 n = 0; n < SPAN / 8; n++) {
+            const Two scales = scales_of(0, part, n * 8 + LANE % 4 * 2, at);
+            UNROLL for (u32 e = 0; e < 4; e++) scores.v[n].v[e] = fused(sums.v[n].v[e], scales.v[e % 2], scores.v[n].v[e]);
         }
     }
     return scores;
@@ -69,18 +131,22 @@ INLINE Scores score(const THREAD_PTR Query* q, const THREADGROUP u8* keys, Place
 
 INLINE void add_values(THREAD_PTR Output* out, const THREAD_PTR Scores* weights, const THREADGROUP u8* values, Place at) {
     UNROLL for (u32 p = 0; p < SPAN / 16; p++) {
-        Quad part[EACH_HALF];
-        UNROLL for (u32 w = 0; w < 4; w++) {
-            const Floats four = weights->v[2 * p + w / 2];
-            const f32 a = four.v[w % 2 * 2], b = four.v[w % 2 * 2 + 1];
-            part[0].v[w] = two_halves(a, b);
-            if (SPLIT) part[EACH_HALF - 1].v[w] = left_of(a, b, part[0].v[w]);
-        }
-        UNROLL for (u32 d = 0; d < HEAD_DIM / 8; d += 2) {
-            const Quad v = load_lines_transposed(values + (p * 16 + LANE % 16) * POSITION + (d + LANE / 16) * 16);
-            UNROLL for (u32 h = 0; h < EACH_HALF; h++) {
-                out->sums[d] = multiply_halves(part[h], v.v[0], v.v[1], out->sums[d]);
-                out->sums[d + 1] = multiply_halves(part[h], v.v[2], v.v[3], out->sums[d + 1]);
+        UNROLL for (u32 part = 0; part < HEAD_DIM / PART; part++) {
+            Quad split[EACH_HALF];
+            UNROLL for (u32 w = 0; w < 4; w++) {
+                const u32 n = 2 * p + w / 2;
+                const Two scales = scales_of(1, part, n * 8 + LANE % 4 * 2, at);
+                const Floats four = weights->v[n];
+                const f32 a = four.v[w % 2 * 2] * scales.v[0], b = four.v[w % 2 * 2 + 1] * scales.v[1];
+                split[0].v[w] = TWO_NUMBERS(a, b);
+                if (SPLIT) split[EACH_HALF - 1].v[w] = left_of(a, b, split[0].v[w]);
+            }
+            UNROLL for (u32 d = part * PART / 8; d < (part + 1) * PART / 8; d += 2) {
+                const Quad v = load_lines_transposed(values + (p * 16 + LANE % 16) * POSITION + (d + LANE / 16) * 16);
+                UNROLL for (u32 h = 0; h < EACH_HALF; h++) {
+                    out->sums[d] = MULTIPLY(split[h], v.v[0], v.v[1], out->sums[d]);
+                    out->sums[d + 1] = MULTIPLY(split[h], v.v[2], v.v[3], out->sums[d + 1]);
+                }
             }
         }
     }
@@ -109,12 +175,19 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     BARRIER();
     for (u32 base = from; base < until; base += SPAN) {
         if (base + SPAN < until) copy_span(in, kv_head, sequence, base + SPAN, until, other, at);
+#if QUANTISED
+        expand(stage, until - base, at);
+        BARRIER();
+        THREADGROUP u8* const keys = at.shared + AT_CODES;
+#else
+        THREADGROUP u8* const keys = stage;
+#endif
         if (base < mine_until && base + SPAN > mine_from) {
-            Scores scores = score(&q, stage, at);
+            Scores scores = score(&q, keys, at);
             const bool whole = base >= all.from && base + SPAN <= all.end;
             const Keep keep = online_softmax(&scores, lines, base, whole, params.attention.soft_cap, at);
             if (keep.changed) rescale(&out, keep);
-            add_values(&out, &scores, stage + SPAN * POSITION, at);
+            add_values(&out, &scores, keys + SPAN * POSITION, at);
         }
         COPIES_DONE();
         BARRIER();

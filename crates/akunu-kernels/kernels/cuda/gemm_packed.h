@@ -1,5 +1,5 @@
-// Product of f16 rows with quantised weights, which are rounded to f16 in registers, on the tensor instructions of
-// warpgroups: weights are the lines of the matrix product, rows its columns.
+// Product of f16 rows with weights that are quantised or have 16 bits, which are rounded to f16 in registers, on the tensor
+// instructions of warpgroups: weights are the lines of the matrix product, rows its columns.
 //
 // A warpgroup, which is four SIMD groups, has 64 lines and all ROWS rows. A line is an output. ACROSS warpgroups cover
 // different lines. SLICES warpgroups share the same lines and split the inputs (split-K): of the DEEP groups of 128 inputs of
@@ -51,6 +51,40 @@ INLINE void copy_rows(Bindings in, Place at, u32 first_row, u32 live, u32 from, 
     }
 }
 
+#ifdef WEIGHT_TYPE
+// A block of 32 weights of 16 bits.
+struct Weights {
+    u32 words[16];
+};
+
+// The lane's block of group 0 of its two lines.
+struct Lines {
+    const DEVICE u8* block[2];
+};
+
+INLINE Lines first_lines(Bindings in, Place at, u32 first_out) {
+    Lines lines;
+    UNROLL for (u32 r = 0; r < 2; r++) {
+        const u32 o = first_out + TOP + LANE / 4 + 8 * r;
+        // Past the last output, use the last one again.
+        lines.block[r] = in.weight + ((u64)(o < OUTPUTS ? o : OUTPUTS - 1) * INPUTS + LANE % 4 * 32) * 2;
+    }
+    return lines;
+}
+
+INLINE void load_group(Lines lines, u32 group, THREAD_PTR Weights* weights) {
+    const u32 first = (group < GROUPS ? group : GROUPS - 1) * 128;
+    UNROLL for (u32 r = 0; r < 2; r++) {
+        UNROLL for (u32 i = 0; i < 4; i++) {
+            const u32x4 four = weights16_half(lines.block[r] + first * 2 + i * 16);
+            weights[r].words[4 * i] = four.x; weights[r].words[4 * i + 1] = four.y;
+            weights[r].words[4 * i + 2] = four.z; weights[r].words[4 * i + 3] = four.w;
+        }
+    }
+}
+#else
+typedef Raw Weights;
+
 // The lane's two lines.
 struct Lines {
     Planes planes[2];
@@ -75,7 +109,42 @@ INLINE void load_group(Lines lines, u32 group, THREAD_PTR Raw* raw) {
     const u32 first = (group < GROUPS ? group : GROUPS - 1) * 4;
     UNROLL for (u32 r = 0; r < 2; r++) raw[r] = load_block(lines.planes[r], lines.block[r] + first);
 }
+#endif
 
+// The lane's weights in half `h` of a group: four steps.
+struct Steps {
+    Quad step[4];
+};
+
+#ifdef WEIGHT_TYPE
+// Nothing is masked.
+struct Masks {};
+
+INLINE Masks make_masks() {
+    const Masks masks = {};
+    return masks;
+}
+
+// The lower and the upper numbers of two words, as f16.
+INLINE u32 lower_halves(u32 a, u32 b) {
+    return WEIGHT_TYPE == 1 ? byte_perm(a, b, 0x5410u) : two_halves(as_f32(a << 16), as_f32(b << 16));
+}
+INLINE u32 upper_halves(u32 a, u32 b) {
+    return WEIGHT_TYPE == 1 ? byte_perm(a, b, 0x7632u) : two_halves(as_f32(a & 0xffff0000u), as_f32(b & 0xffff0000u));
+}
+
+INLINE Steps load_steps(const THREAD_PTR Weights* weights, u32 h, Masks masks) {
+    Steps steps;
+    UNROLL for (u32 r = 0; r < 2; r++) {
+        UNROLL for (u32 s = 0; s < 4; s++) {
+            const THREAD_PTR u32* const two = weights[r].words + (h * 4 + s) * 2;
+            steps.step[s].v[r] = lower_halves(two[0], two[1]);
+            steps.step[s].v[2 + r] = upper_halves(two[0], two[1]);
+        }
+    }
+    return steps;
+}
+#else
 // The codes of two bytes of a word that a mask selects, as halves: 1024 + code. An instruction takes one constant only, so masks
 // are in registers.
 struct Masks {
@@ -123,13 +192,8 @@ INLINE u32 scaled(u32 quants, Scale scale) {
     return two_halves(fused(a, scale.scale, scale.offset), fused(b, scale.scale, scale.offset));
 }
 
-// The lane's weights in half `h` of a group: four steps. Words of nibbles have two steps each: of a block's first half below, of
-// the second above.
-struct Steps {
-    Quad step[4];
-};
-
-INLINE Steps load_steps(const THREAD_PTR Raw* raw, u32 h, Masks masks) {
+// Words of nibbles have two steps each: of a block's first half below, of the second above.
+INLINE Steps load_steps(const THREAD_PTR Weights* raw, u32 h, Masks masks) {
     Steps steps;
     UNROLL for (u32 r = 0; r < 2; r++) {
         const Block block = decode(raw[r]);
@@ -156,13 +220,14 @@ INLINE Steps load_steps(const THREAD_PTR Raw* raw, u32 h, Masks masks) {
     }
     return steps;
 }
+#endif
 
 // While the products of a group or of half of one are computed, the weights of the next are decoded. Both are in registers, of
 // which the compiler keeps two sets apart if there are two in the loop over a stage: groups, or halves where a stage has one
 // group. `rows`: where the group's are.
 #define AT_ONCE (OWN % 2 == 0 ? 2 : 1)
 
-INLINE void multiply_group(THREAD_PTR f32* sums, const THREAD_PTR Raw* raw, Masks masks, Tile rows) {
+INLINE void multiply_group(THREAD_PTR f32* sums, const THREAD_PTR Weights* raw, Masks masks, Tile rows) {
     UNROLL for (u32 first = 0; first < 2; first += AT_ONCE) {
         PRODUCTS_DONE_BUT(1);
         Steps steps[AT_ONCE];
@@ -274,7 +339,7 @@ BODY(gemm_packed) {
     const Lines lines = first_lines(in, at, first_out);
     // A uniform number, for the compiler as well.
     const u32 slice = SIMD_MAX_U32(SLICE);
-    Raw raw[OWN][2];
+    Weights raw[OWN][2];
     UNROLL for (u32 k = 0; k < OWN; k++) load_group(lines, slice + k * SLICES, raw[k]);
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();

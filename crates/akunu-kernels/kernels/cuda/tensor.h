@@ -57,6 +57,22 @@ INLINE Floats multiply_halves(Quad a, u32 b0, u32 b1, Floats sums) {
           "f"(sums.v[3]));
     return f;
 }
+// The same of bf16.
+INLINE Floats multiply_bfloats(Quad a, u32 b0, u32 b1, Floats sums) {
+    Floats f;
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+        : "=f"(f.v[0]), "=f"(f.v[1]), "=f"(f.v[2]), "=f"(f.v[3])
+        : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b0), "r"(b1), "f"(sums.v[0]), "f"(sums.v[1]), "f"(sums.v[2]),
+          "f"(sums.v[3]));
+    return f;
+}
+// Two bf16 packed in a word, the first in the low half; and the differences of two of them.
+INLINE u32 two_bfloats(f32 a, f32 b) { u32 r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a)); return r; }
+INLINE u32 minus_bfloats(u32 a, u32 b) {
+    u32 r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(b), "r"(0xbf80bf80u), "r"(a));
+    return r;
+}
 // tf32 product over 8 elements, accumulated on `sums`: in words 0 and 1 of `a` and in b0 a lane passes element t of
 // row g, of row g + 8 and of column g; in words 2 and 3 and in b1, element t + 4.
 INLINE Floats multiply_tf32(Quad a, u32 b0, u32 b1, Floats sums) {

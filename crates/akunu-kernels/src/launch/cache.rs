@@ -33,6 +33,8 @@ static ARGMAX: Source = source!("argmax.h");
 
 /// The most splits or parts that are combined, one per lane.
 const MOST_PARTS: u32 = 32;
+/// With contexts up to this, many rows alone are faster in tiles.
+const SHORT_CONTEXT: u32 = 512;
 /// Threads of an attention threadgroup.
 const THREADS: u32 = 256;
 
@@ -192,10 +194,13 @@ impl Shape<'_> {
     fn attention_special(&self, p: &AttentionParams, op: Attention) -> Vec<Launch> {
         // From this number of rows on, runs of rows read their keys and values together.
         const LONG_RUN: u32 = 4;
-        // With more rows, most are of prompts.
-        const MOST_MIXED: u32 = 64;
-        // Rows alone are told apart by the small tile.
-        const { assert!(MOST_MIXED <= MOST_ROWS_OF_SMALL) };
+        // With more rows, most are of prompts. Of q8, tiles are slow for rows alone. Beside the large tile, the small one tells rows
+        // alone apart.
+        let most_mixed = match op.kv {
+            KvType::Q8_0 => u32::MAX,
+            _ if self.context > SHORT_CONTEXT => MOST_ROWS_OF_SMALL,
+            _ => 64,
+        };
         let alone = |long_run| self.attention_few(p, op, long_run);
         if self.rows <= FEW_ROWS {
             return alone(None).into_iter().collect();
@@ -206,7 +211,7 @@ impl Shape<'_> {
             let alone = alone(Some([LONG_RUN, tile_rows]))?;
             Some([vec![alone], of_runs(LONG_RUN)?].concat())
         };
-        let mixed = if self.rows <= MOST_MIXED { mixed() } else { None };
+        let mixed = if self.rows <= most_mixed { mixed() } else { None };
         let tiles = || self.attention_tiles(p, op).into_iter().collect();
         mixed.or_else(|| of_runs(1)).unwrap_or_else(tiles)
     }

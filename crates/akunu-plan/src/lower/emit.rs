@@ -433,7 +433,7 @@ impl Emitter<'_> {
         let forms = product.parts.iter().map(|part| self.shape.form_of(product.reads(part.matrix.dtype)));
         let in_halves = forms.clone().all(|form| form == Form::F16);
         match &product.parts[..] {
-            [part] if in_halves && self.shape.products == Products::Eights => {
+            [part] if in_halves && self.shape.products == Products::Eights && !product.packed => {
                 self.eight_product(label, product, part);
             }
             _ if in_halves => self.half_product(label, product),

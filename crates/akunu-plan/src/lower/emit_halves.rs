@@ -16,7 +16,7 @@ impl Emitter<'_> {
     /// Multiplies packed weights, or converts them to f16 side by side first.
     pub(super) fn half_product(&mut self, label: &str, product: &Product) {
         let outputs = product.parts.iter().map(|part| part.matrix.rows as u32).sum();
-        let packed = self.shape.products == Products::Packed;
+        let packed = product.packed || self.shape.products == Products::Packed;
         let (dtype, weight) = match &product.parts[..] {
             [q, k, v] if packed => return self.half_qkv(label, product, [q, k, v]),
             [part] if packed || !needs_unpacking(product) => (part.matrix.dtype, (&part.matrix).into()),
@@ -24,8 +24,8 @@ impl Emitter<'_> {
         };
         let bias = product.parts[0].bias;
         let f16 = product.leaves_f16;
-        let op =
-            HalfMatmul { weight: dtype, bias: bias.is_some(), residual: product.residual.is_some(), f16 };
+        let (residual, rows) = (product.residual.is_some(), product.rows);
+        let op = HalfMatmul { weight: dtype, bias: bias.is_some(), residual, f16, rows };
         let operands = HalfMatmulOperands {
             x: self.f16s(product.x),
             x_scales: self.scales(product.x),

@@ -19,11 +19,11 @@ pub(super) struct Shape<'a> {
 
 impl Shape<'_> {
     /// The form in which an operation reads a value. Only few rows need logits and the output matrix is large, so it is
-    /// not converted to f16.
+    /// not converted to f16 in memory.
     pub fn form_of(&self, how: Read) -> Form {
         match how {
             Read::F32 => Form::F32,
-            Read::F16 => Form::F16,
+            Read::F16 | Read::Lanes => Form::F16,
             Read::Input(dtype, RowSet::All) if self.products != Products::Plain && dtype != DType::F32 => {
                 Form::F16
             }
@@ -88,14 +88,17 @@ pub(super) struct ValueForms {
 impl ValueForms {
     pub fn new(graph: &Graph, shape: &Shape<'_>) -> ValueForms {
         let mut read: Vec<Vec<Form>> = vec![vec![]; graph.values.len()];
+        let mut in_lanes = vec![false; graph.values.len()];
         for (value, how) in graph.steps.iter().flat_map(|step| step.action.reads()) {
             read[value.0].push(shape.form_of(how));
+            in_lanes[value.0] |= how == Read::Lanes;
             if matches!(how, Read::Input(..) | Read::Unhalved(_)) && shape.context.options.keep_inputs {
                 read[value.0].push(Form::F32);
             }
         }
         // Packed weights meet rows in the order of lanes; what their products leave is not in that order.
         let rounding = |value: usize| match shape.products {
+            _ if in_lanes[value] => Rounding::F16Lanes,
             Products::Packed if !graph.is_left_in_f16(Value(value)) => Rounding::F16Lanes,
             Products::Eights => Rounding::F8,
             _ => Rounding::F16,

@@ -5,8 +5,8 @@ use super::graph::{
     Action, Attend, Columns, DeferredNorm, Graph, Product, Read, RoutedBy, Step, Unfinished, Value,
 };
 use super::pass::{Products, multiplies_eights};
-use crate::ops::{AllReduce, RowSet};
-use crate::{BufferId, DType, KvType, Side, q8};
+use crate::ops::{AllReduce, RowSet, is_half};
+use crate::{BufferId, DType, KvType, Side, halves, q8};
 use akunu_arch::NormKind;
 
 /// The conditions of the rewrites.
@@ -20,6 +20,8 @@ pub(super) struct Rules {
     /// differ.
     pub picks: bool,
     pub products: Products,
+    /// Matrices of 16 bits for the logits are multiplied packed.
+    pub packs_logits: bool,
     pub kv: KvType,
 }
 
@@ -39,6 +41,9 @@ pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
         rotate_in_attention(&mut graph);
     }
     leave_queries(&mut graph);
+    if rules.packs_logits {
+        pack_logits(&mut graph);
+    }
     if rules.products == Products::Eights {
         leave_other_types(&mut graph);
     }
@@ -355,8 +360,20 @@ fn leave_other_types(graph: &mut Graph) {
     let Graph { steps, values, .. } = graph;
     for step in steps {
         if let Action::Product(product) = &mut step.action {
-            product.unhalved |= !multiplies_eights(product, values[product.out.of.0].cols);
+            product.unhalved |= !product.packed && !multiplies_eights(product, values[product.out.of.0].cols);
         }
+    }
+}
+
+/// The rows for logits are f16 where their matrix has 16 bits, as the other rows of the table are f16 or less.
+fn pack_logits(graph: &mut Graph) {
+    let Graph { steps, values, .. } = graph;
+    for step in steps.iter_mut().filter(|step| step.side == Side::Device) {
+        let Action::Product(product) = &mut step.action else { continue };
+        let whole = values[product.x.0].cols.is_multiple_of(halves::GROUP);
+        let fits = whole && product.parts.iter().all(|part| is_half(part.matrix.dtype));
+        product.packed =
+            fits && product.rows == RowSet::Logits && product.soft_cap == 0.0 && !product.unhalved;
     }
 }
 

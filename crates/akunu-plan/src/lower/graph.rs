@@ -65,6 +65,8 @@ pub(super) enum Read {
     Input(DType, RowSet),
     /// The same, of a product that never multiplies in half precision.
     Unhalved(DType),
+    /// In f16, in the order of lanes.
+    Lanes,
 }
 
 #[derive(Clone, Debug)]
@@ -131,6 +133,8 @@ pub(super) struct Product {
     pub leaves_f16: bool,
     /// Does not multiply in half precision, whatever other products do.
     pub unhalved: bool,
+    /// Its matrix of 16 bits meets rows in the order of lanes, whatever the other products of the table do.
+    pub packed: bool,
 }
 
 impl Product {
@@ -147,12 +151,17 @@ impl Product {
             defers: None,
             leaves_f16: false,
             unhalved: false,
+            packed: false,
         }
     }
 
     /// How it reads its input for one of its matrices.
     pub fn reads(&self, weight: DType) -> Read {
-        if self.unhalved { Read::Unhalved(weight) } else { Read::Input(weight, self.rows) }
+        match (self.unhalved, self.packed) {
+            (true, _) => Read::Unhalved(weight),
+            (_, true) => Read::Lanes,
+            _ => Read::Input(weight, self.rows),
+        }
     }
 }
 

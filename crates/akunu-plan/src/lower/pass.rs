@@ -257,7 +257,9 @@ pub(super) fn build_with(
     let products = spec.products.unwrap_or_else(|| Products::for_rows(context, &graph, spec.rows));
     let folds = context.folds && spec.rows == 1;
     let picks = context.options.fuse && !context.options.keep_inputs && spec.rows == 1;
-    let rules = Rules { joins: context.options.fuse, folds, picks, products, kv: context.options.kv };
+    let packs_logits = context.packed_products.is_some() && products != Products::Plain;
+    let rules =
+        Rules { joins: context.options.fuse, folds, picks, products, packs_logits, kv: context.options.kv };
     let graph = fuse(graph, rules);
     let shape = Shape { context, name: spec.name, rows: spec.rows, logit_rows, products };
     let forms = ValueForms::new(&graph, &shape);

@@ -56,7 +56,7 @@ impl Op for HalfQkv {
         let mut first = 0;
         for (weight, outputs) in [(o.q_weight, p.q), (o.k_weight, p.k), (o.v_weight, p.v)] {
             let shape = [p.inputs as usize, outputs as usize];
-            let sums = bound.half_products(o.x, (weight, self.weight), shape);
+            let sums = bound.half_products(o.x, (weight, self.weight), shape, true);
             bound.write_f32s(o.out, |bound, out| {
                 for (row, sums) in sums.iter().enumerate() {
                     let scale = f64::from(bound.f32s(o.x_scales)[row]);

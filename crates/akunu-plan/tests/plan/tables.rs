@@ -8,8 +8,8 @@ use crate::common::{affine, capabilities, config, family, model, options};
 use akunu_arch::{Pooling, WeightProvider, open_model};
 use akunu_plan::ops::InputForm;
 use akunu_plan::{
-    Access, Capabilities, Card, DType, DispatchCommand, EncodeOptions, EncodeOutput, FewRows, Kernel, KvType,
-    ModelPlan, PackedRows, PassKind, PlanOptions, extents, plan, plan_encoder,
+    Access, Capabilities, Card, DType, DispatchCommand, DispatchTable, EncodeOptions, EncodeOutput, FewRows,
+    Kernel, KvType, ModelPlan, PackedRows, PassKind, PlanOptions, RowSet, extents, plan, plan_encoder,
 };
 
 const FAMILIES: [&str; 7] = ["llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3"];
@@ -347,6 +347,33 @@ fn packed_weights_have_a_table_between_few_rows_and_converted_weights() {
     assert!(tables.get(PassKind::MiddlePrefill).is_none());
     let tables = of(|_| DType::F32, 513);
     assert!(tables.get(PassKind::SmallPrefill).is_none() && tables.get(PassKind::MiddlePrefill).is_none());
+}
+
+#[test]
+fn logits_of_16_bits_meet_rows_in_the_order_of_lanes_where_other_rows_are_f16() {
+    let of = |name: &str, output: DType| {
+        let half_products = Some(FewRows::all(16));
+        let packed_products = Some(PackedRows { few: 32, most: 64 });
+        let capabilities = Capabilities { half_products, packed_products, ..capabilities() };
+        let options = PlanOptions { prefill_rows: 100, prefill_logit_rows: 8, ..options() };
+        let of_outputs = |name: &str| name.starts_with("output.") || name.starts_with("token_embd.");
+        let weights = move |name: &str| if of_outputs(name) { output } else { DType::Q4_0 };
+        plan(&model(family(name), weights), &capabilities, &options).unwrap().tables
+    };
+    let packed = |table: &DispatchTable| {
+        let is_packed =
+            |c: &DispatchCommand| matches!(c.kernel, Kernel::HalfMatmul(op) if op.rows == RowSet::Logits);
+        table.commands.iter().any(is_packed)
+    };
+    for output in [DType::BF16, DType::F16] {
+        let tables = of("llama", output);
+        assert!(packed(tables.prefill()) && packed(&tables[PassKind::MiddlePrefill]), "{output}");
+        assert!(!packed(&tables[PassKind::SmallPrefill]) && !packed(tables.decode()), "{output}");
+        assert!(!packed(of("gemma2", output).prefill()), "logits with a cap");
+    }
+    for output in [DType::F32, DType::Q8_0] {
+        assert!(!packed(of("llama", output).prefill()), "{output}");
+    }
 }
 
 #[test]

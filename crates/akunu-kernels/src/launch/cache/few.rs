@@ -3,11 +3,11 @@
 use akunu_plan::KvType;
 use akunu_plan::ops::{Attention, AttentionParams};
 
-use crate::function::source;
+use crate::function::{RESIDENT, source};
 use crate::launch::Shape;
 use crate::{Launch, Source};
 
-use super::tensor::{COPIES, TENSOR};
+use super::tensor::{ATTENTION_NUMBERS, COPIES, TENSOR};
 use super::{group_of, heads_bytes, kv_number};
 
 static ATTENTION_FEW: Source = source!("cuda/attention_few.h");
@@ -17,6 +17,8 @@ const SIMDS: u32 = 8;
 const MOST_HEADS: u32 = 8;
 /// Positions that a SIMD group handles per iteration.
 const RUN: u32 = 16;
+/// Runs of a SIMD group in threadgroup memory, where they are copied before they are used, as in the kernel.
+const STAGES: u32 = 3;
 /// Positions that a threadgroup handles per iteration, and the fewest that are worth a threadgroup of their own.
 const ITERATION: u32 = SIMDS * RUN;
 const SPAN: u32 = 2 * ITERATION;
@@ -32,8 +34,13 @@ impl Shape<'_> {
     ) -> Option<Launch> {
         let Attention { kv, out, rope, .. } = op;
         let dim = p.head_dim;
-        let suits = self.chip.tensor_cores && kv == KvType::F16 && self.in_one_block(RUN, p.block);
-        if !suits || !matches!(dim, 32 | 64 | 96 | 128) {
+        let suits = match kv {
+            KvType::F32 => false,
+            KvType::F16 => matches!(dim, 32 | 64 | 96 | 128),
+            // Runs are copied in chunks of 16 bytes, and their rows begin at whole words.
+            KvType::Q8_0 => p.block != 0 && rope.is_none() && matches!(dim, 64 | 128),
+        };
+        if !self.chip.tensor_cores || !suits || !self.in_one_block(RUN, p.block) {
             return None;
         }
         let group = group_of(p)?;
@@ -43,14 +50,22 @@ impl Shape<'_> {
         let wanted = self.chip.units;
         let splits = self.stretches(p, [tiles, head_tile], SPAN, wanted);
         let [long_run, tile_rows] = long_run.unwrap_or([0, 1]);
-        let shared = heads_bytes([head_tile, dim, SIMDS], rope.is_some());
+        let copied = if kv == KvType::Q8_0 { SIMDS * STAGES * 2 * RUN * (dim / 32 * 34) } else { 0 };
+        let shared = heads_bytes([head_tile, dim, SIMDS], rope.is_some()).max(copied);
         let launch = self
-            .heads("attention_few", &[&COPIES, &TENSOR, &ATTENTION_FEW], p, [splits, wanted], op)
+            .heads(
+                "attention_few",
+                &[&COPIES, &TENSOR, &ATTENTION_NUMBERS, &ATTENTION_FEW],
+                p,
+                [splits, wanted],
+                op,
+            )
             .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("HEAD_TILE", head_tile)])
             .variant([("LONG_RUN", long_run), ("ALIGN", RUN)])
             .constants([("TILES", tiles), ("SPAN", SPAN), ("TILE_ROWS", tile_rows)])
             .out(out)
             .shared(shared);
+        let launch = if kv == KvType::Q8_0 { launch.constants([(RESIDENT, 2)]) } else { launch };
         (shared <= self.chip.shared_bytes)
             .then(|| launch.over([self.groups(p.kv_heads * tiles, [splits, wanted]), 1, 1], SIMDS * 32))
     }

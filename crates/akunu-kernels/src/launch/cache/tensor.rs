@@ -11,6 +11,7 @@ use super::{KV, RUNS, Shape, group_of, kv_number, seen_and_scaled};
 
 pub(super) static COPIES: Source = source!("cuda/copies.h");
 pub(super) static TENSOR: Source = source!("cuda/tensor.h");
+pub(super) static ATTENTION_NUMBERS: Source = source!("cuda/attention_numbers.h");
 static ATTENTION_LINES: Source = source!("cuda/attention_lines.h");
 static ATTENTION_MMA: Source = source!("cuda/attention_mma.h");
 static ATTENTION_WARPGROUP: Source = source!("cuda/attention_warpgroup.h");
@@ -44,18 +45,23 @@ struct Runs {
 }
 
 impl Tile {
-    fn of_simd_groups(dim: u32) -> Tile {
+    fn of_simd_groups(dim: u32, kv: KvType) -> Tile {
         /// Numbers of keys (positions × head dim) that a threadgroup stages at once.
         const SPAN_NUMBERS: u32 = 4096;
         let lines = 64;
         let span = (SPAN_NUMBERS / dim).min(64) / 16 * 16;
-        let stage = 2 * span * (dim * 2 + 16);
+        let numbers = 2 * span * (dim * 2 + 16);
+        let staged = match kv {
+            // Rows as they are, twice; their codes in bf16, and their scales.
+            KvType::Q8_0 => 2 * (2 * span * (dim / 32 * 34) + 16) + numbers + 2 * span * (dim / 32 * 4),
+            _ => 2 * numbers,
+        };
         Tile {
             entry: "attention_mma",
-            sources: vec![&KV, &RUNS, &COPIES, &TENSOR, &ATTENTION_LINES, &ATTENTION_MMA],
+            sources: vec![&KV, &RUNS, &COPIES, &TENSOR, &ATTENTION_NUMBERS, &ATTENTION_LINES, &ATTENTION_MMA],
             lines,
             span,
-            shared_bytes: (2 * stage).max(lines * dim * 4),
+            shared_bytes: staged.max(lines * dim * 4),
         }
     }
 
@@ -86,17 +92,24 @@ impl Shape<'_> {
     /// `None`: this chip, cache type or shape is not supported.
     fn tile(&self, p: &AttentionParams, op: Attention) -> Option<Tile> {
         let dim = p.head_dim;
-        let suits = self.chip.tensor_cores && op.kv == KvType::F16 && self.rows > FEW_ROWS;
+        let aligned = match op.kv {
+            KvType::F32 => false,
+            KvType::F16 => true,
+            // 16 rows of it are whole chunks of 16 bytes; one is not.
+            KvType::Q8_0 => p.block != 0,
+        };
+        let suits = self.chip.tensor_cores && aligned && self.rows > FEW_ROWS;
         if !suits || dim > 128 || !dim.is_multiple_of(32) {
             return None;
         }
-        Some(Tile::of_simd_groups(dim)).filter(|tile| self.in_one_block(tile.span, p.block))
+        Some(Tile::of_simd_groups(dim, op.kv)).filter(|tile| self.in_one_block(tile.span, p.block))
     }
 
     /// The tile for long runs. `None`: also where not only f16 is written, or the table has few rows.
     fn large_tile(&self, p: &AttentionParams, op: Attention) -> Option<Tile> {
         let f16_alone = op.out.f16() && !op.out.f32() && !op.out.q8();
-        let suits = self.chip.warpgroups && f16_alone && self.rows > MOST_ROWS_OF_SMALL;
+        let suits =
+            self.chip.warpgroups && op.kv == KvType::F16 && f16_alone && self.rows > MOST_ROWS_OF_SMALL;
         if !suits || !p.head_dim.is_multiple_of(64) {
             return None;
         }

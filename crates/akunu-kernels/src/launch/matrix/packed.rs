@@ -1,4 +1,4 @@
-//! Products of f16 rows with quantised weights on the tensor instructions of warpgroups.
+//! Products of f16 rows with weights that are quantised or have 16 bits, on the tensor instructions of warpgroups.
 
 use akunu_plan::ops::{HalfMatmul, HalfQkv};
 use akunu_plan::{MatmulForm, OutputForms, halves};
@@ -65,8 +65,9 @@ impl Packed {
 
 impl Shape<'_> {
     pub(in crate::launch) fn packed_matmul(&self, op: HalfMatmul) -> Result<Launch, MissingKernel> {
-        let HalfMatmul { weight, bias, residual, f16 } = op;
-        self.packed(self.matmul_product((weight, MatmulForm::Gemm), [bias, residual]), f16)
+        let HalfMatmul { weight, bias, residual, f16, rows } = op;
+        let product = self.matmul_product((weight, MatmulForm::Gemm), [bias, residual]);
+        self.packed(Product { rows, ..product }, f16)
     }
 
     pub(in crate::launch) fn packed_qkv(&self, HalfQkv { weight }: HalfQkv) -> Result<Launch, MissingKernel> {
@@ -76,7 +77,7 @@ impl Shape<'_> {
     fn packed(&self, product: Product, f16: bool) -> Result<Launch, MissingKernel> {
         let of = type_sources(product.weight, product.inputs, true);
         let blocks = product.outputs.checked_mul(product.inputs / of.block);
-        let why = match Packed::of(product.outputs, self.rows, self.chip) {
+        let why = match Packed::of(product.outputs, self.count(product.rows), self.chip) {
             _ if !self.chip.warpgroups => "it is for the tensor instructions of warpgroups",
             _ if !product.inputs.is_multiple_of(halves::GROUP as u32) => {
                 "its rows are not whole groups of lanes"
@@ -91,7 +92,7 @@ impl Shape<'_> {
     fn packed_launch(&self, product: Product, of: TypeSources, tile: Packed, f16: bool) -> Launch {
         let Packed { rows, across, slices, deep, ahead, .. } = tile;
         let (shared, lines) = (tile.shared_bytes(), tile.lines());
-        let groups = [product.outputs.div_ceil(lines), self.rows.div_ceil(rows), 1];
+        let groups = [product.outputs.div_ceil(lines), self.count(product.rows).div_ceil(rows), 1];
         let out = if f16 { OutputForms::F16 } else { OutputForms::F32 };
         let product = Product { out, ..product };
         self.product_launch("gemm_packed", &[&COPIES, &TENSOR, &WARPGROUP, &GEMM_PACKED], &product, of)
