@@ -44,7 +44,7 @@ impl ChatFormat {
         let visible = controls(&|text| tags.contain(text));
         let marking = controls(&|text| marks.is_some_and(|marks| marks.contain(text)));
         let in_range = |id: &u32| (*id as usize) < model.config().vocab_size;
-        let call_ends = controls(&|text| marks.is_some_and(|marks| marks.ending == text));
+        let call_ends = controls(&|text| !text.is_empty() && marks.is_some_and(|marks| marks.ending == text));
         let call_ends = call_ends.into_iter().filter(in_range).collect();
         let turn_ends = Vec::new();
         let mut chat_format =
