@@ -11,6 +11,7 @@ use akunu::chat::conversation::call_id;
 use akunu::chat::{AnswerDelta, Call, CallProgress, ToolChoice};
 use akunu::schedule::TokenLogprob;
 use akunu::{FinishReason, Timings};
+use akunu_tokenizer::InfillFile;
 use serde_json::{Map, Value as Json};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::Sleep;
@@ -66,6 +67,8 @@ pub enum Prompt {
     Ids(Vec<u32>),
     /// What is between two texts is asked for, by the vocabulary's tokens for that.
     Infill {
+        /// Others, which stand before them.
+        files: Vec<InfillFile>,
         before: String,
         after: String,
     },

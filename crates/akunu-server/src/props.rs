@@ -116,7 +116,15 @@ async fn slots(State(app): State<App>, uri: Uri) -> Result<Response, Refusal> {
     let lease = app.models().list().into_iter().find(|(other, _)| other.name == spec.name);
     let lease = lease.and_then(|(_, lease)| lease);
     let (busy, slots, context) = occupied(&app, &spec, lease.as_ref()).await;
-    if busy >= slots && query(&uri, "fail_on_no_slot").is_some_and(|value| value != "0") {
+    let fails = match query(&uri, "fail_on_no_slot").as_deref() {
+        None | Some("0" | "false") => false,
+        Some("1" | "true") => true,
+        Some(_) => {
+            let message = "'fail_on_no_slot' must be 0 or 1";
+            return Err(Refusal::invalid(message).param("fail_on_no_slot").code("invalid_value"));
+        }
+    };
+    if busy >= slots && fails {
         return Err(Refusal::new(Reason::Unavailable, "no slot is free").code("no_slot").retry_after(1));
     }
     let slot =

@@ -69,7 +69,10 @@ async fn change(
             let message = "'filename' is missing: give the name of a file in the server's folder";
             return Err(Refusal::invalid(message).param("filename").code("missing_required_parameter"));
         }
-        _ => return Err(Refusal::invalid("'action' must be save, restore or erase").param("action")),
+        _ => {
+            let message = "'action' must be save, restore or erase";
+            return Err(Refusal::invalid(message).param("action").code("invalid_value"));
+        }
     };
     let salt = app.salt(caller, fields.text("cache_salt")?);
     let (sender, receiver) = oneshot::channel();

@@ -381,15 +381,17 @@ impl Prepared {
                 (loaded.model().encode(text)?, plain(format, &mut options)?)
             }
             Prompt::Ids(ids) => (ids.clone(), plain(format, &mut options)?),
-            Prompt::Infill { before, after } => {
-                let _charges = [check_text(before, loaded, memory)?, check_text(after, loaded, memory)?];
+            Prompt::Infill { files, before, after } => {
+                let texts = files.iter().map(|file| &file.text).chain([before, after]);
+                let _charges: Vec<_> =
+                    texts.map(|text| check_text(text, loaded, memory)).collect::<Result<_, _>>()?;
                 let tokenizer = loaded.model().tokenizer()?;
                 let tokens = InfillTokens::of(&**tokenizer).ok_or_else(|| {
                     let message =
-                        "'suffix' is not supported by this model: its vocabulary has no tokens to fill in a middle";
+                        "this model fills in no middle of a text: its vocabulary has no tokens for that";
                     Refusal::invalid(message).param("suffix").code("unsupported_parameter")
                 })?;
-                let ids = tokens.prompt(&**tokenizer, before, after).map_err(Error::from)?;
+                let ids = tokens.prompt(&**tokenizer, files, before, after).map_err(Error::from)?;
                 (ids, plain(format, &mut options)?)
             }
         };

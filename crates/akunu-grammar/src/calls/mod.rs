@@ -20,10 +20,14 @@ use crate::format::{Parts, Reasoning, ResponseFormat, Tool, escaped, quoted};
 pub struct CallForm {
     /// What may be around all calls of an answer.
     pub section: [&'static str; 2],
+    /// What precedes all calls also ends a text, so that a call or nothing follows it.
+    pub ends_text: bool,
     /// Precedes a call, or a list of calls. A bracket at its end begins the list.
     pub open: &'static str,
     /// A call.
     pub call: &'static [CallPart],
+    /// Another way in which models of the family write a call after `open`; empty: there is none.
+    pub other: &'static [CallPart],
     /// Calls are the elements of a JSON array.
     pub is_list: bool,
     /// Follows a call, or a list of calls.
@@ -148,10 +152,13 @@ impl Calls {
     ) -> Result<String, GrammarError> {
         let mut rules = self.rules(parts)?;
         let next = if self.is_single { "" } else { " rest" };
-        let CallForm { open, text_name, is_list, .. } = self.form;
+        let CallForm { section: [section, end], ends_text, open, text_name, is_list, .. } = self.form;
         let mut rest = "rest: TEXT?".to_string();
-        if text_name.is_empty() {
-            rest += &format!(" | opened calls{next}");
+        if ends_text {
+            rest += &format!(" | ended ({} gap? marked {}?)?", quoted(open), quoted(end));
+            rules += &format!("ended[lazy]: /(?s:.*){}/\n", escaped(section));
+        } else if text_name.is_empty() {
+            rest += &format!(" | opened marked{next}");
         }
         for (index, tool) in self.tools.iter().enumerate().filter(|(_, tool)| self.may_lack_open(tool)) {
             rest += &format!(" | lacks{index} rest{index}{next}");
@@ -191,7 +198,7 @@ impl Calls {
         if let Some(Reasoning { close, .. }) = before {
             rules += &format!("thought[lazy]: /(?s:.*){}/\n", escaped(close));
         }
-        if text_name.is_empty() {
+        if text_name.is_empty() && !ends_text {
             rules += &format!("opened[lazy]: /(?s:.*){}/\n", escaped(open));
         }
         rules += "TEXT: /(?s:.+)/\n";
@@ -200,10 +207,11 @@ impl Calls {
 
     /// Adds the rules of calls to `rules`, and returns the expression of an answer that is calls, or of the other format.
     pub(crate) fn alone(&self, rules: &mut String, parts: &mut Parts<'_>) -> Result<String, GrammarError> {
-        let CallForm { section, open, is_bare, text_name, .. } = self.form;
+        let CallForm { section, ends_text, open, is_bare, text_name, .. } = self.form;
         *rules += &self.rules(parts)?;
-        let marked = format!("{} gap? calls", quoted(open));
+        let marked = format!("{} gap? marked", quoted(open));
         let more = match (self.is_single, is_bare) {
+            _ if ends_text => String::new(),
             (true, _) => String::new(),
             (false, true) => " (/;? ?/ calls)*".to_string(),
             (false, false) => format!(" (gap? {marked})*"),
@@ -212,10 +220,14 @@ impl Calls {
             "" => String::new(),
             text => format!("({}{}{})?", gap[0], quoted(text), gap[1]),
         };
-        let (before, after) = (around(section[0], ["", " gap?"]), around(section[1], ["gap? ", ""]));
+        let before = match ends_text {
+            true => quoted(section[0]),
+            false => around(section[0], ["", " gap?"]),
+        };
+        let after = around(section[1], ["gap? ", ""]);
         // What precedes all calls only comes with a mark.
         let begin = match () {
-            () if is_bare => format!("({before} {} gap?)? calls", quoted(open)),
+            () if is_bare => format!("({before} {marked} | calls)"),
             () if !text_name.is_empty() => "calls".to_string(),
             () => format!("{before} {marked}"),
         };
@@ -229,17 +241,17 @@ impl Calls {
         }
     }
 
-    /// The rule `calls`, of what follows the mark.
+    /// The rules of calls: `marked` of what follows the mark, and `calls` of what may also be without one.
     fn rules(&self, parts: &mut Parts<'_>) -> Result<String, GrammarError> {
         if self.tools.is_empty() {
             return Err(GrammarError::Invalid { what: WHAT, reason: "there are no tools to call".into() });
         }
-        let CallForm { open, call, close, is_list, is_bare, text_name, .. } = self.form;
-        let mut rules = String::new();
+        let CallForm { open, call, other, close, is_list, is_bare, text_name, .. } = self.form;
+        let (mut rules, mut others) = (String::new(), vec!["calls".to_string()]);
         if let Some(tags) = call.iter().find_map(CallPart::tags) {
             rules += &format!("any_text[lazy]: /(?s:.*){}/\n", escaped(tags.value[1]));
         }
-        if let Some(form) = call.iter().find_map(CallPart::literals) {
+        if let Some(form) = call.iter().chain(other).find_map(CallPart::literals) {
             rules += &literals::rules(form);
         }
         for (index, tool) in self.tools.iter().enumerate() {
@@ -248,10 +260,17 @@ impl Calls {
             let mut writer = Writer::new(tool, index, parts, &mut rules);
             let behind = if has_rest { writer.expression(&call[name_end(call)..])? } else { String::new() };
             // The rules of arguments between tags are written once.
-            let whole = match may_lack_open {
+            let mut whole = match may_lack_open {
                 true => format!("{} rest{index}", quoted(&self.named(tool))),
                 false => writer.call(call)?,
             };
+            if !other.is_empty() {
+                let expression = writer.expression(other)?;
+                match is_bare {
+                    true => others.push(expression),
+                    false => whole += &format!(" | {expression}"),
+                }
+            }
             rules += &format!("tool{index}: {whole}\n");
             if has_rest {
                 rules += &format!("rest{index}: {behind}\n");
@@ -272,7 +291,8 @@ impl Calls {
             true => "gap? \"[\" gap? tool listed",
             false => "gap? tool",
         };
-        Ok(format!("calls: {calls}{close}\ntool: {}\n{rules}", any.join(" | ")))
+        let (marked, any) = (others.join(" | gap? "), any.join(" | "));
+        Ok(format!("marked: {marked}\ncalls: {calls}{close}\ntool: {any}\n{rules}"))
     }
 
     /// Whether a call of a tool may begin without a mark: one that is held is read, and no other.

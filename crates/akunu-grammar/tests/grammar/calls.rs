@@ -10,8 +10,10 @@ use serde_json::{Value as Json, json};
 
 const HERMES: CallForm = CallForm {
     section: ["", ""],
+    ends_text: false,
     open: "<tool_call>",
     call: NAME_AND_ARGUMENTS,
+    other: &[],
     is_list: false,
     close: "</tool_call>",
     is_bare: false,
@@ -97,6 +99,75 @@ fn an_answer_may_have_to_be_a_call_or_a_format() {
     let schema = ResponseFormat::Schema(json!({ "type": "array", "items": { "type": "integer" } }));
     let formatted = Calls { without: WithoutCalls::Format(Box::new(schema)), ..calls(HERMES) };
     check(&formatted, None, &[(one, true), ("[1, 2]", true), ("[1, \"a\"]", false), ("Text", false)]);
+}
+
+#[test]
+fn each_of_two_forms_is_held() {
+    let list = CallForm { open: "<call>", close: "</call>", other: NAME_AND_ARGUMENTS, ..PYTHON };
+    let json = "{\"name\": \"add\", \"arguments\": {\"a\": 1}}";
+    check(
+        &calls(list),
+        None,
+        &[
+            (&format!("Now <call>[add(a=1), {json}]</call>"), true),
+            (&format!("<call>[{json}, say(text=\"x\")]</call>"), true),
+            ("<call>[{\"name\": \"sub\"", false),
+            ("<call>[{\"name\": \"add\", \"arguments\": {\"a\": \"1\"", false),
+        ],
+    );
+    // A form that only follows the mark.
+    let marked = CallForm {
+        call: NAME_AND_ARGUMENTS,
+        other: PYTHON.call,
+        is_list: false,
+        close: "",
+        is_bare: true,
+        ..list
+    };
+    let required = Calls { without: WithoutCalls::Refused, ..calls(marked) };
+    for (calls, is_required) in [(calls(marked), false), (required, true)] {
+        check(
+            &calls,
+            None,
+            &[
+                (json, true),
+                (&format!("<call>{json}"), true),
+                ("<call>add(a=1)", true),
+                ("<call>add(a=\"1\")", false),
+                ("<call>sub(a=1)", false),
+                ("add(b=\"1\")", !is_required),
+            ],
+        );
+    }
+}
+
+#[test]
+fn what_ends_a_text_is_followed_by_a_call_or_nothing() {
+    let form = CallForm {
+        section: ["<sep>\n", "<sep>\n"],
+        ends_text: true,
+        open: "call<role>",
+        close: "",
+        ..HERMES
+    };
+    let call = "<sep>\ncall<role>{\"name\": \"add\", \"arguments\": {\"a\": 1}}";
+    let text = format!("Text.{call}<sep>\n");
+    check(
+        &calls(form),
+        None,
+        &[
+            (&text, true),
+            (call, true),
+            ("Text.<sep>\n", true),
+            // Without what precedes calls it is text, which is not read as a call.
+            ("Text. call<role>{\"name\": \"sub\"", true),
+            ("Text.<sep>\nuser<role>", false),
+            ("Text.<sep>\ncall<role>{\"name\": \"sub\"", false),
+            (&format!("{call}{call}"), false),
+        ],
+    );
+    let required = Calls { without: WithoutCalls::Refused, ..calls(form) };
+    check(&required, None, &[(call, true), (&call[6..], false), ("Text.<sep>\n", false), ("", false)]);
 }
 
 #[test]

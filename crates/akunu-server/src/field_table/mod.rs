@@ -29,15 +29,19 @@ pub(crate) use ollama::{
     CHAT as OLLAMA_CHAT, EMBED as OLLAMA_EMBED, EMBEDDINGS as OLLAMA_EMBEDDINGS, GENERATE,
 };
 pub(crate) use ollama_models::{COPY, CREATE, DELETE, PULL, SHOW};
-pub(crate) use openai::{CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES};
+pub(crate) use openai::{CHAT, COMPLETIONS, EMBEDDINGS, INFILL, RESPONSES};
 pub use page::page;
 pub(crate) use texts::{RERANK, TEI_EMBED, TEI_RERANK};
-pub(crate) use tools::{APPLY_TEMPLATE, DETOKENIZE, SLOTS, TOKENIZE};
+pub(crate) use tools::{
+    APPLY_TEMPLATE, DETOKENIZE, INPUT_ITEMS, MCP_CALL, MODEL_FACTS, RESPONSE, SLOTS, SLOTS_LIST, SLOTS_QUERY,
+    TOKENIZE,
+};
 
 /// All routes with tables, in the order of the page.
 pub const ROUTES: &[&Route] = &[
     &CHAT,
     &COMPLETIONS,
+    &INFILL,
     &RESPONSES,
     &EMBEDDINGS,
     &RERANK,
@@ -59,6 +63,12 @@ pub const ROUTES: &[&Route] = &[
     &DETOKENIZE,
     &APPLY_TEMPLATE,
     &SLOTS,
+    &SLOTS_QUERY,
+    &MODEL_FACTS,
+    &SLOTS_LIST,
+    &RESPONSE,
+    &INPUT_ITEMS,
+    &MCP_CALL,
 ];
 
 /// What is done with a field.
@@ -175,12 +185,25 @@ pub struct Route {
     pub method: &'static str,
     /// Requests are forms, and not JSON.
     pub is_form: bool,
+    /// The fields are parameters in the query.
+    pub is_query: bool,
     /// Objects of which fields that are not in the table have no effect, and are told as such.
     pub told: &'static [&'static str],
 }
 
 /// A route of JSON without fields.
-const POST: Route = Route { paths: &[], groups: &[], closed: &[], method: "POST", is_form: false, told: &[] };
+const POST: Route = Route {
+    paths: &[],
+    groups: &[],
+    closed: &[],
+    method: "POST",
+    is_form: false,
+    is_query: false,
+    told: &[],
+};
+
+/// A route that has parameters in its query, without them.
+const GET: Route = Route { method: "GET", is_query: true, ..POST };
 
 /// The header of a response that is not as its client may expect: it names fields without effect, and parts
 /// of a transcript that were left out.

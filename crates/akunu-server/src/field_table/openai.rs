@@ -6,21 +6,38 @@ const CLOSED: &[&str] = &["guided_", "structured_outputs."];
 
 pub(crate) const CHAT: Route = Route {
     paths: &["/v1/chat/completions", "/v1/chat/completions/render"],
-    groups: &[&CHAT_FIELDS, &GENERATION, &SAMPLING, &FORMATS, &BOTH, &CHAT_OTHERS, &VLLM, &LLAMA_CPP],
+    groups: &[
+        &CHAT_FIELDS,
+        &GENERATION,
+        &SAMPLING,
+        &FORMATS,
+        &BOTH,
+        &CHAT_OTHERS,
+        &VLLM,
+        &LENGTH,
+        &LLAMA_CPP,
+    ],
     closed: CLOSED,
     ..POST
 };
 
 pub(crate) const COMPLETIONS: Route = Route {
     paths: &["/v1/completions", "/v1/completions/render"],
-    groups: &[&COMPLETION_FIELDS, &GENERATION, &SAMPLING, &FORMATS, &BOTH, &VLLM, &LLAMA_CPP],
+    groups: &[&COMPLETION_FIELDS, &GENERATION, &SAMPLING, &FORMATS, &BOTH, &VLLM, &LENGTH, &LLAMA_CPP],
+    closed: CLOSED,
+    ..POST
+};
+
+pub(crate) const INFILL: Route = Route {
+    paths: &["/infill"],
+    groups: &[&INFILL_FIELDS, &GENERATION, &SAMPLING, &FORMATS, &VLLM, &LLAMA_CPP],
     closed: CLOSED,
     ..POST
 };
 
 pub(crate) const RESPONSES: Route = Route {
     paths: &["/v1/responses"],
-    groups: &[&RESPONSE_FIELDS, &GENERATION, &SAMPLING, &FORMATS, &VLLM, &LLAMA_CPP],
+    groups: &[&RESPONSE_FIELDS, &GENERATION, &SAMPLING, &FORMATS, &VLLM, &LENGTH, &LLAMA_CPP],
     closed: CLOSED,
     ..POST
 };
@@ -99,6 +116,27 @@ const COMPLETION_FIELDS: Group = Group {
             "the text after what is asked for; if the vocabulary has tokens for it",
         )
         .with(r#""model": "infiller""#),
+    ],
+};
+
+const INFILL_FIELDS: Group = Group {
+    title: "The middle of a text, llama.cpp (if the vocabulary has tokens for it)",
+    fields: &[
+        done("input_prefix", r#""And ""#, "the text before, required"),
+        done("input_suffix", r#"", he said.""#, "the text after, required"),
+        done("prompt", r#""so""#, "what follows `input_prefix`"),
+        done(
+            "input_extra",
+            r#"[{"filename": "a.rs", "text": "fn a() {}"}]"#,
+            "other files, before both; nothing is truncated",
+        ),
+        done("n_predict", "5", "the most tokens of the middle; -1, the default: as many as fit"),
+        refused("n", "2", "a request has one middle").unless("[1]"),
+        refused("max_tokens", "5", "use 'n_predict'"),
+        refused("logprobs", "true", "/v1/completions has them"),
+        refused("stream_options.include_usage", "true", "the last event has the counts")
+            .with(r#""stream": true"#),
+        done("response_format", r#"{"type": "json_object"}"#, "`text`, `json_object` or `json_schema`"),
     ],
 };
 
@@ -316,10 +354,14 @@ const VLLM: Group = Group {
     ],
 };
 
+const LENGTH: Group = Group {
+    title: "Length, llama.cpp",
+    fields: &[refused("n_predict", "5", "use 'max_tokens'").unless("[-1]")],
+};
+
 const LLAMA_CPP: Group = Group {
     title: "Generation, llama.cpp",
     fields: &[
-        refused("n_predict", "5", "use 'max_tokens'").unless("[-1]"),
         refused("n_keep", "5", "nothing is dropped from a prompt").unless("[0, -1]"),
         refused("n_discard", "5", "nothing is dropped from a prompt").unless("[0]"),
         refused("n_probs", "3", "use 'logprobs'").unless("[0]"),

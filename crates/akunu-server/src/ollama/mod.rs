@@ -106,9 +106,11 @@ async fn generate(
         return Err(Refusal::invalid(message).param("system").code("unsupported_parameter"));
     }
     let prompt = match (text, after) {
-        (before, Some(after)) => {
-            Some(Prompt::Infill { before: before.unwrap_or_default().into(), after: after.into() })
-        }
+        (before, Some(after)) => Some(Prompt::Infill {
+            files: Vec::new(),
+            before: before.unwrap_or_default().into(),
+            after: after.into(),
+        }),
         (None, None) => None,
         (Some(text), None) if is_raw => Some(Prompt::Text(text.to_string())),
         (Some(text), None) => {

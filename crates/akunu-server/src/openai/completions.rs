@@ -94,7 +94,9 @@ pub(super) fn read(fields: &Fields<'_>, is_streamed: bool) -> Result<(Job, Asked
             return Err(contradiction("suffix", "log probabilities of the prompt"));
         }
         let infill = |prompt: Prompt| match prompt {
-            Prompt::Text(before) => Ok(Prompt::Infill { before, after: after.to_string() }),
+            Prompt::Text(before) => {
+                Ok(Prompt::Infill { files: Vec::new(), before, after: after.to_string() })
+            }
             _ => Err(contradiction("suffix", "a 'prompt' of token ids")),
         };
         job.prompts = job.prompts.into_iter().map(infill).collect::<Result<_, _>>()?;

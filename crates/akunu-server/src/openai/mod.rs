@@ -1,9 +1,11 @@
-//! OpenAI's API: `/v1/chat/completions`, `/v1/responses`, `/v1/completions`, `/v1/embeddings`, `/v1/audio`, `/v1/models`.
+//! OpenAI's API: `/v1/chat/completions`, `/v1/responses`, `/v1/completions`, `/v1/embeddings`, `/v1/audio`, `/v1/models`; and
+//! llama.cpp's `/infill`.
 
 mod audio;
 mod chat;
 mod completions;
 mod embeddings;
+mod infill;
 pub(crate) mod logprobs;
 mod messages;
 mod options;
@@ -44,6 +46,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
         ("/v1/chat/completions/render", post(render::chat)),
         ("/v1/completions", post(completions::completions)),
         ("/v1/completions/render", post(render::completions)),
+        ("/infill", post(infill::infill)),
         ("/v1/embeddings", post(embeddings::embeddings)),
         ("/v1/audio/transcriptions", post(audio::transcriptions)),
         ("/v1/audio/translations", post(audio::translations)),
@@ -237,11 +240,8 @@ impl Usage {
         self.reasoning += finished.reasoning_tokens;
     }
 
-    /// Adds `usage` to a response, and `timings` by llama.cpp's names.
+    /// Adds `usage` to a response, and `timings`.
     fn write(&self, response: &mut Json) {
-        let processed = self.prompt - self.cached.min(self.prompt);
-        let rate =
-            |tokens: usize, seconds: f64| (tokens > 0 && seconds > 0.).then(|| tokens as f64 / seconds);
         response["usage"] = json!({
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,
@@ -249,7 +249,15 @@ impl Usage {
             "prompt_tokens_details": { "cached_tokens": self.cached },
             "completion_tokens_details": { "reasoning_tokens": self.reasoning },
         });
-        response["timings"] = json!({
+        response["timings"] = self.timings();
+    }
+
+    /// The times, by llama.cpp's names.
+    fn timings(&self) -> Json {
+        let processed = self.prompt - self.cached.min(self.prompt);
+        let rate =
+            |tokens: usize, seconds: f64| (tokens > 0 && seconds > 0.).then(|| tokens as f64 / seconds);
+        json!({
             "cache_n": self.cached,
             "prompt_n": processed,
             "prompt_ms": self.prompt_s * 1e3,
@@ -257,6 +265,6 @@ impl Usage {
             "predicted_n": self.completion,
             "predicted_ms": self.generate_s * 1e3,
             "predicted_per_second": rate(self.steps, self.generate_s),
-        });
+        })
     }
 }

@@ -216,6 +216,65 @@ fn a_middle_is_filled_in() {
     assert!(refused.text().contains("'system'"), "{}", refused.text());
 }
 
+#[test]
+fn a_middle_is_filled_in_as_by_llama_cpp() {
+    let (_folder, model) = infiller();
+    let server = serve_with(|options| {
+        options.models.engine.context = Some(2000);
+        options.models.models.push(model);
+    });
+    let fields =
+        json!({ "model": INFILLER, "input_prefix": "And", "prompt": " ", "input_suffix": ", he said." });
+    let of = |more: Json| {
+        let mut all = fields.clone();
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        all
+    };
+    let answer = server.ok("/infill", &fields);
+    let read = 3 + "And ".len() + ", he said.".len();
+    assert_eq!((&answer["content"], &answer["stop_type"]), (&json!("so it is"), &json!("eos")));
+    assert_eq!((&answer["tokens_evaluated"], &answer["tokens_predicted"]), (&json!(read), &json!(3)));
+    assert_eq!((&answer["stop"], &answer["model"]), (&json!(true), &json!(INFILLER)));
+    assert_eq!(answer["timings"]["predicted_n"], 3);
+    let cut = server.ok("/infill", &of(json!({ "n_predict": 1 })));
+    assert_eq!((&cut["content"], &cut["stop_type"]), (&json!("so"), &json!("limit")));
+    let stopped = server.ok("/infill", &of(json!({ "stop": " is", "n_predict": -1 })));
+    assert_eq!((&stopped["content"], &stopped["stop_type"]), (&json!("so it"), &json!("word")));
+    assert_eq!(stopped["stopping_word"], " is");
+    // Files stand before both texts.
+    let extra = json!([{ "filename": "a.rs", "text": "fn a() {}" }, { "text": "b" }]);
+    let beside = server.ok("/infill", &of(json!({ "input_extra": extra })));
+    let snippets = 2 * "\n\n--- snippet ---\n\n".len() + "fn a() {}b".len();
+    assert_eq!(
+        (&beside["content"], &beside["tokens_evaluated"]),
+        (&json!("so it is"), &json!(read + snippets))
+    );
+
+    let streamed = server.post("/infill", &of(json!({ "stream": true }))).text();
+    let events: Vec<Json> = streamed
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .map(|data| serde_json::from_str(data).unwrap())
+        .collect();
+    let text: String = events.iter().map(|event| event["content"].as_str().unwrap()).collect();
+    let (last, pieces) = events.split_last().unwrap();
+    assert_eq!((text.as_str(), &last["stop"], &last["stop_type"]), ("so it is", &json!(true), &json!("eos")));
+    assert!(!pieces.is_empty() && pieces.iter().all(|piece| piece["stop"] == false));
+
+    for (body, param) in [
+        (json!({ "model": TALES, "input_prefix": "a", "input_suffix": "b" }), "input_suffix"),
+        (json!({ "model": INFILLER, "input_prefix": "a" }), "input_suffix"),
+        (json!({ "model": INFILLER, "input_suffix": "a" }), "input_prefix"),
+        (of(json!({ "n_predict": -2 })), "n_predict"),
+        (of(json!({ "input_extra": [{ "filename": "a" }] })), "input_extra"),
+        (of(json!({ "input_prefix": "long ".repeat(4000) })), "input_prefix"),
+    ] {
+        let refused = server.post("/infill", &body);
+        let param_of = &refused.json()["error"]["param"];
+        assert_eq!((refused.status, param_of), (400, &json!(param)), "{}", refused.text());
+    }
+}
+
 /// Programs that evaluate ask for one token more than the prompt, and leave out the last log probability.
 #[test]
 fn the_token_that_ends_a_text_has_a_log_probability_after_an_echo() {

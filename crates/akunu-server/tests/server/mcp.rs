@@ -16,7 +16,7 @@ const TOOLS: &str = "/mcp/tools";
 const CALL: &str = "/mcp/call";
 
 /// The small server of the tests of `akunu-mcp`, started by a shell that first runs `before`.
-fn small(before: &str, call: Duration) -> McpServers {
+pub fn small(before: &str, call: Duration) -> McpServers {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../akunu-mcp/tests/server.sh");
     let args = vec!["-c".into(), format!("{before}\nexec sh '{}'", script.display())];
     let place = Place::Stdio { command: "sh".into(), args, env: Vec::new(), folder: None };

@@ -47,7 +47,7 @@ impl ChatFormat {
         constraints: &Constraints,
         options: &mut GenerateOptions,
     ) -> Result<AnswerReader, Error> {
-        self.extend(options);
+        self.extend(answer.tools.is_some(), options);
         // The name of text is removed even if there are no tools.
         let has_name = || !self.marks().form.text_name.is_empty();
         let tools = answer.tools.clone().or_else(|| has_name().then(Vec::new));

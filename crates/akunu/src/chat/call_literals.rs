@@ -141,9 +141,12 @@ impl LiteralStream {
         let Some(rest) = text.strip_prefix(form.before) else {
             return Err(if form.before.starts_with(text) { Reached::Yet } else { Reached::Never });
         };
-        let name = &rest[..word(rest)];
+        let [open, _] = form.around;
+        let whole = &rest[..word(rest)];
+        // What follows the name may begin with characters of a name.
+        let name = whole.strip_suffix(&open[..word(open)]).unwrap_or(whole);
         let behind = &rest[name.len()..];
-        match behind.strip_prefix(form.around[0]) {
+        match behind.strip_prefix(open) {
             Some(behind) if !name.is_empty() && may_call(name) => {
                 on_segment(Segment::Begun(name));
                 on_segment(Segment::Arguments("{"));
@@ -151,7 +154,7 @@ impl LiteralStream {
                 self.enter(Stage::Key { is_first: true }, text.len() - behind.len());
                 Ok(())
             }
-            None if behind.is_empty() && name.len() <= LONGEST_HEADER => Err(Reached::Yet),
+            None if open.starts_with(behind) && name.len() <= LONGEST_HEADER => Err(Reached::Yet),
             _ => Err(Reached::Never),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use akunu_grammar::fits_tags;
+use akunu_grammar::{CallForm, fits_tags};
 use serde_json::{Map, Value as Json};
 
 use super::call_json::{self, Scan, Unnamed, begins_bare, is_json, named_arguments};
@@ -153,6 +153,13 @@ impl CallReader {
         if matches!(self.state, State::After | State::Listed { at: 0, .. }) {
             let space = self.skip_space(0);
             self.drop_held(space);
+        }
+        if self.marks.form.ends_text
+            && matches!(self.state, State::Text)
+            && let Some(end) = self.section_before(self.held.len())
+        {
+            self.say(end, on_segment);
+            self.held.clear();
         }
         let has_begun = match self.state {
             State::Json { arguments, .. } => matches!(arguments, Early::Sent { .. } | Early::All),
@@ -355,7 +362,10 @@ impl CallReader {
     /// Where the first call begins behind `start`, and where its mark ends, which may be missing.
     fn begin_of_call(&self, start: usize) -> Option<(usize, usize)> {
         let (text, open) = (&self.held[start..], self.marks.open());
-        let marked = text.find(open).map(|at| (start + at, start + at + open.len()));
+        let CallForm { section, ends_text, .. } = self.marks.form;
+        let may_begin = |at: &usize| !ends_text || self.held[..*at].ends_with(section[0]);
+        let found = text.match_indices(open).map(|(at, _)| start + at).find(may_begin);
+        let marked = found.map(|at| (at, at + open.len()));
         let unmarked =
             self.unmarked().filter_map(|begin| text.find(&begin)).map(|at| (start + at, start + at));
         marked.into_iter().chain(unmarked).min()
@@ -381,7 +391,7 @@ impl CallReader {
 
     /// Where the mark before all calls begins, if what is held has it before `end`, and little white space behind it.
     fn section_before(&self, end: usize) -> Option<usize> {
-        let section = self.marks.form.section[0];
+        let section = self.marks.form.section[0].trim_end();
         let near = self.held.ceil_char_boundary(end.saturating_sub(section.len() + LONGEST_HEADER)).min(end);
         let before = self.held[near..end].trim_end().strip_suffix(section)?;
         (!section.is_empty()).then_some(near + before.len())
@@ -472,7 +482,8 @@ impl CallReader {
     /// After a call there may be a closing mark, or another call.
     fn after(&mut self) -> bool {
         let (fence, bare) = (self.marks.fence, self.marks.form.is_bare);
-        let ends = [self.marks.close(), self.marks.form.section[1]].into_iter().filter(|end| !end.is_empty());
+        let CallForm { close, section, .. } = self.marks.form;
+        let ends = [close, self.marks.ending, section[1]].into_iter().filter(|end| !end.is_empty());
         let mut space = self.skip_space(0);
         let fenced = &self.held[space..];
         if !fence.is_empty() && fence.starts_with(fenced) && fence != fenced {

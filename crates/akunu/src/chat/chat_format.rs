@@ -25,6 +25,8 @@ pub struct ChatFormat {
     /// The model's format of tool calls, if known, and its control tokens.
     marks: Option<&'static CallMarks>,
     marking: Vec<u32>,
+    /// Tokens that end an answer with calls.
+    call_ends: Vec<u32>,
     /// Tokens that end a turn in the template.
     turn_ends: Vec<u32>,
 }
@@ -41,9 +43,12 @@ impl ChatFormat {
         };
         let visible = controls(&|text| tags.contain(text));
         let marking = controls(&|text| marks.is_some_and(|marks| marks.contain(text)));
-        let mut chat_format =
-            ChatFormat { template, tokenizer, tags, visible, marks, marking, turn_ends: Vec::new() };
         let in_range = |id: &u32| (*id as usize) < model.config().vocab_size;
+        let call_ends = controls(&|text| !text.is_empty() && marks.is_some_and(|marks| marks.ending == text));
+        let call_ends = call_ends.into_iter().filter(in_range).collect();
+        let turn_ends = Vec::new();
+        let mut chat_format =
+            ChatFormat { template, tokenizer, tags, visible, marks, marking, call_ends, turn_ends };
         chat_format.turn_ends = chat_format.find_turn_end().into_iter().filter(in_range).collect();
         Ok(chat_format)
     }
@@ -109,14 +114,17 @@ impl ChatFormat {
     }
 
     /// Adds the tokens that end an answer, and those that must be visible for parsing.
-    pub(super) fn extend(&self, options: &mut GenerateOptions) {
-        options.stop_ids.extend(&self.turn_ends);
+    pub(super) fn extend(&self, has_tools: bool, options: &mut GenerateOptions) {
+        if !(has_tools && self.marks().form.ends_text) {
+            options.stop_ids.extend(&self.turn_ends);
+        }
         options.visible_ids.extend(&self.visible);
     }
 
-    /// A reader for calls of these tools; makes their marks visible.
+    /// A reader for calls of these tools; makes their marks visible, and adds the tokens that end them.
     pub(super) fn call_reader(&self, tools: Vec<Json>, options: &mut GenerateOptions) -> CallReader {
         options.visible_ids.extend(&self.marking);
+        options.stop_ids.extend(&self.call_ends);
         CallReader::new(self.marks(), tools)
     }
 

@@ -29,8 +29,10 @@ pub struct CallMarks {
 
 const FORM: CallForm = CallForm {
     section: [""; 2],
+    ends_text: false,
     open: "",
     call: NAME_AND_ARGUMENTS,
+    other: &[],
     is_list: false,
     close: "",
     is_bare: false,
@@ -104,12 +106,16 @@ const LLAMA: CallMarks = CallMarks {
             Gap,
             Text("}"),
         ],
+        other: &[Name, Text(".call("), Literals(PYTHON), Text(")")],
         is_bare: true,
         ..FORM
     },
     signs: &["\"name\": function name, \"parameters\""],
     ..DEFAULT
 };
+
+const GEMMA: CallLiterals =
+    CallLiterals { assign: ":", separator: ",", quote: Some("<|\"|>"), is_sorted: true };
 
 const PYTHON: CallLiterals = CallLiterals { assign: "=", separator: ", ", quote: None, is_sorted: false };
 
@@ -118,7 +124,7 @@ pub(super) static GENERIC: CallMarks =
     CallMarks { form: CallForm { open: "<tool_call>", close: "</tool_call>", ..FORM }, ..DEFAULT };
 
 /// The first family whose signs are all in a template applies.
-static FAMILIES: [CallMarks; 27] = [
+static FAMILIES: [CallMarks; 29] = [
     // GLM.
     CallMarks {
         form: CallForm {
@@ -179,22 +185,29 @@ static FAMILIES: [CallMarks; 27] = [
     CallMarks {
         form: CallForm {
             open: "<|tool_call>",
-            call: &[
-                Text("call:"),
-                Name,
-                Text("{"),
-                Literals(CallLiterals {
-                    assign: ":",
-                    separator: ",",
-                    quote: Some("<|\"|>"),
-                    is_sorted: true,
-                }),
-                Text("}"),
-            ],
+            call: &[Text("call:"), Name, Text("{"), Literals(GEMMA), Text("}")],
             close: "<tool_call|>",
             ..FORM
         },
         signs: &["<|tool_call>"],
+        ..DEFAULT
+    },
+    // FunctionGemma.
+    CallMarks {
+        form: CallForm {
+            open: "<start_function_call>",
+            call: &[
+                Text("call:"),
+                Name,
+                Text("{"),
+                Literals(CallLiterals { quote: Some("<escape>"), ..GEMMA }),
+                Text("}"),
+            ],
+            close: "<end_function_call>",
+            ..FORM
+        },
+        ending: "<start_function_response>",
+        signs: &["<start_function_call>"],
         ..DEFAULT
     },
     // LFM2: its templates have no marks.
@@ -202,6 +215,7 @@ static FAMILIES: [CallMarks; 27] = [
         form: CallForm {
             open: "<|tool_call_start|>",
             call: &[Name, Text("("), Literals(PYTHON), Text(")")],
+            other: NAME_AND_ARGUMENTS,
             is_list: true,
             close: "<|tool_call_end|>",
             ..FORM
@@ -285,7 +299,7 @@ static FAMILIES: [CallMarks; 27] = [
     CallMarks {
         form: CallForm {
             open: "[TOOL_CALLS]",
-            call: &[Name, Maybe(&[Text("[CALL_ID]"), Id]), Text("[ARGS]"), Arguments],
+            call: &[Name, Maybe(&[Text("[CALL_ID]"), Id]), OneOf(&["[ARGS]", ""]), Arguments],
             ..FORM
         },
         between: &["[CALL_ID]", "[ARGS]"],
@@ -317,10 +331,20 @@ static FAMILIES: [CallMarks; 27] = [
         signs: &["<|tool_call|>"],
         ..DEFAULT
     },
-    // GigaChat.
+    // GigaChat 3.1, then 3, whose calls are messages of their own, one in an answer.
     CallMarks {
         form: CallForm { open: "<|function_call|>", ..FORM },
         signs: &["<|function_call|>"],
+        ..DEFAULT
+    },
+    CallMarks {
+        form: CallForm {
+            section: ["<|message_sep|>\n\n"; 2],
+            ends_text: true,
+            open: "function call<|role_sep|>\n",
+            ..FORM
+        },
+        signs: &["'function call'", "<|role_sep|>", "<|message_sep|>"],
         ..DEFAULT
     },
     // Command R7B and later.
@@ -351,7 +375,7 @@ static FAMILIES: [CallMarks; 27] = [
             call: &[
                 Name,
                 OneOf(&["<|channel|>commentary", ""]),
-                OneOf(&[" <|constrain|>json", "<|constrain|>json", " json", ""]),
+                OneOf(&[" <|constrain|>json", "<|constrain|>json", " json", " code", ""]),
                 Text("<|message|>"),
                 Arguments,
             ],
@@ -378,11 +402,13 @@ static FAMILIES: [CallMarks; 27] = [
             section: ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
             open: "<|tool_call_begin|>",
             call: &[
-                Text("functions."),
+                OneOf(&["functions.", ""]),
                 Name,
                 Text(":"),
                 Number,
+                Gap,
                 Text("<|tool_call_argument_begin|>"),
+                Gap,
                 Arguments,
             ],
             close: "<|tool_call_end|>",
@@ -408,7 +434,12 @@ static FAMILIES: [CallMarks; 27] = [
     },
     // Llama 4: the template writes an empty piece of code before calls.
     CallMarks {
-        form: CallForm { section: ["<|python_start|>", ""], open: "<|python_end|>", ..LLAMA.form },
+        form: CallForm {
+            section: ["<|python_start|>", ""],
+            open: "<|python_end|>",
+            other: &[],
+            ..LLAMA.form
+        },
         signs: &["<|python_start|>", "\"name\": function name, \"parameters\""],
         ..DEFAULT
     },
@@ -462,19 +493,15 @@ impl CallMarks {
 
     /// How calls are written, if their arguments are literals.
     pub(super) fn literals(&self) -> Option<LiteralForm> {
-        let literals = self.form.call.iter().find_map(|part| match part {
-            Literals(literals) => Some(literals),
-            _ => None,
-        })?;
-        match self.form.call {
-            [Text(before), Name, Text(open), _, Text(close)] => {
+        [self.form.call, self.form.other].into_iter().find_map(|call| match call {
+            [Text(before), Name, Text(open), Literals(literals), Text(close)] => {
                 Some(LiteralForm { before, around: [open, close], literals })
             }
-            [Name, Text(open), _, Text(close)] => {
+            [Name, Text(open), Literals(literals), Text(close)] => {
                 Some(LiteralForm { before: "", around: [open, close], literals })
             }
             _ => None,
-        }
+        })
     }
 
     /// Whether a call is JSON with the tool's name as the key of the arguments.
@@ -495,6 +522,7 @@ impl CallMarks {
                     Name => written += name,
                     QuotedName => written += &Json::from(name).to_string(),
                     Arguments => written += &arguments.to_string(),
+                    OneOf(texts) => written += texts.first()?,
                     Gap if written.ends_with([':', ',']) => written.push(' '),
                     Gap | Maybe(_) => {}
                     Literals(form) => written += &call_literals::write(form, arguments)?,
@@ -536,8 +564,8 @@ impl CallMarks {
 
     /// Whether the text is part of a mark.
     pub(crate) fn contain(&self, text: &str) -> bool {
-        let CallForm { section: [begin, end], open, call, close, .. } = self.form;
-        let texts = call.iter().flat_map(|part| match part {
+        let CallForm { section: [begin, end], open, call, other, close, .. } = self.form;
+        let texts = call.iter().chain(other).flat_map(|part| match part {
             Text(text) => vec![*text],
             OneOf(texts) => texts.to_vec(),
             Tagged(CallTags { key, value, .. }) => [*key, *value].concat(),

@@ -119,8 +119,10 @@ fn an_answer_may_have_to_be_a_call() {
     let mut engine = tales_engine(|_| {});
     let form = CallForm {
         section: [""; 2],
+        ends_text: false,
         open: "<tool_call>",
         call: NAME_AND_ARGUMENTS,
+        other: &[],
         is_list: false,
         close: "</tool_call>",
         is_bare: false,

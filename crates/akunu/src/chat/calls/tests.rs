@@ -57,6 +57,30 @@ fn read(template: &str, pieces: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn a_call_of_gigachat_3_is_a_message_of_its_own() {
+    const GIGACHAT: &str = "'function call' <|role_sep|> <|message_sep|>";
+    const CALL: &str = "function call<|role_sep|>\n{\"name\": \"clock\", \"arguments\": {}}";
+    for (text, expected) in [
+        (format!("Hm.<|message_sep|>\n\n{CALL}<|message_sep|>\n\n"), vec!["Hm.", "clock({})"]),
+        (format!("<|message_sep|>\n\n{CALL}"), vec!["clock({})"]),
+        ("Noon.<|message_sep|>\n\n".to_string(), vec!["Noon."]),
+        // The grammar holds no such call.
+        (
+            format!("Hm. {CALL}"),
+            vec!["Hm. function call<|role_sep|>\n{\"name\": \"clock\", \"arguments\": {}}"],
+        ),
+    ] {
+        let by_character: Vec<String> = text.chars().map(String::from).collect();
+        let pieces: Vec<&str> = by_character.iter().map(String::as_str).collect();
+        assert_eq!((read(GIGACHAT, &[&text]), read(GIGACHAT, &pieces)), (owned(&expected), owned(&expected)));
+    }
+}
+
+fn owned(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(ToString::to_string).collect()
+}
+
+#[test]
 fn calls_between_marks_are_parsed() {
     let call = r#"<tool_call>
 {"name": "add", "arguments": {"b": "}\"</tool_call>", "a": [1]}}
