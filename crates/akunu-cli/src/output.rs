@@ -131,6 +131,11 @@ pub fn note(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", printable_lines(line));
 }
 
+/// As [`note`], of text that has styles and no other control characters.
+pub fn styled_note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
 pub const RED: &str = "31";
 pub const GREEN: &str = "32";
 

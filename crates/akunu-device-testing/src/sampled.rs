@@ -13,7 +13,7 @@ use akunu_plan::sample::{
 use akunu_plan::{
     BufferId, Device, DispatchCommand, DispatchTable, Entries, Kernel, Row, RowBounds, Submission, TableIo,
 };
-use akunu_testing::some_of;
+use akunu_testing::{fewest_or, some_of};
 
 /// Calls its argument with each of the devices to test.
 pub type OnDevices<'a> = dyn FnMut(&mut dyn FnMut(&mut dyn Device)) + 'a;
@@ -209,7 +209,8 @@ pub fn tokens_are_those_of_the_reference(on_devices: &mut OnDevices<'_>) {
 /// largest table, a part of the rows as well.
 pub fn many_rows_have_settings_of_their_own(on_devices: &mut OnDevices<'_>) {
     let mut rng = Rng::new(13);
-    for (vocab, rows, live) in [(257, 100, 100), (40, 300, 300), (40, 300, 257), (40, 300, 90)] {
+    let cases = [(257, 100, 100), (40, 300, 300), (40, 300, 257), (40, 300, 90)];
+    for (vocab, rows, live) in cases.into_iter().step_by(fewest_or(2, 1, 1)) {
         let wishes: Vec<Wish> = (0..live).map(|_| wish(&mut rng, vocab)).collect();
         let logits = (0..live).map(|_| logits(&mut rng, vocab)).collect();
         let found = Case { rows, ..Case::new(vocab, logits, wishes) }.check(on_devices);
@@ -294,7 +295,7 @@ pub fn tokens_that_are_all_stairs_are_walked(on_devices: &mut OnDevices<'_>) {
 pub fn sums_of_top_p_are_exact(on_devices: &mut OnDevices<'_>) {
     let mut rng = Rng::new(12);
     let vocab = 3000;
-    for seed in 0..12 {
+    for seed in 0..fewest_or(4, 12, 12) {
         let logits: Vec<f32> = (0..vocab).map(|_| normal(&mut rng, 1.5)).collect();
         let settings = Settings { inverse_temperature: 0.7, seed: [seed, 0], ..Settings::default() };
         let mut pick = |settings: Settings| {

@@ -361,6 +361,28 @@ fn markdown_is_shown_as_styles_unless_they_are_switched_off() {
 }
 
 #[test]
+fn the_history_shows_answers_as_the_chat_did() {
+    let dir = scene(&["\n", "Some **bold** words\n", "- item"]);
+    let history = |columns: u16, options: &[&str]| {
+        let mut terminal =
+            Terminal::new(chat(dir.path(), &[&["--no-history", "-q"], options].concat()), columns);
+        terminal.expect("> ");
+        terminal.type_keys("A *star*\r");
+        terminal.expect("item");
+        terminal.expect("> ");
+        terminal.type_keys("/history\r");
+        terminal.expect("user: A *star*\r\n");
+        let shown = terminal.expect("item");
+        terminal.type_keys("\x04");
+        assert_eq!(terminal.end().0, Some(0));
+        shown.replace("\r\n", "\n")
+    };
+    assert_eq!(history(80, &[]), "assistant: Some \x1b[1mbold\x1b[22m words\n• item");
+    assert_eq!(history(22, &[]), "assistant: Some \x1b[1mbold\x1b[22m\nwords\n• item");
+    assert_eq!(history(22, &["--plain"]), "assistant: Some **bold** words\n- item");
+}
+
+#[test]
 fn lines_follow_the_width_of_the_terminal_while_it_changes() {
     let dir = scene(&ENDLESS);
     let mut terminal = Terminal::new(chat(dir.path(), &["-c", "200000", "--no-history"]), 30);

@@ -13,6 +13,7 @@ use akunu_plan::{
     BufferId, Device, DeviceBuffer, DispatchCommand, DispatchTable, Entries, Group, Kernel, Member,
     OutputForms, Row, RowBounds, Submission, TableIo,
 };
+use akunu_testing::fewest_or;
 
 use crate::common::{cpus, references};
 
@@ -207,7 +208,7 @@ fn long_sums_use_places_again() {
     let cols = 4096;
     let op = AllReduce { residual: false, norm: None };
     let command = op.command(plain(), NormParams { cols, epsilon: 0.0 });
-    agree(command, [600, cols as usize, cols as usize], 2, &[600, 600]);
+    agree(command, [600, cols as usize, cols as usize], 2, &[600, 600][..fewest_or(1, 2, 2)]);
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn a_cache_that_has_no_context_is_refused() {
 #[test]
 fn many_short_texts_run_at_once_in_the_memory_of_a_few_contexts() {
     // Of 256 contexts there would be 1024 blocks. Most texts need one, some two.
-    let count = few_or_many(96, 256);
+    let count = fewest_or(64, 96, 256);
     let requests: Vec<(Vec<u32>, usize)> =
         (0..count).map(|kind| (ids(kind, 8 + kind % 40), 6 + (kind % 5) as usize * 5)).collect();
     let (found, stats, most) = run(engine(256, 64), &requests);
@@ -147,7 +147,7 @@ fn long_texts_that_begin_alike_pause_and_end() {
         })
         .collect();
     let expected = alone(&requests);
-    for blocks in (4..9).step_by(fewest_or(2, 1, 1)) {
+    for blocks in (4..9).step_by(fewest_or(4, 1, 1)) {
         let (found, stats, most) = run(engine(5, blocks), &requests);
         assert_eq!(found, expected, "{blocks}");
         assert_eq!((stats.finished, stats.failed, stats.kv_tokens), (9, 0, 0));

@@ -42,6 +42,9 @@ fn finished(transcriber: &mut Transcriber, mut jobs: Vec<Job>) -> Vec<Result<Tra
 
 #[test]
 fn files_side_by_side_have_the_text_that_they_have_alone() {
+    if akunu_testing::left_to_ci() {
+        return;
+    }
     let mut transcriber = transcriber(3);
     let files = [("short.flac", false), ("pause.mp3", true), ("german.mp3", false)];
     let jobs = |transcriber: &Transcriber| {

@@ -69,15 +69,6 @@ impl Lines {
         Lines { fresh: true, ..Lines::default() }
     }
 
-    /// A whole text without styles.
-    pub fn wrapped(text: &str, columns: Option<usize>) -> String {
-        let mut lines = Lines::new();
-        lines.set_columns(columns);
-        lines.push(text, Style::PLAIN);
-        lines.end_word();
-        lines.take()
-    }
-
     /// Sets the terminal's width, which may have changed.
     pub fn set_columns(&mut self, columns: Option<usize>) {
         self.columns = columns.filter(|&columns| columns >= MIN_COLUMNS);
@@ -228,7 +219,11 @@ mod tests {
     use super::*;
 
     fn wrapped(columns: usize, text: &str) -> String {
-        Lines::wrapped(text, Some(columns))
+        let mut lines = Lines::new();
+        lines.set_columns(Some(columns));
+        lines.push(text, Style::PLAIN);
+        lines.end_word();
+        lines.take()
     }
 
     #[test]

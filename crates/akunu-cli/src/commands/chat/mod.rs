@@ -30,7 +30,6 @@ use crate::interrupt;
 use crate::output::{self, Output};
 use crate::terminal;
 use input::{Input, Turn};
-use lines::Lines;
 use screen::{Look, Screen};
 use settings::Settings;
 use slash_commands::{HELP, SlashCommand};
@@ -510,7 +509,7 @@ impl Conversation<'_> {
                 Some(report) => report.print_text(),
                 None => output::note("there is no answer yet"),
             },
-            SlashCommand::History => history(chat),
+            SlashCommand::History => history(chat, self.settings.look),
             SlashCommand::Regenerate => self.answer(loaded, None, input)?,
         }
         Ok(())
@@ -563,16 +562,11 @@ fn print_notes(turn: &akunu::chat::Turn, context: usize) {
     }
 }
 
-/// The conversation, in lines of the terminal's width.
-fn history(chat: &Chat) {
-    let columns = terminal_size::terminal_size_of(std::io::stderr()).map(|(width, _)| width.0.into());
+fn history(chat: &Chat, look: Look) {
     for message in chat.messages() {
-        let role = message["role"].as_str().unwrap_or_default();
-        let text = match message["content"].as_str() {
-            Some(text) => format!("{role}: {text}"),
-            None => format!("{role}: {}", message["content"]),
-        };
-        output::note(&Lines::wrapped(&text, columns));
+        let content = &message["content"];
+        let text = content.as_str().map_or_else(|| content.to_string(), String::from);
+        look.note(message["role"].as_str().unwrap_or_default(), &text);
     }
 }
 

@@ -8,7 +8,7 @@ use akunu::chat::{AnswerDelta, Event, Kind, Part};
 use super::lines::Style;
 use super::markdown::Markdown;
 use crate::failure::Failure;
-use crate::output::{Cleaner, Output};
+use crate::output::{self, Cleaner, Output, printable, printable_lines};
 use crate::progress::Progress;
 
 /// How answers are shown.
@@ -29,6 +29,21 @@ impl Look {
         let is_terminal = std::io::stdout().is_terminal();
         let styles = is_terminal && crate::environment::allows_colours();
         Look { is_terminal, styles, reasoning, wrap: !plain, markdown: !plain, without_calls: false }
+    }
+
+    /// Shows a message of the conversation on stderr, answers as [`Screen`] shows them.
+    pub fn note(self, role: &str, text: &str) {
+        let styles = std::io::stderr().is_terminal() && crate::environment::allows_colours();
+        let columns = terminal_size::terminal_size_of(std::io::stderr()).map(|(width, _)| width.0.into());
+        let mut shown = Markdown::new(styles && self.markdown);
+        shown.set_columns(columns.filter(|_| self.wrap));
+        shown.plain(&format!("{}: ", printable(role)), Style::PLAIN);
+        let text = printable_lines(text);
+        match role {
+            "assistant" => shown.push(&text),
+            _ => shown.plain(&text, Style::PLAIN),
+        }
+        output::styled_note(&shown.end());
     }
 }
 
