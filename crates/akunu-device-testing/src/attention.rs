@@ -135,7 +135,7 @@ pub(crate) fn scaled_by(step: u32, chunked: bool) -> Option<ScaledBy> {
 pub fn attend_each(
     (heads, kv_heads, dim): (u32, u32, u32),
     (window, paged): (u32, bool),
-    out: OutputForms,
+    (kv, out): (KvType, OutputForms),
     sequences: &'static [(usize, u32)],
 ) -> Spec {
     let rows = sequences.iter().map(|(count, _)| count).sum();
@@ -145,7 +145,7 @@ pub fn attend_each(
     let logical = sequences.len() as u32 * context;
     let in_what = if paged { " in blocks" } else { "" };
     let name = format!(
-        "attention {heads}/{kv_heads}x{dim} of {} sequences, window {window}{in_what}",
+        "attention {heads}/{kv_heads}x{dim} of {} sequences, {kv:?}, window {window}{in_what}",
         sequences.len()
     );
     spec(name, rows, move |part| {
@@ -161,7 +161,7 @@ pub fn attend_each(
             window,
             ..AttentionParams::default()
         };
-        let mut data = queries_and_cache(&params, KvType::F16, out, rows, &part);
+        let mut data = queries_and_cache(&params, kv, out, rows, &part);
         data.extend(paged.then_some(table));
         let numbered = sequences.iter().zip(0..);
         let of_each = numbered.flat_map(|(&(count, first), slot)| {
@@ -169,7 +169,7 @@ pub fn attend_each(
         });
         let all: Vec<Row> = of_each.collect();
         let shape = Shape::sequences(all[part].to_vec(), context, logical, alignment);
-        let op = ops::Attention { paged, ..ops::Attention::plain(KvType::F16, out) };
+        let op = ops::Attention { paged, ..ops::Attention::plain(kv, out) };
         Case::new(Kernel::Attention(op), params, shape, data)
     })
 }

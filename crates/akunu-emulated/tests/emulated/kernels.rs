@@ -458,8 +458,9 @@ fn attention_of_many_rows_is_near_the_reference_on_warpgroups() {
     });
     const SEQUENCES: &[(usize, u32)] =
         &[(1, 0), (1, 300), (3, 17), (16, 5), (17, 250), (1, 299), (32, 64), (33, 8), (1, 1), (450, 0)];
-    let mixed = [((4, 1, 64), 0), ((6, 2, 128), 40)]
-        .map(|(heads, window)| attention::attend_each(heads, (window, true), OutputForms::F16, SEQUENCES));
+    let mixed = [((4, 1, 64), 0), ((6, 2, 128), 40)].map(|(heads, window)| {
+        attention::attend_each(heads, (window, true), (KvType::F16, OutputForms::F16), SEQUENCES)
+    });
     let emulator = || Emulator::default().with_warpgroups();
     let specs = mixed.into_iter().chain(specs);
     let count = check_those(emulator, specs, |_, f| f.entry == "attention_warpgroup");
@@ -525,8 +526,8 @@ fn attention_of_rows_alone_and_of_runs_is_near_the_reference_on_tensor_cores() {
         ((6, 2, 128), 40, OutputForms::F16),
         ((17, 1, 32), 0, OutputForms::Both),
     ] {
-        for paged in [false, true] {
-            let spec = attention::attend_each(heads, (window, paged), out, SEQUENCES);
+        for (kv, paged) in [(KvType::F16, false), (KvType::F16, true), (KvType::Q8_0, true)] {
+            let spec = attention::attend_each(heads, (window, paged), (kv, out), SEQUENCES);
             both.check(&spec.name, &spec.whole());
         }
     }

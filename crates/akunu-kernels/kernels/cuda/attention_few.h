@@ -1,5 +1,5 @@
 // Attention of one row over a cache of f16 or q8, on tensor cores: the query heads that share a KV head, at most eight, are
-// the rows of one matrix product. A SIMD group takes 16 positions per iteration directly from the cache: the next keys
+// the rows of one matrix product. A SIMD group takes 16 positions per iteration, of f16 directly from the cache: the next keys
 // are loaded as soon as the scores are computed, the next values as soon as the current ones are accumulated. With g =
 // lane / 4 and t = lane % 4, a lane has the scores and accumulators of head g, the keys of positions g and g + 8, and
 // the values of positions 2t, 2t + 1, 2t + 8 and 2t + 9.
@@ -128,7 +128,7 @@ INLINE void add_values(THREAD_PTR Part* part, Floats weights, const THREADGROUP 
         UNROLL for (u32 e = 0; e < 4; e++) codes[e] = codes_at(values + WITHIN(e) * ROW_BYTES, block, LANE / 4 * 4);
         f32 scaled[4];
         UNROLL for (u32 e = 0; e < 4; e++) {
-            const bool there = base + WITHIN(e) < span.end;
+            const bool there = is_there(base + WITHIN(e), span);
             scaled[e] = there ? weights.v[e] * scale_at(values + WITHIN(e) * ROW_BYTES, block) : 0.0f;
         }
         const Quad split = split_in_two(scaled[0], scaled[1], scaled[2], scaled[3]);

@@ -2,7 +2,7 @@
 // the current ones are used.
 //
 // Keys and values are f16 already. With SPLIT, queries and weights are split in two f16, q = f16(q) + f16(q − f16(q)), so that
-// accuracy is that of f32. Without, they are rounded to f16, as the output is.
+// accuracy is that of f32. Without, which is for f16 only, they are rounded to f16, as the output is.
 //
 // Of q8 the codes of keys and values are multiplied (attention_numbers.h): scores of each block of 32 are multiplied by the scales
 // of keys, and weights by those of values.
@@ -48,12 +48,12 @@ INLINE void copy_span(Bindings in, u32 kv_head, u32 sequence, u32 base, u32 end,
     }
 }
 
-// Codes and scales of a stage. Of positions that are not there scales are zero.
-INLINE void expand(const THREADGROUP u8* stage, u32 there, Place at) {
+// Codes and scales of a stage. Scales are zero but for positions `from` to `end` − 1 of the span: others may hold anything.
+INLINE void expand(const THREADGROUP u8* stage, u32 from, u32 end, Place at) {
     UNROLL for (u32 i = at.in_group; i < 2 * SPAN * (HEAD_DIM / 4); i += WORKERS) {
-        const u32 row = i / (HEAD_DIM / 4), four = i % (HEAD_DIM / 4), from = row * ROW_BYTES + four / 8 * 34 + 2 + four % 8 * 4;
-        const THREADGROUP u32* words = (const THREADGROUP u32*)stage + from / 4;
-        const u32 codes = byte_perm(words[0], words[1], from % 4 == 0 ? 0x3210u : 0x5432u);
+        const u32 row = i / (HEAD_DIM / 4), four = i % (HEAD_DIM / 4), offset = row * ROW_BYTES + four / 8 * 34 + 2 + four % 8 * 4;
+        const THREADGROUP u32* words = (const THREADGROUP u32*)stage + offset / 4;
+        const u32 codes = byte_perm(words[0], words[1], offset % 4 == 0 ? 0x3210u : 0x5432u);
         const u32x2 numbers = {bfloats_of(codes, 0, 1), bfloats_of(codes, 2, 3)};
         *(THREADGROUP u32x2*)(at.shared + AT_CODES + row * POSITION + four * 8) = numbers;
     }
@@ -61,7 +61,7 @@ INLINE void expand(const THREADGROUP u8* stage, u32 there, Place at) {
     UNROLL for (u32 i = at.in_group; i < 2 * SPAN * (HEAD_DIM / 32); i += WORKERS) {
         const u32 row = i / (HEAD_DIM / 32), part = i % (HEAD_DIM / 32), position = row % SPAN;
         const u16 scale = *(const THREADGROUP u16*)(stage + row * ROW_BYTES + part * 34);
-        scales[(row / SPAN * (HEAD_DIM / 32) + part) * SPAN + position] = position < there ? f16_to_f32(scale) : 0.0f;
+        scales[(row / SPAN * (HEAD_DIM / 32) + part) * SPAN + position] = position >= from && position < end ? f16_to_f32(scale) : 0.0f;
     }
 }
 
@@ -176,7 +176,7 @@ INLINE void attend_run(Bindings in, Params params, u32 first_head, u32 start, u3
     for (u32 base = from; base < until; base += SPAN) {
         if (base + SPAN < until) copy_span(in, kv_head, sequence, base + SPAN, until, other, at);
 #if QUANTISED
-        expand(stage, until - base, at);
+        expand(stage, range.from > base ? range.from - base : 0, until - base, at);
         BARRIER();
         THREADGROUP u8* const keys = at.shared + AT_CODES;
 #else

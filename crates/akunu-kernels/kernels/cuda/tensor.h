@@ -66,7 +66,7 @@ INLINE Floats multiply_bfloats(Quad a, u32 b0, u32 b1, Floats sums) {
           "f"(sums.v[3]));
     return f;
 }
-// Two bf16 packed in a word, the first in the low half; and the differences of two of them.
+// Two bf16 packed in a word, the first in the low half; and the differences of two of them, a + b · −1.
 INLINE u32 two_bfloats(f32 a, f32 b) { u32 r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a)); return r; }
 INLINE u32 minus_bfloats(u32 a, u32 b) {
     u32 r;

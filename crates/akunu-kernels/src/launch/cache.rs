@@ -194,8 +194,8 @@ impl Shape<'_> {
     fn attention_special(&self, p: &AttentionParams, op: Attention) -> Vec<Launch> {
         // From this number of rows on, runs of rows read their keys and values together.
         const LONG_RUN: u32 = 4;
-        // With more rows, most are of prompts. Of q8, tiles are slow for rows alone. Beside the large tile, the small one tells rows
-        // alone apart.
+        // With more rows, most are of prompts. Of q8, tiles are slow for rows alone. Both kernels tell rows alone apart by the rows of
+        // the small tile, so that there must be no large one.
         let most_mixed = match op.kv {
             KvType::Q8_0 => u32::MAX,
             _ if self.context > SHORT_CONTEXT => MOST_ROWS_OF_SMALL,
@@ -208,8 +208,8 @@ impl Shape<'_> {
         let of_runs = |long_run| self.attention_of_runs(p, op, long_run);
         let mixed = || {
             let tile_rows = self.tile_rows(p, op)?;
-            let alone = alone(Some([LONG_RUN, tile_rows]))?;
-            Some([vec![alone], of_runs(LONG_RUN)?].concat())
+            let (alone, runs) = (alone(Some([LONG_RUN, tile_rows]))?, of_runs(LONG_RUN)?);
+            (runs.len() == 1).then(|| [vec![alone], runs].concat())
         };
         let mixed = if self.rows <= most_mixed { mixed() } else { None };
         let tiles = || self.attention_tiles(p, op).into_iter().collect();
@@ -239,6 +239,11 @@ impl Shape<'_> {
             .constants([("HEADS", p.heads), ("KV_HEADS", p.kv_heads), ("GROUP", p.heads / p.kv_heads)])
             .constants([("POSITIONS", p.positions), ("SPLITS", splits), ("GROUPS_WANTED", wanted)])
             .variant([("BLOCK", p.block)])
+    }
+
+    /// Whether a cache is in blocks of whole runs of 16 rows. In Q8_0 such a run is whole chunks of 16 bytes, and one row is not.
+    fn has_whole_runs(&self, p: &AttentionParams) -> bool {
+        p.block != 0 && p.block.is_multiple_of(16)
     }
 
     /// Whether `span` positions from a multiple of `span` on are in one block.

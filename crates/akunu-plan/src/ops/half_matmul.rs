@@ -114,10 +114,11 @@ impl Op for HalfMatmul {
 
     fn cost(self, p: &MatmulParams, rows: &[Row], logit_rows: usize) -> Cost {
         let rows = if self.rows == RowSet::All { rows.len() } else { logit_rows };
-        match self.by_library() {
-            true => cost(DType::F16, p.inputs, p.outputs.into(), rows),
-            false => Cost { weight_bytes: row_bytes(self.weight, p.inputs) * u64::from(p.outputs), ..cost(DType::F16, p.inputs, p.outputs.into(), rows) },
+        let multiplied = cost(DType::F16, p.inputs, p.outputs.into(), rows);
+        if self.by_library() {
+            return multiplied;
         }
+        Cost { weight_bytes: row_bytes(self.weight, p.inputs) * u64::from(p.outputs), ..multiplied }
     }
 
     fn reference(self, mut bound: Bound<'_>) {

@@ -37,8 +37,9 @@ impl Shape<'_> {
         let suits = match kv {
             KvType::F32 => false,
             KvType::F16 => matches!(dim, 32 | 64 | 96 | 128),
-            // Runs are copied in chunks of 16 bytes, and their rows begin at whole words.
-            KvType::Q8_0 => p.block != 0 && rope.is_none() && matches!(dim, 64 | 128),
+            // Runs are copied in chunks of 16 bytes, and their rows begin at whole words. A row that the kernel itself rotates has no
+            // codes to multiply.
+            KvType::Q8_0 => self.has_whole_runs(p) && rope.is_none() && matches!(dim, 64 | 128),
         };
         if !self.chip.tensor_cores || !suits || !self.in_one_block(RUN, p.block) {
             return None;

@@ -95,8 +95,7 @@ impl Shape<'_> {
         let aligned = match op.kv {
             KvType::F32 => false,
             KvType::F16 => true,
-            // 16 rows of it are whole chunks of 16 bytes; one is not.
-            KvType::Q8_0 => p.block != 0,
+            KvType::Q8_0 => self.has_whole_runs(p),
         };
         let suits = self.chip.tensor_cores && aligned && self.rows > FEW_ROWS;
         if !suits || dim > 128 || !dim.is_multiple_of(32) {
@@ -162,7 +161,7 @@ impl Shape<'_> {
         self.launch(tile.entry, tile.sources, &suffix)
             .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim)])
             .variant([("SPAN", tile.span), ("LINES", tile.lines)])
-            .variant([("SPLIT", u32::from(out.f32() || out.q8()))])
+            .variant([("SPLIT", u32::from(out.f32() || out.q8() || kv == KvType::Q8_0))])
             .variant(seen_and_scaled(op))
             .variant([("CAPPED", u32::from(p.soft_cap != 0.0))])
             .constants([("HEADS", p.heads), ("POSITIONS", p.positions)])
