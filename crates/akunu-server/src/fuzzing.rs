@@ -13,7 +13,6 @@ use tokio::runtime::{Builder, Runtime};
 pub use crate::kv_events::fuzzing::messages;
 
 use crate::app::App;
-use crate::protocol::PROTOCOLS;
 use crate::{Options, ServeError};
 
 /// All routes and layers of a server, called in this process.
@@ -46,9 +45,4 @@ impl InProcess {
             Some((status, kind, to_bytes(response.into_body(), usize::MAX).await.ok()?.to_vec()))
         })
     }
-}
-
-/// The paths of all routes.
-pub fn paths() -> impl Iterator<Item = &'static str> {
-    PROTOCOLS.iter().flat_map(|protocol| (protocol.routes)()).map(|(path, _)| path)
 }

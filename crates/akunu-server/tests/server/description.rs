@@ -18,6 +18,18 @@ fn the_description_has_every_path_and_no_other() {
 }
 
 #[test]
+fn the_fuzz_target_of_requests_has_every_path() {
+    let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/fuzz_targets/http.rs");
+    let target = std::fs::read_to_string(target).unwrap();
+    let routes = PROTOCOLS.iter().flat_map(|protocol| (protocol.routes)());
+    // Those that end in `?` take a query.
+    let is_listed =
+        |path: &str| ["", "?"].iter().any(|query| target.contains(&format!("\"{path}{query}\"),")));
+    let missing: Vec<&str> = routes.map(|(path, _)| path).filter(|path| !is_listed(path)).collect();
+    assert!(missing.is_empty(), "not in ROUTES: {missing:?}");
+}
+
+#[test]
 fn a_path_answers_the_methods_that_are_described() {
     let server = serve();
     let description = server.get("/openapi.json").json();
