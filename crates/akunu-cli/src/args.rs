@@ -212,7 +212,9 @@ pub struct SplitArgs {
 
 impl SplitArgs {
     fn is_empty(&self) -> bool {
-        self.gpu_layers.is_none() && !self.cpu_moe && self.n_cpu_moe.is_none() && self.expert_memory.is_none()
+        let SplitArgs { gpu_layers, cpu_moe, n_cpu_moe, stream_rows, expert_memory } = self;
+        let counts = [gpu_layers, n_cpu_moe, stream_rows, expert_memory];
+        !cpu_moe && counts.iter().all(|count| count.is_none())
     }
 
     pub fn over(&self, options: EngineOptions) -> EngineOptions {
@@ -426,7 +428,7 @@ impl EitherArgs {
                 Ok(EmbedOptions { task, ..text_options(&self.device, longest, self.kv_type, self.chunk) })
             }
             false => Err(Failure::usage("models for texts run on one device as a whole")
-                .hint("leave out --gpu-layers, --cpu-moe, --n-cpu-moe and --expert-memory")),
+                .hint("leave out --gpu-layers, --cpu-moe, --n-cpu-moe, --stream-rows and --expert-memory")),
         }
     }
 }

@@ -206,10 +206,16 @@ fn refuse_layers(fields: &Fields<'_>) -> Result<(), FormatError> {
             .strings("layers_block_type")?
             .ok_or_else(|| FormatError::MissingKey { key: text.full(LAYER_TYPES), place: CONFIG })?,
     };
+    let layer_count = fields.required(Fact::LayerCount)?;
     match names.iter().find(|name| !kind.layer_types.contains(name)) {
+        None if names.len() != layer_count => Err(wrong_count(&names, layer_count)),
         None => Ok(()),
         Some(other) => Err(text.unsupported(LAYER_TYPES, format!("asks for {} layers", printable(other)))),
     }
+}
+
+fn wrong_count(names: &[&str], layer_count: usize) -> FormatError {
+    wrong(LAYER_TYPES, format!("it has {} entries for {layer_count} layers", names.len()))
 }
 
 const LAYER_TYPES: &str = "layer_types";
@@ -529,7 +535,7 @@ fn layer_types(fields: &Fields<'_>, layer_count: usize) -> Result<Option<Vec<boo
     let windowed = if fields.card.chunked { "chunked_attention" } else { "sliding_attention" };
     let Some(names) = text.strings(LAYER_TYPES)? else { return Ok(None) };
     if names.len() != layer_count {
-        return Err(wrong(LAYER_TYPES, format!("it has {} entries for {layer_count} layers", names.len())));
+        return Err(wrong_count(&names, layer_count));
     }
     let slides = names.into_iter().map(|name| match name {
         name if name == windowed => Ok(true),

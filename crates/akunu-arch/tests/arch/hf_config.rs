@@ -409,6 +409,13 @@ fn models_with_mamba_layers_are_refused_by_the_type_of_the_layer() {
             mixed("linear_attention"),
             "`layer_types` asks for linear_attention layers, which is not supported",
         );
+        for types in [json!([]), json!(["attention", "attention", "attention", "attention", "attention"])] {
+            let fields =
+                json!({"layer_types": types, "num_local_experts": experts, "num_experts_per_tok": 2});
+            let count = types.as_array().unwrap().len();
+            let error = format!("layer_types in the config.json: it has {count} entries for 4 layers");
+            refused(kind, fields, &error);
+        }
         // The name of the field in files of the first models.
         refused(
             kind,

@@ -19,11 +19,12 @@
 #define RUN 16
 #define STEPS (HEAD_DIM / 16)
 #define KEY_LOADS (HEAD_DIM / 32)
-#define QUANTISED (KV_TYPE == 2)
 #define VALUE_PIECE (HEAD_DIM % 64 == 0 && !QUANTISED ? 8 : 4)
 #define VALUE_WORDS (VALUE_PIECE / 2)
 #define VALUE_LOADS (HEAD_DIM / (8 * VALUE_PIECE))
 #define LOG2_E 1.44269504f
+// The position in a run of the lane's score e, and of the values that it is for.
+#define WITHIN(e) (LANE % 4 * 2 + (e) % 2 + (e) / 2 * 8)
 
 struct Query {
     Quad step[STEPS];
@@ -75,7 +76,6 @@ INLINE const DEVICE u8* run_at(Bindings in, const DEVICE u8* rows, Task task, u3
 }
 
 #if QUANTISED
-#define ROW_BYTES (HEAD_DIM / 32 * 34)
 // Runs of a SIMD group in threadgroup memory, each of keys, then of values: those that are copied, and the one that is used.
 #define STAGES 3
 #define STAGE_BYTES (2 * RUN * ROW_BYTES)
@@ -98,9 +98,6 @@ INLINE u32 codes_at(const THREADGROUP u8* row, u32 block, u32 first) {
 }
 
 INLINE f32 scale_at(const THREADGROUP u8* row, u32 block) { return f16_to_f32(*(const THREADGROUP u16*)(row + block * 34)); }
-
-// The position in a run of the lane's score e.
-#define WITHIN(e) (LANE % 4 * 2 + (e) % 2 + (e) / 2 * 8)
 
 // The scores of head g for positions 2t, 2t + 1, 2t + 8 and 2t + 9.
 INLINE Floats scores_of(const THREAD_PTR Query* q, const THREADGROUP u8* keys, Place at) {
@@ -166,7 +163,7 @@ INLINE Values load_values(Bindings in, Task task, u32 base, Place at) {
     Values values = {};
     const DEVICE u8* run = run_at(in, task.v, task, base);
     UNROLL for (u32 r = 0; r < 4; r++) {
-        const u32 within = LANE % 4 * 2 + r % 2 + r / 2 * 8;
+        const u32 within = WITHIN(r);
         if (!is_there(base + within, task.span)) continue;
         UNROLL for (u32 i = 0; i < VALUE_LOADS; i++) {
             const DEVICE u8* from = run + within * KV_ROW_BYTES + (i * 8 + LANE / 4) * (VALUE_PIECE * 2);
@@ -193,7 +190,7 @@ INLINE void put_own(THREAD_PTR Keys* keys, THREAD_PTR Values* values, const THRE
         }
     }
     UNROLL for (u32 r = 0; r < 4; r++) {
-        if (base + LANE % 4 * 2 + r % 2 + r / 2 * 8 != span.own) continue;
+        if (base + WITHIN(r) != span.own) continue;
         UNROLL for (u32 i = 0; i < VALUE_LOADS * VALUE_WORDS; i++) {
             const THREADGROUP f32* two = own + HEAD_DIM + (i / VALUE_WORDS * 8 + LANE / 4) * VALUE_PIECE + i % VALUE_WORDS * 2;
             values->v[i / VALUE_WORDS][r][i % VALUE_WORDS] = two_halves(two[0], two[1]);
@@ -234,7 +231,7 @@ INLINE Floats online_softmax(THREAD_PTR Part* part, Floats scores, u32 base, Spa
     f32 most = part->most;
     UNROLL for (u32 e = 0; e < 4; e++) {
         if (CAPPED) scores.v[e] = cap * TANH(scores.v[e] / cap);
-        const u32 position = base + LANE % 4 * 2 + e % 2 + e / 2 * 8;
+        const u32 position = base + WITHIN(e);
         if (position < span.seen || position >= span.end) scores.v[e] = 2 * LOWEST;
         most = MAX_F32(most, scores.v[e]);
     }

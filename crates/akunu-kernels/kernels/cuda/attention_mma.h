@@ -7,8 +7,6 @@
 // Of q8 the codes of keys and values are multiplied (attention_numbers.h): scores of each block of 32 are multiplied by the scales
 // of keys, and weights by those of values.
 
-#define QUANTISED (KV_TYPE == 2)
-
 // Bytes of a position in threadgroup memory: 16 bytes of padding, so that eight consecutive positions are read without
 // bank conflicts.
 #define POSITION (HEAD_DIM * 2 + 16)
@@ -22,7 +20,7 @@
 #endif
 
 // Numbers of a row that have the same scale.
-#define PART (QUANTISED ? 32 : HEAD_DIM)
+#define SCALED (QUANTISED ? 32 : HEAD_DIM)
 
 // The query, rounded, and with SPLIT the remainder.
 struct Query {
@@ -32,7 +30,6 @@ struct Query {
 #if QUANTISED
 // Spans are copied as the cache has them, and a stage is one of keys and one of values; a word is read past their end. Before they
 // are used their codes become bf16, as spans of f16 are, followed by the scales: of keys, then of values, block by block.
-#define ROW_BYTES (HEAD_DIM / 32 * 34)
 #define STAGE_BYTES (2 * SPAN * ROW_BYTES + 16)
 #define AT_CODES (2 * STAGE_BYTES)
 #define AT_SCALES (AT_CODES + SPAN_BYTES)
@@ -109,9 +106,9 @@ INLINE Query load_query(Bindings in, Params params, u32 first_head, u32 start, u
 
 INLINE Scores score(const THREAD_PTR Query* q, const THREADGROUP u8* keys, Place at) {
     Scores scores = {};
-    UNROLL for (u32 part = 0; part < HEAD_DIM / PART; part++) {
+    UNROLL for (u32 part = 0; part < HEAD_DIM / SCALED; part++) {
         Scores sums = {};
-        UNROLL for (u32 s = part * PART / 16; s < (part + 1) * PART / 16; s++) {
+        UNROLL for (u32 s = part * SCALED / 16; s < (part + 1) * SCALED / 16; s++) {
             UNROLL for (u32 n = 0; n < SPAN / 8; n += 2) {
                 const u32 position = n * 8 + LANE / 16 * 8 + LANE % 8;
                 const Quad k = load_lines(keys + position * POSITION + (s * 2 + LANE / 8 % 2) * 16);
@@ -131,7 +128,7 @@ INLINE Scores score(const THREAD_PTR Query* q, const THREADGROUP u8* keys, Place
 
 INLINE void add_values(THREAD_PTR Output* out, const THREAD_PTR Scores* weights, const THREADGROUP u8* values, Place at) {
     UNROLL for (u32 p = 0; p < SPAN / 16; p++) {
-        UNROLL for (u32 part = 0; part < HEAD_DIM / PART; part++) {
+        UNROLL for (u32 part = 0; part < HEAD_DIM / SCALED; part++) {
             Quad split[EACH_HALF];
             UNROLL for (u32 w = 0; w < 4; w++) {
                 const u32 n = 2 * p + w / 2;
@@ -141,7 +138,7 @@ INLINE void add_values(THREAD_PTR Output* out, const THREAD_PTR Scores* weights,
                 split[0].v[w] = TWO_NUMBERS(a, b);
                 if (SPLIT) split[EACH_HALF - 1].v[w] = left_of(a, b, split[0].v[w]);
             }
-            UNROLL for (u32 d = part * PART / 8; d < (part + 1) * PART / 8; d += 2) {
+            UNROLL for (u32 d = part * SCALED / 8; d < (part + 1) * SCALED / 8; d += 2) {
                 const Quad v = load_lines_transposed(values + (p * 16 + LANE % 16) * POSITION + (d + LANE / 16) * 16);
                 UNROLL for (u32 h = 0; h < EACH_HALF; h++) {
                     out->sums[d] = MULTIPLY(split[h], v.v[0], v.v[1], out->sums[d]);

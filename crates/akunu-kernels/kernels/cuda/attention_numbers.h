@@ -1,7 +1,11 @@
 // The numbers that attention multiplies on tensor cores: f16, or, where the cache is q8, bf16. Codes of q8 are exact in bf16, which
 // has the range of f32, so that weights may be multiplied by the scales of values.
 
-#if KV_TYPE == 2
+#define QUANTISED (KV_TYPE == 2)
+
+#if QUANTISED
+// Bytes of a cached row of q8.
+#define ROW_BYTES (HEAD_DIM / 32 * 34)
 #define TWO_NUMBERS two_bfloats
 #define MULTIPLY multiply_bfloats
 INLINE f32 first_of(u32 two) { return as_f32(two << 16); }

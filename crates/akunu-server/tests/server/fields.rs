@@ -6,6 +6,7 @@ use akunu_hub::Settings;
 use akunu_hub_testing::FakeHub;
 use akunu_server::ModelSpec;
 use akunu_server::field_table::{Field, ROUTES, Route, Status, WARNINGS};
+use akunu_testing::fewest_or;
 use serde_json::{Map, Value as Json, json};
 use tempfile::TempDir;
 
@@ -300,7 +301,9 @@ fn check_all(is_wanted: impl Fn(&Route) -> bool) {
     let is_here = |route: &Route| cfg!(unix) || route.paths != ["/mcp/call"];
     for route in ROUTES.iter().filter(|route| is_wanted(route) && is_here(route)) {
         let Route { paths, .. } = route;
-        for path in *paths {
+        // Each path of forms has its own audio to transcribe, and both are read by the same code.
+        let most = if route.is_form { fewest_or(1, usize::MAX, usize::MAX) } else { usize::MAX };
+        for path in paths.iter().take(most) {
             let plain = said(&send(&server, route, path, &base(path)));
             let fails = |field: &&Field| {
                 catch_unwind(AssertUnwindSafe(|| check(&server, route, path, field, &plain))).is_err()

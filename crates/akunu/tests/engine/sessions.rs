@@ -10,7 +10,7 @@ use akunu::{
     Session,
 };
 use akunu_cpu::{CpuDevice, CpuOptions, Isa};
-use akunu_testing::some_of;
+use akunu_testing::{fewest_or, some_of};
 
 const PROMPT: &str = "Once upon a time there was a little fox who lived near the river.";
 
@@ -197,8 +197,8 @@ fn logits_do_not_depend_on_chunks_threads_or_instruction_sets() {
     );
     let best = *Isa::available().last().unwrap();
     let others = Isa::available().into_iter().filter(|isa| *isa != best);
-    let combinations: Vec<(Isa, usize)> =
-        others.map(|isa| (isa, 1)).chain((1..=3).map(|n| (best, n))).collect();
+    let of_best = (1..=3).step_by(fewest_or(2, 1, 1)).map(|threads| (best, threads));
+    let combinations: Vec<(Isa, usize)> = others.map(|isa| (isa, 1)).chain(of_best).collect();
     for (name, model) in some_of(models, 13) {
         let vocab = model.config().vocab_size as u32;
         let ids: Vec<u32> = (0..70).map(|i| (i * 37 + 11) % vocab).collect();

@@ -329,7 +329,11 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
             "beside that: a copy of the largest weight while it is loaded, and rounding",
         ),
         ("weights on CPU", m.host_weights, "beside that: what the CPU computes, in the mapped file"),
-        ("work on CPU", m.host_work, "beside that: the CPU's part of the KV cache, activations and tables"),
+        (
+            "work on CPU",
+            m.host_work,
+            "beside that: the CPU's KV cache, activations, tables and slots for experts",
+        ),
     ];
     let is_shown = |name: &str| match name {
         "KV cache" => !encodes,
