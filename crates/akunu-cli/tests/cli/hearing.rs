@@ -3,7 +3,9 @@
 use akunu_format::blocks::{dequantize_row, quantize_row};
 use akunu_format::{DType, Ggml, Loading, TensorInfo};
 
-use super::common::{json, ok, path, refuses, run};
+use serde_json::Value;
+
+use super::common::{file, json, ok, path, refuses, run};
 
 const WHISPER_CPP: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/whisper/whisper-128-turbo.bin");
@@ -20,6 +22,26 @@ fn both_towers_are_planned_and_agree_with_the_reference() {
     let of = |table: &str| outputs.clone().filter(|output| output["table"] == table).count();
     assert!(of("encode") > 30 && of("decode") > 30 && of("align") > of("decode"), "{report}");
     assert!(json(&["plan", &model, "--json"])["memory"]["kv"].as_u64() > Some(0));
+}
+
+#[test]
+fn a_plan_has_the_windows_and_texts_that_are_asked_for() {
+    let model = file("testdata/speech/akunu-speech-q8_0.gguf");
+    let plan = |more: &[&str]| json(&[&["plan", path(&model), "--device", "cpu", "--json"], more].concat());
+    let alone = plan(&["--beam", "1"]);
+    let (usual, many) = (plan(&[]), plan(&["--batch", "2", "--beam", "3", "--word-times"]));
+    let kv = |plan: &Value| plan["memory"]["kv"].as_u64().unwrap();
+    for (plan, windows, beams) in [(&alone, 1, 1), (&usual, 1, 5), (&many, 2, 3)] {
+        assert_eq!((plan["windows"].as_u64(), plan["beams"].as_u64()), (Some(windows), Some(beams)));
+        // The keys of a window are there once for all its texts.
+        let of_text = (kv(&usual) - kv(&alone)) / 4;
+        assert_eq!(kv(plan), windows * (kv(&alone) - of_text) + windows * beams * of_text);
+    }
+    let shown = ok(&["plan", path(&model), "--batch", "2"]);
+    assert!(shown.contains("2 windows at once, 5 texts of each"), "{shown}");
+    refuses(&["plan", path(&model), "-c", "100"], 2, &["context of its windows", "leave out -c"]);
+    refuses(&["plan", path(&model), "--beam", "65"], 1, &["number of beams", "from 1 to 64"]);
+    refuses(&["plan", "--word-times"], 2, &["does not transcribe", "--word-times"]);
 }
 
 #[test]

@@ -135,6 +135,7 @@ fn outputs() -> Vec<(&'static str, Value)> {
         (OTHER, json(&["inspect", path(&unknown), "--json", "--tensors", "--metadata"])),
         ("akunu plan", json(&["plan", "--json", "--no-mmap"])),
         ("akunu plan", json(&["plan", encoder, "--json"])),
+        ("akunu plan", json(&["plan", hearing, "--json"])),
         ("akunu plan", json(&["plan", "--json", "--for", "cuda", "--gpu-layers", "1"])),
         ("akunu plan", json(&["plan", path(&experts), "--speed", "-c", "8", "--json"])),
         ("akunu plan", json(&[&["plan", "--speed", "-c", "8"], &paged[..]].concat())),

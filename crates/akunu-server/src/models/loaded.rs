@@ -434,7 +434,7 @@ fn start_speech(
     let device = device(engine)?;
     let (windows, beams) = (engine.slots, *beams);
     let options = TranscriberOptions { engine: engine.clone(), windows, beams, word_times: true };
-    let plan = akunu::plan(&model, device.capabilities(), &options.engine())?;
+    let plan = akunu::plan(&model, device.capabilities(), &options.engine()?)?;
     let memory = memory_of(&model, &plan.memory, budget, &*device)?;
     let transcriber = Transcriber::load(model, device, &options, &mut |_, _| ControlFlow::Continue(()))?;
     let context = transcriber.engine().context();

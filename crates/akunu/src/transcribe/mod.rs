@@ -105,9 +105,14 @@ const LONGEST_START: usize = 4;
 
 impl TranscriberOptions {
     /// The options of the engine that transcribes.
-    pub fn engine(&self) -> EngineOptions {
+    pub fn engine(&self) -> Result<EngineOptions, Error> {
+        for (name, value) in [("the number of windows", self.windows), ("the number of beams", self.beams)] {
+            if value == 0 || value > 64 {
+                return Err(Error::Setting { name, value: value.to_string(), expected: "from 1 to 64" });
+            }
+        }
         let slots = self.windows * self.beams;
-        EngineOptions {
+        Ok(EngineOptions {
             context: None,
             slots,
             logit_rows: slots.max(LONGEST_START * self.windows).max(if self.word_times {
@@ -123,7 +128,7 @@ impl TranscriberOptions {
             kv_host: None,
             kv_disk: None,
             ..self.engine.clone()
-        }
+        })
     }
 }
 
@@ -158,13 +163,7 @@ impl Transcriber {
         options: &TranscriberOptions,
         on_load: OnLoad<'_>,
     ) -> Result<Transcriber, Error> {
-        for (name, value) in
-            [("the number of windows", options.windows), ("the number of beams", options.beams)]
-        {
-            if value == 0 || value > 64 {
-                return Err(Error::Setting { name, value: value.to_string(), expected: "from 1 to 64" });
-            }
-        }
+        let of_engine = options.engine()?;
         if model.config().encoder.is_none() {
             return Err(Error::DoesNotTranscribe);
         }
@@ -180,7 +179,7 @@ impl Transcriber {
         let multilingual = model.config().multilingual();
         let plain = EncodeOptions::default();
         let rules = Rules::new(&tokens, &non_speech_tokens(&*tokenizer)?, tokenizer.encode(" ", plain)?);
-        let mut engine = Engine::load_any(model, device, &options.engine(), on_load)?;
+        let mut engine = Engine::load_any(model, device, &of_engine, on_load)?;
         let sessions = (0..options.windows * options.beams).map(|_| engine.session());
         let sessions = sessions.collect::<Result<_, Error>>()?;
         Ok(Transcriber {

@@ -3,12 +3,12 @@
 mod paging;
 mod speed;
 
-use akunu::{MemoryPlan, human};
+use akunu::{EngineOptions, MemoryPlan, Model, TranscriberOptions, human};
 use akunu_plan::{Capabilities, EncodeOptions, Entries, Row};
 use clap::Args;
 use serde::Serialize;
 
-use crate::args::{ModelArg, PlannedArgs, TaskArgs, TierArgs};
+use crate::args::{self, ModelArg, PlannedArgs, TaskArgs, TierArgs};
 use crate::bars::{MemoryBar, Style};
 use crate::failure::Failure;
 use crate::grid::{Grid, grouped};
@@ -37,6 +37,43 @@ pub struct PlanArgs {
     planned: PlannedArgs,
     #[command(flatten)]
     tiers: TierArgs,
+    #[command(flatten)]
+    hearing: HearingArgs,
+}
+
+/// What a model that transcribes decodes at once.
+#[derive(Debug, Args)]
+struct HearingArgs {
+    /// Windows that are decoded together, as in transcribe [default: 1]
+    #[arg(long, value_name = "N", value_parser = args::count, help_heading = "Transcription")]
+    batch: Option<usize>,
+    /// Texts of a window that are followed or sampled at once: the larger one of transcribe's --beam and --best-of [default: 5]
+    #[arg(long, value_name = "N", value_parser = args::count, help_heading = "Transcription")]
+    beam: Option<usize>,
+    /// With memory for the times of words, as transcribe --timestamps word
+    #[arg(long, help_heading = "Transcription")]
+    word_times: bool,
+}
+
+impl HearingArgs {
+    /// The options of the engine that `transcribe` has with a model, of those of other models.
+    fn over(&self, options: EngineOptions, model: &Model) -> Result<EngineOptions, Failure> {
+        if model.config().encoder.is_none() {
+            return match self.batch.is_none() && self.beam.is_none() && !self.word_times {
+                true => Ok(options),
+                false => Err(Failure::usage("this model does not transcribe")
+                    .hint("leave out --batch, --beam and --word-times")),
+            };
+        }
+        if options.context.is_some() || options.kv_host.is_some() || options.kv_disk.is_some() {
+            return Err(Failure::usage(
+                "a model that transcribes has the context of its windows, and a cache for them alone",
+            )
+            .hint("leave out -c, --kv-host and --kv-disk"));
+        }
+        let (windows, beams) = (self.batch.unwrap_or(1), self.beam.unwrap_or(5));
+        Ok(TranscriberOptions { engine: options, windows, beams, word_times: self.word_times }.engine()?)
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -96,6 +133,11 @@ enum Pass {
         kv_type: &'static str,
         prefill_rows: usize,
         chain: usize,
+        /// Of models that transcribe: windows of audio that are decoded together, and texts of each.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        windows: Option<usize>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        beams: Option<usize>,
     },
     Encodes {
         /// The result for a text.
@@ -161,7 +203,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     let capabilities = args.planned.capabilities()?;
     let (pass, memory, active, host, (speeds, paging)) = match args.task.task(&model) {
         None => {
-            let options = args.tiers.over(args.planned.options());
+            let options = args.hearing.over(args.tiers.over(args.planned.options()), &model)?;
             let plan = akunu::plan(&model, &capabilities, &options)?;
             let (context, prefill_rows) = (plan.options.context, plan.options.prefill_rows);
             let (kv_type, chain) = (options.kv.name(), plan.options.chain);
@@ -182,7 +224,9 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
                 true => speed::speeds(&model, &capabilities, &options, (on_host, paging.as_ref()))?,
                 false => Vec::new(),
             };
-            let pass = Pass::Generates { context, kv_type, prefill_rows, chain };
+            let hearing = plan.config.encoder.is_some().then(|| options.slots / options.beams);
+            let beams = hearing.map(|_| options.beams);
+            let pass = Pass::Generates { context, kv_type, prefill_rows, chain, windows: hearing, beams };
             (pass, plan.memory, active, host, (speeds, paging))
         }
         Some(_) if args.speed => {
@@ -350,6 +394,9 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
         grid.row([name.to_string(), grouped(bytes), human(bytes), what.to_string()]);
     }
     let pass = match &report.pass {
+        Pass::Generates { context, kv_type, windows: Some(windows), beams: Some(beams), .. } => format!(
+            "{windows} windows at once, {beams} texts of each, {context} positions of {kv_type} keys and values"
+        ),
         Pass::Generates { context, kv_type, prefill_rows, .. } => format!(
             "{} positions of {kv_type} keys and values, prefill in passes of {prefill_rows} rows",
             grouped(*context as u64)
