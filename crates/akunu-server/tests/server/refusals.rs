@@ -8,8 +8,8 @@ use crate::serve::serve_with;
 /// Paths whose requests need nothing in their bodies.
 const NEED_NOTHING: [&str; 2] = ["/flush_cache", "/v1/responses/{id}/cancel"];
 
-/// Paths that are refused whatever is sent.
-const REFUSED: [&str; 3] = ["/api/push", "/api/blobs/{digest}", "/v1/responses/compact"];
+/// Paths that are refused whatever is sent, by this server or by all.
+const REFUSED: [&str; 4] = ["/api/push", "/api/blobs/{digest}", "/v1/responses/compact", "/slots/{id}"];
 
 /// Paths whose bodies are forms.
 const FORMS: [&str; 2] = ["/v1/audio/transcriptions", "/v1/audio/translations"];
@@ -74,8 +74,6 @@ fn what_is_no_request_is_refused_in_the_form_of_the_protocol() {
             let is_form = FORMS.contains(&path.as_str());
             let good = if is_form { "multipart/form-data; boundary=b" } else { "application/json" };
             let needs_body = !NEED_NOTHING.contains(&path.as_str());
-            // Forms and what is refused as a whole have no JSON to be wrong.
-            let wrong: &[u16] = if needs_body { &[400] } else { &[200, 400, 404] };
             if needs_body {
                 for (what, body) in [
                     ("nothing", &b""[..]),
@@ -85,19 +83,19 @@ fn what_is_no_request_is_refused_in_the_form_of_the_protocol() {
                     ("a number", b"3"),
                     ("no fields", b"{}"),
                 ] {
-                    expect(what, ask(body, good), wrong);
+                    expect(what, ask(body, good), &[400, 403, 404]);
                 }
                 let unknown = json!({ "model": "no-such-model", "name": "no-such-model" }).to_string();
-                expect("an unknown model alone", ask(unknown.as_bytes(), good), &[400, 404]);
+                expect("an unknown model alone", ask(unknown.as_bytes(), good), &[400, 403, 404]);
             }
             if !needs_body || REFUSED.contains(&path.as_str()) {
                 continue;
             }
             let long = json!({ "model": "x".repeat(2 * BODY_LIMIT) }).to_string();
             expect("too long a body", ask(long.as_bytes(), good), &[413]);
-            let is_ollama = path.starts_with("/api/");
-            let other = ask(b"{}", "text/plain");
-            expect("a body that is not said to be JSON", other, if is_ollama { &[400] } else { &[415, 400] });
+            // Ollama's documented commands send no type.
+            let other: &[u16] = if path.starts_with("/api/") { &[400, 403] } else { &[415] };
+            expect("a body that is not said to be JSON", ask(b"{}", "text/plain"), other);
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
