@@ -109,7 +109,7 @@ fn wrong_methods_and_paths_are_refused_in_the_form_of_the_protocol() {
         let place = path.replace("{id}", "0").replace("{name}", "m").replace("{digest}", "sha256:0");
         for (method, path, status) in [
             ("PATCH", place.clone(), 405),
-            ("GET", format!("{}/no-such-path", place.trim_end_matches('/')), 404),
+            ("GET", format!("{}/no/such/path", place.trim_end_matches('/')), 404),
         ] {
             let answer = send(server.address(), &request(method, &path, &[], b""));
             let text = answer.text();
