@@ -5,7 +5,8 @@
     python3 benches/agent_turns.py http://127.0.0.1:8080 --words 54000
 
 The model needs a chat template; its answers do not matter. As Claude Code does, each request has another billing header
-before its system prompt. `--stable-prompts off` shows what that costs where the header is kept.
+before its system prompt, followed by the date, which is another one in the last turn. `akunu serve --stable-prompts off`
+shows what that costs where both are kept.
 """
 import argparse
 import json
@@ -39,7 +40,8 @@ def main():
         model = json.load(response)["data"][0]["id"]
     for turn in range(1, TURNS + 1):
         header = f"x-anthropic-billing-header: cc_version=2.1.{turn}; cch={random.getrandbits(40):x};"
-        system = [{"type": "text", "text": part} for part in (header, prompt)]
+        date = f"Today's date: 2026-11-{28 + turn // TURNS}"
+        system = [{"type": "text", "text": part} for part in (header, date, prompt)]
         body = {"model": model, "max_tokens": 60, "system": system, "messages": messages, "tools": tools}
         headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
         request = urllib.request.Request(options.url + "/v1/messages", json.dumps(body).encode(), headers)

@@ -1,5 +1,6 @@
 //! What llama.cpp's server says of itself: `/props`, and the states of its slots: `/slots`.
 
+use akunu::chat::CallMarks;
 use akunu::schedule::Stats;
 use akunu::{Model, Sampling};
 use axum::extract::State;
@@ -9,7 +10,7 @@ use axum::routing::{MethodRouter, get};
 use serde_json::{Value as Json, json};
 
 use crate::app::{App, json};
-use crate::models::{Lease, ModelSpec, template};
+use crate::models::{Lease, ModelSpec};
 use crate::openai;
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
@@ -55,14 +56,17 @@ async fn props(State(app): State<App>, uri: Uri) -> Result<Response, Refusal> {
     let facts = facts.ok_or_else(unreadable)?;
     let loaded = app.models().loaded_context(&spec);
     let context = loaded.or(facts.context).unwrap_or(0);
-    let opened = spec.clone();
+    let (opened, of_app) = (spec.clone(), app.clone());
     let read = move |model: &Model| {
         let neutral = Sampling { temperature: 1.0, ..Sampling::default() };
         let sampling = Sampling::suggested(&model.config().sampling, &neutral);
-        (sampling, template(&opened, model).unwrap_or_default())
+        let template = of_app.models().chat_template(&opened, model);
+        let source = template.as_ref().map_or(String::new(), |template| template.source().into());
+        let for_tools = template.as_ref().and_then(CallMarks::one_for_tools);
+        (sampling, source, for_tools.map(|other| other.source().to_string()))
     };
-    let (sampling, template) = app.models().look(&spec, read).await?;
-    Ok(json(&json!({
+    let (sampling, template, for_tools) = app.models().look(&spec, read).await?;
+    let mut properties = json!({
         "default_generation_settings": {
             "id": 0,
             "n_ctx": context,
@@ -79,7 +83,11 @@ async fn props(State(app): State<App>, uri: Uri) -> Result<Response, Refusal> {
         "chat_template_caps": { "supports_tools": facts.has_tools, "supports_reasoning": facts.has_reasoning },
         "build_info": concat!("akunu-", env!("CARGO_PKG_VERSION")),
         "is_sleeping": loaded.is_none(),
-    })))
+    });
+    if let Some(for_tools) = for_tools {
+        properties["chat_template_tool_use"] = for_tools.into();
+    }
+    Ok(json(&properties))
 }
 
 /// Settings of requests that say nothing else, under llama.cpp's names.

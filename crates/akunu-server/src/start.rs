@@ -180,7 +180,8 @@ impl App {
         let tools_are_text = conversations().any(|of| of.tools.is_some())
             && format.is_some_and(|format| !format.writes_tools());
         let ignores_reasoning = format.is_some_and(|format| {
-            conversations().any(|of| ignores_reasoning(format.template(), &of.variables))
+            conversations()
+                .any(|of| ignores_reasoning(format.used(of.tools.as_deref()).template(), &of.variables))
         });
         let running = Running {
             outputs,
@@ -274,15 +275,20 @@ pub(crate) fn check_text(
     loaded: &Loaded,
     memory: &Arc<RequestMemory>,
 ) -> Result<Charge, Refusal> {
-    let (bytes, most) = (text.len(), loaded.most_text_bytes());
-    if bytes > most.max(SHORT) {
-        let message = format!(
-            "the text has {bytes} bytes, and {} tokens, the context length of this model, have at most {most}; shorten it",
-            loaded.context()
-        );
-        return Err(Refusal::invalid(message).code("context_length_exceeded"));
-    }
+    check_bytes(text.len(), loaded)?;
     charge_text(text, memory)
+}
+
+fn check_bytes(bytes: usize, loaded: &Loaded) -> Result<(), Refusal> {
+    let most = loaded.most_text_bytes();
+    if bytes <= most.max(SHORT) {
+        return Ok(());
+    }
+    let message = format!(
+        "the text has {bytes} bytes, and {} tokens, the context length of this model, have at most {most}; shorten it",
+        loaded.context()
+    );
+    Err(Refusal::invalid(message).code("context_length_exceeded"))
 }
 
 /// A request for the engine, and the reader of its answer.
@@ -364,8 +370,7 @@ impl Prepared {
                 let chat_format = loaded.chat_format()?;
                 prefill::check_format(conversation, job.format.as_ref())?;
                 let _copy = prefill::charge(conversation, memory)?;
-                let rendered = render(conversation, loaded)?;
-                let _charge = check_text(&rendered.text, loaded, memory)?;
+                let (rendered, _charge) = render_that_fits(conversation, loaded, memory)?;
                 let Conversation { tools, tool_choice, .. } = conversation.clone();
                 let answer = AnswerOptions { tools, tool_choice, format, one_call: job.one_call };
                 let reader =
@@ -412,6 +417,22 @@ pub(crate) fn render(conversation: &Conversation, loaded: &Loaded) -> Result<aku
         Ending::Closed => chat_format.transcript(messages, tools, variables),
     }
     .map_err(|error| Refusal::from(error).param("messages"))
+}
+
+/// The same of a conversation that must fit the context, and the memory for tokenizing it, until that is dropped.
+pub(crate) fn render_that_fits(
+    conversation: &Conversation,
+    loaded: &Loaded,
+    memory: &Arc<RequestMemory>,
+) -> Result<(akunu::chat::Rendered, Charge), Refusal> {
+    // Templates write what users say, and rendering much of it may take longer than a template may.
+    let of_user = |message: &&Json| message["role"] == "user";
+    let contents =
+        conversation.messages.iter().filter(of_user).filter_map(|message| message["content"].as_str());
+    check_bytes(contents.map(str::len).sum(), loaded)?;
+    let rendered = render(conversation, loaded)?;
+    let charge = check_text(&rendered.text, loaded, memory)?;
+    Ok((rendered, charge))
 }
 
 fn sampling(overrides: &SamplingOverrides, loaded: &Loaded) -> Sampling {

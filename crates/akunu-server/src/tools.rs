@@ -130,6 +130,9 @@ async fn apply_template(State(app): State<App>, JsonBody(body): JsonBody) -> Res
     let fields = Fields::new(&body)?;
     let mut conversation = openai::conversation_of(&fields)?;
     openai::choose_tool(&fields, &mut conversation)?;
+    if let Some(variant) = app.models().variant(fields.text("model")?) {
+        variant.begin(&mut conversation);
+    }
     let lease = lease(&app, &fields).await?;
     let rendered = blocking(move || render(&conversation, &lease)).await??;
     Ok(json(&json!({ "prompt": rendered.text })))

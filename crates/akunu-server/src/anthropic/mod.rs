@@ -19,7 +19,7 @@ use crate::job::{Job, Prompt};
 use crate::openai::new_id;
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
-use crate::start::{check_text, render};
+use crate::start::render_that_fits;
 use crate::stream;
 
 pub const PROTOCOL: Protocol =
@@ -74,12 +74,15 @@ async fn create(
 async fn count_tokens(State(app): State<App>, JsonBody(body): JsonBody) -> Result<Response, Refusal> {
     let fields = Fields::new(&body)?;
     let warnings = field_table::COUNT_TOKENS.check(&fields)?;
-    let conversation = messages::conversation(&fields, app.stable_prompts())?;
-    let lease = app.models().get(Some(model(&fields)?)).await?;
+    let mut conversation = messages::conversation(&fields, app.stable_prompts())?;
+    let name = model(&fields)?;
+    if let Some(variant) = app.models().variant(Some(name)) {
+        variant.begin(&mut conversation);
+    }
+    let lease = app.models().get(Some(name)).await?;
     let memory = app.memory().clone();
     let counted = blocking(move || {
-        let rendered = render(&conversation, &lease)?;
-        let _charge = check_text(&rendered.text, &lease, &memory)?;
+        let (rendered, _charge) = render_that_fits(&conversation, &lease, &memory)?;
         let ids = rendered.encode(&**lease.chat_format()?.tokenizer());
         Ok::<usize, Refusal>(ids.map_err(akunu::Error::from)?.len())
     });

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use akunu::chat::{CallMarks, ChatTemplates, Tags};
+use akunu::chat::{CallMarks, ChatError, ChatTemplate, ChatTemplates, Tags};
 use akunu::embed::default_longest;
 use akunu::{EngineOptions, Model};
 use akunu_arch::Source;
@@ -42,7 +42,12 @@ impl Facts {
         let (config, tensors) = (model.config(), model.weights().tensors());
         let kind = Kind::of(model, options);
         let elements = |tensor: &TensorInfo| tensor.shape.iter().map(|&n| n as u64).product::<u64>();
-        let template = template(spec, model).unwrap_or_default();
+        let chat_template = chat_template(spec, model, options).ok();
+        let template = chat_template.as_ref().map_or("", |template| template.source());
+        let has_calls = |template: &ChatTemplate| {
+            CallMarks::of_template(template.source()).is_some()
+                || CallMarks::one_for_tools(template).is_some()
+        };
         let generates = kind == Kind::Generates;
         Facts {
             kind,
@@ -66,8 +71,8 @@ impl Facts {
                 .iter()
                 .max_by_key(|tensor| elements(tensor))
                 .map_or("", |tensor| tensor.dtype.name()),
-            has_tools: generates && CallMarks::of_template(&template).is_some(),
-            has_reasoning: generates && template.contains(Tags::of_template(&template).close),
+            has_tools: generates && chat_template.as_ref().is_some_and(has_calls),
+            has_reasoning: generates && template.contains(Tags::of_template(template).close),
             has_infill: generates
                 && model.tokenizer().is_ok_and(|tokenizer| InfillTokens::of(&**tokenizer).is_some()),
         }
@@ -85,11 +90,22 @@ impl Facts {
     }
 }
 
-/// The chat template of a model.
-pub(crate) fn template(spec: &ModelSpec, model: &Model) -> Option<String> {
-    let templates = ChatTemplates::find(model.metadata(), spec.path.as_deref()).ok()?;
-    let template = templates.template(None, &**model.tokenizer().ok()?).ok()?;
-    Some(template.source().to_string())
+/// The chat template of a model. `Err`: why there is none.
+pub(super) fn chat_template(
+    spec: &ModelSpec,
+    model: &Model,
+    options: &ModelsOptions,
+) -> Result<ChatTemplate, String> {
+    let missing = |error: ChatError| match error {
+        ChatError::Missing => "its files contain none".to_string(),
+        error => error.to_string(),
+    };
+    let templates = match &options.chat_templates {
+        Some(templates) => templates.clone(),
+        None => ChatTemplates::find(model.metadata(), spec.path.as_deref()).map_err(missing)?,
+    };
+    let tokenizer = model.tokenizer().map_err(|error| error.to_string())?;
+    templates.template(None, &**tokenizer).map_err(missing)
 }
 
 /// The most tokens of a text of a model that makes vectors or scores, if the server's options limit it.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use akunu::chat::{ChatError, ChatFormat, ChatTemplates};
+use akunu::chat::ChatFormat;
 use akunu::embed::plan_texts;
 use akunu::schedule::{Handle, Scheduler};
 use akunu::{
@@ -15,7 +15,7 @@ use akunu::{
     Model, Note, Transcriber, TranscriberOptions, human,
 };
 
-use super::entry::longest_text;
+use super::entry::{chat_template, longest_text};
 use super::speech::{SpeechQueue, SpeechWorker};
 use super::texts::{TextQueue, TextWorker};
 use super::{KeepAlive, Kind, ModelSpec, ModelsOptions};
@@ -101,7 +101,8 @@ impl Loaded {
         let model = spec.open(options.no_mmap)?;
         let model = Arc::new(model.named(&spec.name));
         let kind = Kind::of(&model, &options);
-        let chat_format = chat_format(spec, &model);
+        let chat_format = chat_template(spec, &model, &options)
+            .and_then(|template| ChatFormat::new(&model, template).map_err(|error| error.to_string()));
         let (sender, receiver) = mpsc::channel();
         let (on_thread, kv_events) = (model.clone(), options.kv_events.clone());
         let thread = std::thread::Builder::new()
@@ -257,17 +258,6 @@ fn longest_token(model: &Model) -> usize {
     let Ok(tokenizer) = model.tokenizer() else { return usize::MAX };
     let ids = 0..u32::try_from(tokenizer.vocab_size()).unwrap_or(u32::MAX);
     ids.filter_map(|id| tokenizer.token_text(id)).map(str::len).max().unwrap_or(0)
-}
-
-fn chat_format(spec: &ModelSpec, model: &Model) -> Result<ChatFormat, String> {
-    let missing = |error: ChatError| match error {
-        ChatError::Missing => "its files contain none".to_string(),
-        error => error.to_string(),
-    };
-    let templates = ChatTemplates::find(model.metadata(), spec.path.as_deref()).map_err(missing)?;
-    let tokenizer = model.tokenizer().map_err(|error| error.to_string())?;
-    let template = templates.template(None, &**tokenizer).map_err(missing)?;
-    ChatFormat::new(model, template).map_err(|error| error.to_string())
 }
 
 /// What an engine's thread reports once the model is loaded.

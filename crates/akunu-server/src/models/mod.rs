@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use akunu::chat::{ChatTemplate, ChatTemplates};
 use akunu::schedule::SchedulerOptions;
 use akunu::{Device, EngineOptions, Error, Model, Pooling, open_device};
 
@@ -25,7 +26,6 @@ use crate::record;
 use crate::refusal::{Reason, Refusal};
 use entry::Entry;
 pub use entry::Facts;
-pub(crate) use entry::template;
 pub(crate) use keep_alive::KeepAlive;
 pub use kind::Kind;
 pub use loaded::{Lease, Loaded};
@@ -128,6 +128,8 @@ pub struct ModelsOptions {
     pub rerank: bool,
     /// Texts of a window of audio that models that transcribe follow; 1: greedy.
     pub beams: usize,
+    /// Chat templates of all models; `None`: those of their files.
+    pub chat_templates: Option<ChatTemplates>,
     /// Read the files of models that are loaded into memory, instead of mapping them.
     pub no_mmap: bool,
     /// Publishes what is in the caches of models. Set by the server, from its own options.
@@ -151,6 +153,7 @@ impl Default for ModelsOptions {
             pooling: None,
             rerank: false,
             beams: 1,
+            chat_templates: None,
             no_mmap: false,
             kv_events: None,
             log: |_| {},
@@ -282,6 +285,11 @@ impl Models {
             Some(entry.facts.get_or_init(|| Arc::new(facts)).clone())
         };
         blocking(read).await.ok()?
+    }
+
+    /// The chat template of a model.
+    pub(crate) fn chat_template(&self, spec: &ModelSpec, model: &Model) -> Option<ChatTemplate> {
+        entry::chat_template(spec, model, &self.options).ok()
     }
 
     /// Reads a model's files for a description.

@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json, json};
 use tokio::task_local;
 
 use crate::app::{App, Caller};
-use crate::job::{Job, Prompt, SamplingOverrides};
+use crate::job::{Conversation, Job, Prompt, SamplingOverrides};
 use crate::refusal::{Reason, Refusal};
 
 /// Maximum number of variants, of those of one key, and of bytes of the texts of one.
@@ -75,21 +75,28 @@ impl Variant {
 
     /// Adds the settings to those of a request, which come first.
     pub(crate) fn apply(&self, job: &mut Job) {
-        let Settings { system, messages, preset, .. } = &self.settings;
+        let preset = &self.settings.preset;
         for prompt in &mut job.prompts {
-            let Prompt::Chat(conversation) = prompt else { continue };
-            let is_system = |message: &Json| matches!(message["role"].as_str(), Some("system" | "developer"));
-            let own = conversation.messages.first().is_some_and(is_system);
-            let system = system.as_ref().filter(|_| !own);
-            let before = system.map(|system| json!({ "role": "system", "content": system }));
-            conversation.messages.splice(usize::from(own)..usize::from(own), messages.iter().cloned());
-            conversation.messages.splice(0..0, before);
+            if let Prompt::Chat(conversation) = prompt {
+                self.begin(conversation);
+            }
         }
         job.max_tokens = job.max_tokens.or(preset.max_tokens);
         if job.stop.is_empty() {
             job.stop.clone_from(&preset.stop);
         }
         job.sampling.fill(&preset.sampling);
+    }
+
+    /// Begins a conversation with its system message, if it has none of its own, and messages.
+    pub(crate) fn begin(&self, conversation: &mut Conversation) {
+        let Settings { system, messages, .. } = &self.settings;
+        let is_system = |message: &Json| matches!(message["role"].as_str(), Some("system" | "developer"));
+        let own = conversation.messages.first().is_some_and(is_system);
+        let system = system.as_ref().filter(|_| !own);
+        let before = system.map(|system| json!({ "role": "system", "content": system }));
+        conversation.messages.splice(usize::from(own)..usize::from(own), messages.iter().cloned());
+        conversation.messages.splice(0..0, before);
     }
 }
 

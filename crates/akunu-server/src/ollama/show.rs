@@ -12,7 +12,7 @@ use super::models::{details, tagged};
 use crate::app::{App, json};
 use crate::body::JsonBody;
 use crate::fields::Fields;
-use crate::models::{Facts, ModelSpec, Variant, template};
+use crate::models::{Facts, ModelSpec, Variant};
 use crate::refusal::{Reason, Refusal};
 use crate::timestamp::timestamp;
 
@@ -24,13 +24,23 @@ pub(super) async fn show(State(app): State<App>, JsonBody(body): JsonBody) -> Re
     let facts = app.models().facts(&spec).await;
     let unreadable = || Refusal::new(Reason::Unavailable, "the model's files cannot be read");
     let facts = facts.ok_or_else(unreadable)?;
-    let of = spec.clone();
-    let shown = app.models().look(&spec, move |model| describe(&of, model, &facts, variant)).await?;
+    let (of, of_app) = (spec.clone(), app.clone());
+    let describe = move |model: &Model| {
+        let template = of_app.models().chat_template(&of, model);
+        let template = template.map_or(String::new(), |template| template.source().into());
+        describe(&of, model, &facts, variant, &template)
+    };
+    let shown = app.models().look(&spec, describe).await?;
     Ok(json(&shown))
 }
 
-fn describe(spec: &ModelSpec, model: &Model, facts: &Facts, variant: Option<Arc<Variant>>) -> Json {
-    let template = template(spec, model).unwrap_or_default();
+fn describe(
+    spec: &ModelSpec,
+    model: &Model,
+    facts: &Facts,
+    variant: Option<Arc<Variant>>,
+    template: &str,
+) -> Json {
     let parameters = parameters(model, variant.as_deref());
     let settings = variant.as_deref().map(|variant| &variant.settings);
     let system = settings.and_then(|settings| settings.system.as_deref());
@@ -38,7 +48,7 @@ fn describe(spec: &ModelSpec, model: &Model, facts: &Facts, variant: Option<Arc<
     let mut modelfile = format!("FROM {}\n", variant.as_deref().map_or(&spec.name, |variant| &variant.of));
     let mut block = |name: &str, text: &str| modelfile.push_str(&format!("{name} \"\"\"{text}\"\"\"\n"));
     if !template.is_empty() {
-        block("TEMPLATE", &template);
+        block("TEMPLATE", template);
     }
     if let Some(system) = system {
         block("SYSTEM", system);

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
+use akunu::chat::ChatTemplates;
 use akunu_testing::fewest_or;
 use serde_json::{Value as Json, json};
 
@@ -68,6 +69,25 @@ fn a_prompt_of_ten_megabytes_is_refused_with_the_context_length() {
         assert!(error["message"].as_str().unwrap().contains("2048"), "{error}");
     }
     assert_healthy(&server);
+}
+
+#[test]
+fn a_conversation_that_cannot_fit_is_refused_before_it_is_rendered() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("template.jinja");
+    std::fs::write(&path, "{{ raise_exception('it is rendered') }}").unwrap();
+    let server = serve_with(|options| {
+        options.models.chat_templates = Some(ChatTemplates::from_file(&path).unwrap());
+    });
+    for (len, code, words) in
+        [(10, Json::Null, "it is rendered"), (100_000, json!("context_length_exceeded"), "100000 bytes")]
+    {
+        let messages = json!([{ "role": "user", "content": "a".repeat(len) }]);
+        let answer = server.post("/v1/chat/completions", &json!({ "messages": messages }));
+        let error = &answer.json()["error"];
+        assert_eq!((answer.status, &error["code"], &error["param"]), (400, &code, &json!("messages")));
+        assert!(error["message"].as_str().unwrap().contains(words), "{error}");
+    }
 }
 
 #[test]

@@ -29,6 +29,7 @@ mod prefill;
 mod priority;
 mod props;
 mod pulls;
+mod refusals;
 mod rerank;
 mod response_format;
 mod responses;

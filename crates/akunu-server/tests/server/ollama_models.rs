@@ -157,6 +157,10 @@ fn a_created_model_has_its_settings_in_all_protocols() {
     let body = json!({ "model": "mario", "messages": [messages[1]] });
     let openai = server.ok("/v1/chat/completions", &body);
     assert_eq!(openai["choices"][0]["message"]["content"], own["message"]["content"]);
+    let counted = server.ok("/v1/messages/count_tokens", &body);
+    assert_eq!(counted["input_tokens"], openai["usage"]["prompt_tokens"]);
+    let prompt = server.ok("/apply-template", &body)["prompt"].clone();
+    assert!(prompt.as_str().unwrap().contains(system), "{prompt}");
     let shown = server.ok("/api/show", &json!({ "name": "mario" }));
     assert_eq!((&shown["system"], &shown["license"]), (&json!(system), &json!("MIT")));
     assert_eq!(shown["details"]["parent_model"], "tales:latest");

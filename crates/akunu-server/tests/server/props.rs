@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use akunu::chat::ChatTemplates;
+use akunu_server::field_table::WARNINGS;
 use serde_json::{Value as Json, json};
 
 use crate::http::{connect, request};
@@ -32,6 +34,35 @@ fn props_describe_a_model_without_loading_it() {
     assert_eq!(props["is_sleeping"], false);
     assert_eq!(server.get("/props?model=none").status, 404);
     assert_eq!(server.post("/props", &json!({})).status, 405);
+}
+
+#[test]
+fn given_templates_are_those_of_all_models_and_with_tools_that_for_tools() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("templates.json");
+    let messages = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let for_tools = format!("{{{{ tools | tojson }}}}{messages}{{# [TOOL_CALLS] [ARGS] #}}");
+    let templates = json!({ "chat_template": [
+        { "name": "default", "template": messages }, { "name": "tool_use", "template": for_tools },
+    ] });
+    std::fs::write(&path, templates.to_string()).unwrap();
+    let server = serve_with(|options| {
+        options.models.chat_templates = Some(ChatTemplates::from_file(&path).unwrap());
+    });
+    let props = server.get("/props").json();
+    assert_eq!(
+        (&props["chat_template"], &props["chat_template_tool_use"]),
+        (&json!(messages), &json!(for_tools))
+    );
+    assert_eq!(props["chat_template_caps"]["supports_tools"], true);
+    assert_eq!(server.ok("/api/show", &json!({ "model": TALES }))["template"], messages);
+    let mut body = json!({ "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 2 });
+    let rendered = |body: &Json| server.ok("/apply-template", body)["prompt"].as_str().unwrap().to_string();
+    assert_eq!(rendered(&body), "<user>Hi");
+    body["tools"] = json!([{ "type": "function", "function": { "name": "clock" } }]);
+    assert!(rendered(&body).starts_with("[{\"type\": \"function\""), "{}", rendered(&body));
+    let answer = server.post("/v1/chat/completions", &body);
+    assert_eq!((answer.status, answer.header(WARNINGS)), (200, None));
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod encode;
 mod source;
 
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use serde_json::{Map, Value as Json, json};
@@ -75,6 +75,8 @@ pub struct ChatTemplate {
     text_arguments: OnceLock<bool>,
     /// Whether the template writes tools; found out when first needed.
     tools: OnceLock<bool>,
+    /// The model's other template, for conversations with tools.
+    for_tools: Option<Arc<ChatTemplate>>,
 }
 
 /// A rendered conversation.
@@ -103,7 +105,20 @@ impl ChatTemplate {
             now: None,
             text_arguments: OnceLock::new(),
             tools: OnceLock::new(),
+            for_tools: None,
         })
+    }
+
+    /// Sets the model's other template, for conversations with tools.
+    #[must_use]
+    pub fn with_one_for_tools(mut self, other: Option<ChatTemplate>) -> ChatTemplate {
+        self.for_tools = other.map(Arc::new);
+        self
+    }
+
+    /// The model's other template, for conversations with tools.
+    pub fn one_for_tools(&self) -> Option<&Arc<ChatTemplate>> {
+        self.for_tools.as_ref()
     }
 
     /// Uses a fixed time, in seconds since 1970-01-01 local time, instead of the system clock in UTC.

@@ -12,6 +12,9 @@ use crate::Tokenizer;
 /// The name of the template that is used by default.
 const DEFAULT: &str = "default";
 
+/// The name of the template that is used for conversations with tools, as in transformers.
+const TOOL_USE: &str = "tool_use";
+
 /// The chat templates of a model by name, and the special tokens from its files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChatTemplates {
@@ -101,7 +104,10 @@ impl ChatTemplates {
         } else {
             found.add(DEFAULT, &text);
         }
-        Ok(found)
+        match found.is_empty() {
+            true => Err(failure(path, &"it has no field \"chat_template\"")),
+            false => Ok(found),
+        }
     }
 
     fn add(&mut self, name: &str, template: &str) {
@@ -157,12 +163,16 @@ impl ChatTemplates {
         }
     }
 
-    /// A template, with the special tokens from the model's files, or else from its vocabulary.
+    /// A template, with the special tokens from the model's files, or else from its vocabulary. The default one has that for
+    /// tools beside it, if there is one and it is valid.
     pub fn template(&self, name: Option<&str>, tokenizer: &dyn Tokenizer) -> Result<ChatTemplate, ChatError> {
         let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).map(str::to_string);
         let bos = self.bos.clone().or_else(|| text(tokenizer.bos()));
         let eos = self.eos.clone().or_else(|| text(tokenizer.eos()));
-        ChatTemplate::new(self.source(name)?, bos.as_deref(), eos.as_deref())
+        let template = |source| ChatTemplate::new(source, bos.as_deref(), eos.as_deref());
+        let for_tools = self.source(Some(TOOL_USE)).and_then(template).ok();
+        let chosen = template(self.source(name)?)?;
+        Ok(if name.is_none() { chosen.with_one_for_tools(for_tools) } else { chosen })
     }
 }
 

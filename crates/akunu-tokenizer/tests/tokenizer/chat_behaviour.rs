@@ -341,6 +341,14 @@ fn templates_come_from_the_files_of_a_folder() {
     let found = ChatTemplates::find(None, Some(&folder.join("model.safetensors"))).unwrap();
     assert_eq!(found.source(None).unwrap(), "C");
     assert_eq!(found.source(Some("tool_use")).unwrap(), "T");
+    let for_tools = |found: &ChatTemplates, name| {
+        let template = found.template(name, &tokenizer(Model::ByteLevel)).unwrap();
+        template.one_for_tools().map(|other| other.source().to_string())
+    };
+    assert_eq!(for_tools(&found, None).as_deref(), Some("T"));
+    assert_eq!(for_tools(&found, Some("default")), None);
+    write("additional_chat_templates/tool_use.jinja", "{% if %}");
+    assert_eq!(for_tools(&ChatTemplates::from_folder(&folder).unwrap(), None), None);
     assert_eq!(
         ChatTemplates::from_file(&folder.join("chat_template.json")).unwrap().source(None).unwrap(),
         "B"

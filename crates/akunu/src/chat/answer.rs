@@ -47,6 +47,9 @@ impl ChatFormat {
         constraints: &Constraints,
         options: &mut GenerateOptions,
     ) -> Result<AnswerReader, Error> {
+        if let Some(used) = self.other(answer.tools.as_deref()) {
+            return used.answer(prompt, answer, constraints, options);
+        }
         self.extend(answer.tools.is_some(), options);
         // The name of text is removed even if there are no tools.
         let has_name = || !self.marks().form.text_name.is_empty();

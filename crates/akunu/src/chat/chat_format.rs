@@ -17,7 +17,9 @@ use crate::{Error, GenerateOptions, Model};
 /// A chat template, and the properties derived from it. It has no conversation, so it can be shared.
 #[derive(Debug)]
 pub struct ChatFormat {
-    template: ChatTemplate,
+    template: Arc<ChatTemplate>,
+    /// That of conversations with tools, if the model has another template for them.
+    with_tools: Option<Box<ChatFormat>>,
     tokenizer: Arc<dyn Tokenizer>,
     tags: &'static Tags,
     /// Control tokens that occur in reasoning tags.
@@ -33,6 +35,12 @@ pub struct ChatFormat {
 
 impl ChatFormat {
     pub fn new(model: &Model, template: ChatTemplate) -> Result<ChatFormat, Error> {
+        ChatFormat::of(model, Arc::new(template))
+    }
+
+    fn of(model: &Model, template: Arc<ChatTemplate>) -> Result<ChatFormat, Error> {
+        let with_tools = CallMarks::one_for_tools(&template).cloned();
+        let with_tools = with_tools.map(|other| ChatFormat::of(model, other)).transpose()?.map(Box::new);
         let tokenizer = model.tokenizer()?.clone();
         let tags = Tags::of_template(template.source());
         let marks = CallMarks::of_tools(&template);
@@ -47,8 +55,17 @@ impl ChatFormat {
         let call_ends = controls(&|text| !text.is_empty() && marks.is_some_and(|marks| marks.ending == text));
         let call_ends = call_ends.into_iter().filter(in_range).collect();
         let turn_ends = Vec::new();
-        let mut chat_format =
-            ChatFormat { template, tokenizer, tags, visible, marks, marking, call_ends, turn_ends };
+        let mut chat_format = ChatFormat {
+            template,
+            with_tools,
+            tokenizer,
+            tags,
+            visible,
+            marks,
+            marking,
+            call_ends,
+            turn_ends,
+        };
         chat_format.turn_ends = chat_format.find_turn_end().into_iter().filter(in_range).collect();
         Ok(chat_format)
     }
@@ -69,14 +86,25 @@ impl ChatFormat {
         &self.template
     }
 
+    /// The format of conversations with these tools, if it is not this one.
+    pub(super) fn other(&self, tools: Option<&[Json]>) -> Option<&ChatFormat> {
+        tools.filter(|tools| !tools.is_empty()).and(self.with_tools.as_deref())
+    }
+
+    /// The format of conversations with these tools.
+    pub fn used(&self, tools: Option<&[Json]>) -> &ChatFormat {
+        self.other(tools).unwrap_or(self)
+    }
+
     /// Whether the format of the model's tool calls is known. Otherwise tools and calls are text.
-    pub fn knows_calls(&self) -> bool {
+    fn knows_calls(&self) -> bool {
         self.marks.is_some()
     }
 
     /// Whether the template writes tools. Otherwise they are described in the system's message.
     pub fn writes_tools(&self) -> bool {
-        self.knows_calls() && writes_tools(&self.template)
+        let format = self.with_tools.as_deref().unwrap_or(self);
+        format.knows_calls() && writes_tools(&format.template)
     }
 
     pub fn tokenizer(&self) -> &Arc<dyn Tokenizer> {
@@ -110,7 +138,8 @@ impl ChatFormat {
         add_prompt: bool,
         variables: &Map<String, Json>,
     ) -> Result<Rendered, Error> {
-        written(&self.template, self.knows_calls(), messages, tools, add_prompt, variables)
+        let used = self.used(tools);
+        written(&used.template, used.knows_calls(), messages, tools, add_prompt, variables)
     }
 
     /// Adds the tokens that end an answer, and those that must be visible for parsing.
@@ -168,6 +197,9 @@ pub fn render(
     add_prompt: bool,
     variables: &Map<String, Json>,
 ) -> Result<Rendered, Error> {
+    let has_tools = tools.is_some_and(|tools| !tools.is_empty());
+    let other = CallMarks::one_for_tools(template).filter(|_| has_tools);
+    let template = other.map_or(template, |other| &**other);
     let knows_calls = CallMarks::of_tools(template).is_some();
     written(template, knows_calls, messages, tools, add_prompt, variables)
 }

@@ -1,5 +1,7 @@
 //! The formats of tool calls, by family of models.
 
+use std::sync::Arc;
+
 use akunu_grammar::CallPart::{
     Arguments, Gap, Id, Literals, Maybe, Name, Number, OneOf, QuotedName, Tagged, Text,
 };
@@ -462,6 +464,11 @@ impl CallMarks {
     pub(super) fn of_tools(template: &ChatTemplate) -> Option<&'static CallMarks> {
         CallMarks::of_template(template.source())
             .filter(|marks| writes_tools(template) || marks.example().is_some())
+    }
+
+    /// The model's other template, for conversations with tools, if its models' format of calls is known.
+    pub fn one_for_tools(template: &ChatTemplate) -> Option<&Arc<ChatTemplate>> {
+        template.one_for_tools().filter(|other| CallMarks::of_tools(other).is_some())
     }
 
     /// A call of `NAME` with `ARGUMENTS`, as models of the family write it. `None`: see [`CallMarks::write`].

@@ -199,6 +199,48 @@ fn wrong(bytes: &Bytes, format: &ChatFormat, transcript: &Transcript) -> Option<
 }
 
 #[test]
+fn conversations_with_tools_have_the_template_for_them() {
+    const PLAIN: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    const KNOWN: &str = "[TOOLS]{{ tools | tojson }}[/TOOLS]{% for m in messages %}{{ m.content }}{% endfor %}\
+                         {# [TOOL_CALLS] [ARGS] #}";
+    const UNKNOWN: &str =
+        "Write 'Action:' {{ tools | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}";
+    let bytes = Bytes::new();
+    let template = |source: &str| ChatTemplate::new(source, None, None).unwrap();
+    let format = |other: &str| {
+        let template = template(PLAIN).with_one_for_tools(Some(template(other)));
+        ChatFormat::new(&bytes.model, template).unwrap()
+    };
+    let asked = [message("user", "When?")];
+    let prompt =
+        |format: &ChatFormat, tools: Option<&[Json]>| format.prompt(&asked, tools, &Map::new()).unwrap().text;
+    let answer = |format: &ChatFormat, prompt: &str, text: &str| {
+        let answer = AnswerOptions { tools: Some(tools()), ..AnswerOptions::default() };
+        let mut options = GenerateOptions::default();
+        let reader = format.answer(prompt, &answer, &bytes.constraints, &mut options).unwrap();
+        bytes.held(&options.constraint.unwrap(), text, "").unwrap();
+        read(reader, [text.to_string()].into_iter())["calls"].clone()
+    };
+    let (known, unknown) = (format(KNOWN), format(UNKNOWN));
+    for format in [&known, &unknown] {
+        assert_eq!(prompt(format, None), "<user>When?");
+        assert_eq!(prompt(format, Some(&[])), "<user>When?");
+    }
+    let with_tools = prompt(&known, Some(&tools()));
+    assert!(with_tools.starts_with("[TOOLS]") && with_tools.ends_with("When?"), "{with_tools}");
+    assert_eq!(answer(&known, &with_tools, "[TOOL_CALLS]now[ARGS]{}"), json!([["now", {}]]));
+    let with_tools = prompt(&unknown, Some(&tools()));
+    assert!(with_tools.starts_with("<system>You may call these tools"), "{with_tools}");
+    let generic = "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>";
+    assert_eq!(answer(&unknown, &with_tools, generic), json!([["now", {}]]));
+    assert_eq!((known.writes_tools(), unknown.writes_tools()), (true, false));
+    // The same where a template is rendered without a model.
+    let other = template(PLAIN).with_one_for_tools(Some(template(KNOWN)));
+    let rendered = super::render(&other, &asked, Some(&tools()), true, &Map::new()).unwrap();
+    assert_eq!(rendered.text, prompt(&known, Some(&tools())));
+}
+
+#[test]
 fn transcripts_of_real_models_are_read_and_held() {
     let Some(data) = akunu_testing::data("reading transcripts", "chat-templates") else { return };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/transcripts");

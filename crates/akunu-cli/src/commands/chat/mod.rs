@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use akunu::chat::{Chat, ChatError, ChatTemplate, ChatTemplates};
+use akunu::chat::{Chat, ChatTemplate, ChatTemplates};
 use akunu::{Engine, FinishReason, GenerateOptions, Model};
 use clap::Args;
 use serde_json::{Map, Value as Json};
@@ -218,13 +218,7 @@ impl Source {
 
     fn template(&self, model: &Model, path: Option<&Path>) -> Result<ChatTemplate, Failure> {
         let templates = match &self.template {
-            Some(file) => ChatTemplates::from_file(file).and_then(|found| match found.is_empty() {
-                true => Err(ChatError::File {
-                    path: file.display().to_string(),
-                    message: "it has no field \"chat_template\"".into(),
-                }),
-                false => Ok(found),
-            }),
+            Some(file) => ChatTemplates::from_file(file),
             None => ChatTemplates::find(model.metadata(), path),
         };
         let tokenizer = model.tokenizer()?;

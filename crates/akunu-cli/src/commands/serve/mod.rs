@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use akunu::Pooling;
+use akunu::chat::{ChatTemplate, ChatTemplates};
 use akunu_server::{
     Cors, Endpoint, Finder, Keys, KvEventsForm, KvEventsOptions, Limits, LogFormat, McpServers, ModelSpec,
     ModelsOptions, Options, PARALLEL, RequestLog, Server, TlsFiles,
@@ -101,6 +102,9 @@ pub struct ServeArgs {
     /// Scores documents with generative models, by the probability of answering yes: for Qwen3-Reranker
     #[arg(long, conflicts_with = "pooling")]
     rerank: bool,
+    /// Chat template of all models instead of their own: a .jinja file, or JSON with `chat_template`
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
     /// Texts of each window of audio that Whisper models follow; 1: greedy. Each takes memory
     #[arg(long, value_name = "N", default_value = "1", value_parser = args::count)]
     beam: usize,
@@ -352,6 +356,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         pooling: args.pooling,
         rerank: args.rerank,
         beams: args.beam,
+        chat_templates: args.chat_template.as_deref().map(chat_templates).transpose()?,
         no_mmap: args.engine.engine.device.no_mmap,
         log: note,
         ..defaults.models
@@ -395,6 +400,13 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         log: log(args)?,
         drain: seconds(args.drain),
     })
+}
+
+/// The templates in a file. A default one that is not valid is an error now, and not with the first conversation.
+fn chat_templates(file: &Path) -> Result<ChatTemplates, Failure> {
+    let templates = ChatTemplates::from_file(file)?;
+    ChatTemplate::new(templates.source(None)?, None, None)?;
+    Ok(templates)
 }
 
 /// `models`: how many are served.
