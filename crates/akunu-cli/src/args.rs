@@ -169,8 +169,9 @@ impl HostsArgs {
     fn hosts(&self) -> Option<Hosts> {
         let (ranks, listen) = (self.world?, self.listen.clone()?);
         let listening = |address| output::note(&format!("note: waiting for workers at {address}"));
+        let lost = |reason: &str| output::note(&format!("note: {reason}; another worker may take its place"));
         let secret = secret(self.secret_file.as_ref());
-        Some(Hosts { ranks, listen, secret, timing: Timing::default(), listening })
+        Some(Hosts { ranks, listen, secret, timing: Timing::default(), listening, lost })
     }
 }
 

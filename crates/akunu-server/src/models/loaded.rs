@@ -375,6 +375,13 @@ fn start(
         found => (plan, found?),
     };
     let health = device.health();
+    // Also while no request would find out.
+    let (told, told_name) = (*log, name.clone());
+    health.on_fail(Box::new(move |reason| {
+        told(&format!(
+            "error: {told_name} is no longer usable: {reason}; the server has to be started again"
+        ));
+    }));
     let mut engine = Engine::by_plan(model, device, plan, &engine, &mut |_, _| ControlFlow::Continue(()))?;
     for note in
         engine.notes().iter().filter(|note| matches!(note, Note::Split { .. } | Note::PagedExperts { .. }))
