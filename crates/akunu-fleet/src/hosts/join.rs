@@ -17,7 +17,7 @@ use super::secret::{Nonce, Proof, is_proved, nonce};
 use super::{HostsError, MOST_RANKS, Secret, Timing};
 
 /// Changes when what is sent changes.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
 const HELLO: u8 = 128;

@@ -364,12 +364,12 @@ fn start(
         false => EngineOptions { gpu_layers: Some(usize::MAX), ..engine },
     };
     let plan = akunu::plan(&model, device.capabilities(), &engine)?;
-    let (plan, memory) = match memory_of(&model, &plan.memory, budget, &*device) {
+    let (plan, memory) = match memory_of(&model, &plan.whole_memory(), budget, &*device) {
         // No other model is unloaded for them.
         Err(_) if plan.memory.slots > 0 => {
             let computed = EngineOptions { stream_rows: Some(0), ..engine.clone() };
             let plan = akunu::plan(&model, device.capabilities(), &computed)?;
-            let memory = memory_of(&model, &plan.memory, budget, &*device)?;
+            let memory = memory_of(&model, &plan.whole_memory(), budget, &*device)?;
             (plan, memory)
         }
         found => (plan, found?),

@@ -11,7 +11,7 @@ use akunu_plan::{Device, DeviceError, Member, ModelPlan, PlanError};
 
 use super::ranks::boxed;
 use super::{DeviceChoice, check_device, cpu};
-use crate::engine::{available, check_fits};
+use crate::engine::check_fits;
 use crate::{BackendOptions, Error, Model};
 
 /// The processes that share out a model, of which this one is the leader.
@@ -155,7 +155,7 @@ impl Worker {
         let opened = open_rank(choice, threads, &backends, member.clone(), session.token());
         let mut device = opened.inspect_err(|error| session.fail(&error.to_string()))?;
         let check = |plan: &ModelPlan, device: &dyn Device| {
-            check_fits(plan, available(device.capabilities())).map_err(|error| error.to_string())
+            check_fits(plan, device.capabilities()).map_err(|error| error.to_string())
         };
         Ok(session.serve(model.weights(), &mut *device, &member, &check)?)
     }
