@@ -126,7 +126,7 @@ pub struct OnDevices {
     /// Divides each layer between N devices: the first N GPUs, or parts of the CPU's threads
     #[arg(long, value_name = "N", value_parser = count, help_heading = "Engine")]
     pub tensor_parallel: Option<usize>,
-    /// Divides the layers between N devices, which take turns: the first N GPUs need no access to each other
+    /// Divides the layers between N devices, which take turns: the first N GPUs
     #[arg(long, value_name = "N", value_parser = count, conflicts_with = "tensor_parallel", help_heading = "Engine")]
     pub pipeline_parallel: Option<usize>,
     #[command(flatten)]

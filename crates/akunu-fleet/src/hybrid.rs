@@ -610,7 +610,10 @@ impl Device for Hybrid {
             let Run { device, first, count, replay: part, routed, .. } =
                 self.prepared[replay.0 as usize].runs[index];
             let is_host = self.sides[device].is_host();
-            if routed > 0 && !is_host && !self.devices.look(device, |device| Ok(device.expert_reads().is_some()))? {
+            if routed > 0
+                && !is_host
+                && !self.devices.look(device, |device| Ok(device.expert_reads().is_some()))?
+            {
                 self.uncounted += routed;
             }
             // Reading from a device waits for it, too, so that this is done first.
