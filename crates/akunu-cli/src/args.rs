@@ -123,27 +123,26 @@ pub struct OnDevices {
     /// Device that runs the model; with numbers, as in cuda:0,1, these GPUs run it together
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = DeviceParser, help_heading = "Engine")]
     pub device: SelectedDevice,
-    /// Divides the model between N devices: the first N GPUs, or parts of the CPU's threads
+    /// Divides each layer between N devices: the first N GPUs, or parts of the CPU's threads
     #[arg(long, value_name = "N", value_parser = count, help_heading = "Engine")]
     pub tensor_parallel: Option<usize>,
+    /// Divides the layers between N devices, which take turns: the first N GPUs
+    #[arg(long, value_name = "N", value_parser = count, conflicts_with = "tensor_parallel", help_heading = "Engine")]
+    pub pipeline_parallel: Option<usize>,
     #[command(flatten)]
     pub hosts: HostsArgs,
 }
 
 impl OnDevices {
     pub fn backends(&self) -> BackendOptions {
-        let (ranks, cards) = (self.tensor_parallel, self.device.cards.clone());
-        BackendOptions { ranks, cards, hosts: self.hosts.hosts(), ..environment::backends() }
+        let (ranks, stages, cards) =
+            (self.tensor_parallel, self.pipeline_parallel, self.device.cards.clone());
+        BackendOptions { ranks, stages, cards, hosts: self.hosts.hosts(), ..environment::backends() }
     }
 
     /// For this process alone, whatever others there are.
     pub fn own_backends(&self) -> BackendOptions {
         BackendOptions { hosts: None, ..self.backends() }
-    }
-
-    /// Devices that share out a model.
-    pub fn ranks(&self) -> Option<usize> {
-        self.hosts.world.or(self.tensor_parallel)
     }
 }
 
@@ -151,7 +150,7 @@ impl OnDevices {
 #[derive(Clone, Debug, Args)]
 pub struct HostsArgs {
     /// Divides the model between N processes, on this machine or others: this one, and N - 1 of akunu worker
-    #[arg(long, value_name = "N", value_parser = count, requires = "listen", conflicts_with = "tensor_parallel", help_heading = "Engine")]
+    #[arg(long, value_name = "N", value_parser = count, requires = "listen", conflicts_with_all = ["tensor_parallel", "pipeline_parallel"], help_heading = "Engine")]
     world: Option<usize>,
     /// Address at which the workers of --world join; port 0: any free port
     #[arg(long, value_name = "HOST:PORT", requires = "world", help_heading = "Engine")]
@@ -169,8 +168,9 @@ impl HostsArgs {
     fn hosts(&self) -> Option<Hosts> {
         let (ranks, listen) = (self.world?, self.listen.clone()?);
         let listening = |address| output::note(&format!("note: waiting for workers at {address}"));
+        let lost = |reason: &str| output::note(&format!("note: {reason}; another worker may take its place"));
         let secret = secret(self.secret_file.as_ref());
-        Some(Hosts { ranks, listen, secret, timing: Timing::default(), listening })
+        Some(Hosts { ranks, listen, secret, timing: Timing::default(), listening, lost })
     }
 }
 
@@ -350,11 +350,11 @@ impl PlannedArgs {
     pub fn capabilities(&self) -> Result<Capabilities, akunu::Error> {
         let DeviceArgs { threads, on, .. } = &self.engine.device;
         match self.chip {
-            Some(chip) => Ok(Capabilities { ranks: on.ranks().unwrap_or(1), ..chip.capabilities(*threads) }),
+            Some(chip) => akunu::capabilities_of_all(chip.capabilities(*threads), &on.backends()),
             None => {
                 let device = akunu::open_device(on.device.choice, *threads, &on.own_backends())?;
                 let capabilities = device.capabilities().clone();
-                Ok(Capabilities { ranks: on.ranks().unwrap_or(capabilities.ranks), ..capabilities })
+                Ok(Capabilities { ranks: on.hosts.world.unwrap_or(capabilities.ranks), ..capabilities })
             }
         }
     }

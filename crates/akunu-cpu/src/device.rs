@@ -138,6 +138,7 @@ pub fn capabilities(isa: Isa, threads: usize) -> Capabilities {
         available_bytes: None,
         ranks: 1,
         host: None,
+        stages: Vec::new(),
     }
 }
 

@@ -90,6 +90,7 @@ pub fn capabilities(detail: String, products: Option<Products>) -> Capabilities 
         workspace_row_bytes: 0,
         ranks: 1,
         host: None,
+        stages: Vec::new(),
         available_bytes: None,
     }
 }

@@ -14,17 +14,19 @@ pub struct Division {
     pub host: OnHost,
     /// As in [`PlanOptions`].
     pub stream_rows: Option<usize>,
+    /// Devices that share out the layers; 0 and 1: one has all.
+    pub devices: usize,
 }
 
 impl From<OnHost> for Division {
     fn from(host: OnHost) -> Division {
-        Division { host, stream_rows: None }
+        Division { host, ..Division::default() }
     }
 }
 
 /// Options of a plan for one sequence, whose rows may all have logits.
 pub fn options(context: usize, chunk: usize, kv: KvType, division: impl Into<Division>) -> PlanOptions {
-    let Division { host, stream_rows } = division.into();
+    let Division { host, stream_rows, .. } = division.into();
     PlanOptions {
         context,
         slots: 1,
@@ -39,6 +41,7 @@ pub fn options(context: usize, chunk: usize, kv: KvType, division: impl Into<Div
         fuse: true,
         keep_inputs: false,
         host,
+        stages: Vec::new(),
         stream_rows,
     }
 }
@@ -50,7 +53,10 @@ pub fn logits(
     ids: &[u32],
     (chunk, kv, division): (usize, KvType, impl Into<Division>),
 ) -> Result<Vec<Vec<f32>>, String> {
-    let options = options(ids.len(), chunk, kv, division);
+    let division = division.into();
+    let stages = akunu_plan::even_stages(model, &vec![1; division.devices.max(1)]);
+    let stages = stages.map_err(|error| error.to_string())?;
+    let options = PlanOptions { stages, ..options(ids.len(), chunk, kv, division) };
     let plan = plan(model, device.capabilities(), &options).map_err(|error| error.to_string())?;
     let loaded = load(&plan, model, device, &mut unwatched).unwrap();
     let vocab = plan.config.vocab_size;

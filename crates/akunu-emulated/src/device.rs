@@ -86,6 +86,7 @@ impl Default for Emulator {
                 workspace_row_bytes: 0,
                 ranks: 1,
                 host: None,
+                stages: Vec::new(),
                 available_bytes: None,
             },
             tuning: Tuning {

@@ -1,6 +1,5 @@
 //! Threads that hold a device each and do the same at the same time.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -18,6 +17,8 @@ struct Round {
     number: u64,
     /// Of the round that is running.
     work: Option<*const Work>,
+    /// The rank whose thread does it; `None`: all.
+    only: Option<usize>,
     /// Threads that have not done it yet.
     left: usize,
     quit: bool,
@@ -40,6 +41,8 @@ impl Shared {
 }
 
 /// The threads of all ranks but the first, whose device the caller has.
+///
+/// Only one round runs at a time: whoever begins one waits for its end.
 pub(crate) struct Crew {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -49,9 +52,7 @@ impl Crew {
     /// Starts a thread for each rank from 1 on, which opens its device, and opens that of the first rank here. The first
     /// error ends all of them.
     pub(crate) fn start(ranks: usize, open: &Arc<Open>) -> Result<(Crew, Box<dyn Device>), DeviceError> {
-        let shared =
-            Arc::new(Shared { round: Mutex::default(), begun: Condvar::new(), done: Condvar::new() });
-        let mut crew = Crew { shared, threads: Vec::with_capacity(ranks.saturating_sub(1)) };
+        let mut crew = Crew::none();
         let (opened, results) = std::sync::mpsc::channel();
         for rank in 1..ranks {
             let (shared, open, opened) = (Arc::clone(&crew.shared), Arc::clone(open), opened.clone());
@@ -84,7 +85,42 @@ impl Crew {
 
     /// Calls `work` for every rank at the same time: for the first one here, with the device that is passed. Returns when all
     /// calls have; a panic in one of them continues here.
-    pub(crate) fn run(&self, first: &mut dyn Device, work: &(dyn Fn(usize, &mut dyn Device) + Sync)) {
+    pub(crate) fn run(&mut self, first: &mut dyn Device, work: &(dyn Fn(usize, &mut dyn Device) + Sync)) {
+        let own = self.round(work, None, || catch_unwind(AssertUnwindSafe(|| work(0, first))));
+        if let Err(panic) = own {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    /// Calls `work` with the device of a rank from 1 on. `None`: it panicked.
+    pub(crate) fn run_on<T: Send>(
+        &mut self,
+        rank: usize,
+        work: impl FnOnce(&mut dyn Device) -> T + Send,
+    ) -> Option<T> {
+        let (work, done) = (Mutex::new(Some(work)), Mutex::new(None));
+        let once = |_: usize, device: &mut dyn Device| {
+            let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let value = work.map(|work| work(device));
+            *done.lock().unwrap_or_else(PoisonError::into_inner) = value;
+        };
+        self.round(&once, Some(rank), || ());
+        done.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Without any thread.
+    pub(crate) fn none() -> Crew {
+        let shared = Shared { round: Mutex::default(), begun: Condvar::new(), done: Condvar::new() };
+        Crew { shared: Arc::new(shared), threads: Vec::new() }
+    }
+
+    /// Has one thread or all of them do some work, while this one does something else that does not panic.
+    fn round<T>(
+        &mut self,
+        work: &(dyn Fn(usize, &mut dyn Device) + Sync),
+        only: Option<usize>,
+        beside: impl FnOnce() -> T,
+    ) -> T {
         // SAFETY: this only erases the lifetime. Threads follow the pointer until they have done the work, and this method
         // does not return before that.
         let erased = unsafe {
@@ -93,20 +129,17 @@ impl Crew {
         {
             let mut round = self.shared.round();
             round.number += 1;
-            round.work = Some(erased);
-            round.left = self.threads.len();
+            (round.work, round.only) = (Some(erased), only);
+            round.left = if only.is_some() { 1 } else { self.threads.len() };
             self.shared.begun.notify_all();
         }
-        let own: Result<(), Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(|| work(0, first)));
+        let value = beside();
         let mut round = self.shared.round();
         while round.left > 0 {
             round = self.shared.done.wait(round).unwrap_or_else(PoisonError::into_inner);
         }
         round.work = None;
-        drop(round);
-        if let Err(panic) = own {
-            std::panic::resume_unwind(panic);
-        }
+        value
     }
 }
 
@@ -114,7 +147,7 @@ fn serve(shared: &Shared, rank: usize, device: &mut dyn Device) {
     let mut seen = 0;
     loop {
         let mut round = shared.round();
-        while round.number == seen && !round.quit {
+        while (round.number == seen || round.only.is_some_and(|only| only != rank)) && !round.quit {
             round = shared.begun.wait(round).unwrap_or_else(PoisonError::into_inner);
         }
         if round.quit {

@@ -1,7 +1,9 @@
-//! A device and the device of the host beside it, as one device to the engine.
+//! Devices that compute parts of a model, as one device to the engine: a GPU and the host beside it, or several devices
+//! with some of the layers each.
 //!
-//! The plan says on which side each command runs ([`Side`]) and which side has each buffer ([`Home`]). A table is prepared
-//! in runs of commands on one side. Between two runs, what the next one reads and the other side has written is copied.
+//! The plan says on which side each command runs ([`Side`]) and which sides have each buffer ([`Home`]). A table is
+//! prepared in runs of commands on one side. Between two runs, what the next one reads and another side has written is
+//! copied.
 //!
 //! A pass that streams lends weights of the host to slots of the device. While a run computes, the bytes for the next one are
 //! copied from the file.
@@ -17,13 +19,15 @@ use akunu_plan::{
     ExpertReads, Home, Outcome, Paging, ReplayId, Side, Streams, Strips, Submission,
 };
 
-const SIDES: [Side; 2] = [Side::Device, Side::Host];
+use crate::crew::Open;
+use crate::devices::Devices;
 
 #[derive(Debug)]
 pub struct Hybrid {
     capabilities: Capabilities,
-    device: Box<dyn Device>,
-    host: Box<dyn Device>,
+    devices: Devices,
+    /// The side of each device.
+    sides: Vec<Side>,
     /// Of the buffers that are made next.
     home: Home,
     buffers: Vec<Copies>,
@@ -31,13 +35,16 @@ pub struct Hybrid {
     imports: Vec<Option<Import>>,
     prepared: Vec<Prepared>,
     outcome: Outcome,
-    /// The device has work that was not waited for.
-    is_running: bool,
-    /// What is on its way from one side to the other.
+    /// The device that has work that was not waited for.
+    running: Option<usize>,
+    /// What is on its way from one side to another.
     bytes: Vec<u8>,
     /// How many layers the device has routed by itself, if it does not count what they read.
     uncounted: u64,
 }
+
+/// The most devices with some of the layers each.
+const MOST_DEVICES: usize = 16;
 
 /// A part of a file.
 #[derive(Clone, Debug)]
@@ -47,12 +54,12 @@ struct Import {
     bytes: usize,
 }
 
-/// A buffer on the sides that have it.
-#[derive(Clone, Copy, Debug)]
+/// A buffer on the devices that have it.
+#[derive(Clone, Debug)]
 struct Copies {
-    of: [Option<DeviceBuffer>; 2],
-    /// The side that has written it last.
-    latest: Side,
+    of: Vec<Option<DeviceBuffer>>,
+    /// The device that has written it last.
+    latest: usize,
 }
 
 #[derive(Debug)]
@@ -66,7 +73,7 @@ struct Prepared {
 /// Commands of a table that run on one side, one after the other.
 #[derive(Debug)]
 struct Run {
-    side: Side,
+    device: usize,
     first: usize,
     count: usize,
     replay: ReplayId,
@@ -75,13 +82,14 @@ struct Run {
     transfers: Vec<Transfer>,
     /// What is in the slots that it reads.
     loans: Vec<Loaned>,
-    /// The buffers on both sides that it writes, and by which command.
+    /// The buffers on several sides that it writes, and by which command.
     writes: Vec<(usize, DeviceBuffer)>,
 }
 
-/// What a command reads that the other side has written.
-#[derive(Debug)]
+/// What a command reads that another device has written.
+#[derive(Clone, Copy, Debug)]
 struct Transfer {
+    from: usize,
     command: usize,
     /// The binding of the command.
     binding: usize,
@@ -104,26 +112,12 @@ impl Run {
     }
 }
 
-fn other(side: Side) -> Side {
-    if side == Side::Device { Side::Host } else { Side::Device }
-}
-
 impl Hybrid {
+    /// A device and the host's beside it.
     pub fn new(device: Box<dyn Device>, host: Box<dyn Device>) -> Hybrid {
         let (of_device, of_host) = (device.capabilities().clone(), host.capabilities().clone());
-        Hybrid {
-            capabilities: Hybrid::capabilities(of_device, of_host),
-            device,
-            host,
-            home: Home::Device,
-            buffers: Vec::new(),
-            imports: Vec::new(),
-            prepared: Vec::new(),
-            outcome: Outcome { steps: 0 },
-            is_running: false,
-            bytes: Vec::new(),
-            uncounted: 0,
-        }
+        let capabilities = Hybrid::capabilities(of_device, of_host);
+        Hybrid::of(capabilities, Devices::here(vec![device, host]), vec![Side::Device, Side::Host])
     }
 
     /// The capabilities for planning on a device and a host.
@@ -140,71 +134,158 @@ impl Hybrid {
         }
     }
 
-    /// Bytes that the host's device has allocated, without imports in place: `host_work` of a plan.
-    pub fn host_bytes(&self) -> u64 {
-        self.host.allocated_bytes()
+    /// So many devices of one kind, with some of the layers each, which are opened on threads of their own.
+    pub fn stages(
+        count: usize,
+        open: impl Fn(usize) -> Result<Box<dyn Device>, DeviceError> + Send + Sync + 'static,
+    ) -> Result<Hybrid, DeviceError> {
+        if !(1..=MOST_DEVICES).contains(&count) {
+            let message = format!(
+                "{count} devices were to share out the layers of a model; it has to be 1 to {MOST_DEVICES}"
+            );
+            return Err(DeviceError::Failed { device: "stages", message });
+        }
+        let open: Arc<Open> = Arc::new(open);
+        let mut devices = Devices::open(count, &open)?;
+        let all = (0..count).map(|index| devices.on(index, |device| Ok(device.capabilities().clone())));
+        let capabilities = Hybrid::staged(all.collect::<Result<_, _>>()?)?;
+        let before = (0..count as u8 - 1).map(Side::Stage);
+        Ok(Hybrid::of(capabilities, devices, before.chain([Side::Device]).collect()))
+    }
+
+    /// The capabilities for planning on several devices, in the order of the layers that they are to have.
+    pub fn staged(mut stages: Vec<Capabilities>) -> Result<Capabilities, DeviceError> {
+        let refuse = |message: &str| Err(DeviceError::Failed { device: "stages", message: message.into() });
+        let Some(last) = stages.pop() else { return refuse("a model needs a device") };
+        let like = |of: &Capabilities| (of.name, of.keys, of.in_place);
+        if stages.iter().any(|stage| like(stage) != like(&last)) {
+            return refuse("devices that share out the layers of a model have to be of one kind");
+        }
+        let all =
+            |same: fn(&Capabilities, &Capabilities) -> bool| stages.iter().all(|stage| same(stage, &last));
+        let same_detail = all(|a, b| a.detail == b.detail);
+        let details = stages.iter().chain([&last]).map(|stage| stage.detail.as_str()).collect::<Vec<_>>();
+        Ok(Capabilities {
+            detail: match same_detail {
+                true => format!("{} with some of the layers each: {}", details.len(), last.detail),
+                false => details.join("; "),
+            },
+            // What not all of them do is not planned.
+            folds: last.folds && all(|a, _| a.folds),
+            half_products: last.half_products.filter(|_| all(|a, b| a.half_products == b.half_products)),
+            packed_products: last
+                .packed_products
+                .filter(|_| all(|a, b| a.packed_products == b.packed_products)),
+            eight_products: last.eight_products.filter(|_| all(|a, b| a.eight_products == b.eight_products)),
+            block: stages.iter().map(|stage| stage.block).fold(last.block, usize::max),
+            prefill_rows: stages.iter().map(|stage| stage.prefill_rows).fold(last.prefill_rows, usize::min),
+            // The host begins the commands of each device.
+            samples: false,
+            chain: 1,
+            stages,
+            ..last
+        })
+    }
+
+    fn of(capabilities: Capabilities, devices: Devices, sides: Vec<Side>) -> Hybrid {
+        Hybrid {
+            capabilities,
+            devices,
+            sides,
+            home: Home::DEVICE,
+            buffers: Vec::new(),
+            imports: Vec::new(),
+            prepared: Vec::new(),
+            outcome: Outcome { steps: 0 },
+            running: None,
+            bytes: Vec::new(),
+            uncounted: 0,
+        }
+    }
+
+    /// Bytes that the device of a side has allocated, without imports in place.
+    pub fn bytes_of(&self, side: Side) -> Result<u64, DeviceError> {
+        self.devices.look(self.at(side)?, |device| Ok(device.allocated_bytes()))
     }
 
     fn failed(&self, message: impl Into<String>) -> DeviceError {
         DeviceError::Failed { device: self.capabilities.name, message: message.into() }
     }
 
-    fn side(&mut self, side: Side) -> &mut dyn Device {
-        match side {
-            Side::Device => &mut *self.device,
-            Side::Host => &mut *self.host,
-        }
+    /// The place of a side's device.
+    fn at(&self, side: Side) -> Result<usize, DeviceError> {
+        let found = self.sides.iter().position(|other| *other == side);
+        found.ok_or_else(|| self.failed("a command is for a device that is not there"))
+    }
+
+    /// Calls `work` with a device. Its errors name it, if it is one of several.
+    fn on<T: Send>(
+        &mut self,
+        device: usize,
+        work: impl FnOnce(&mut dyn Device) -> Result<T, DeviceError> + Send,
+    ) -> Result<T, DeviceError> {
+        let count = self.sides.len();
+        let is_staged = !self.capabilities.stages.is_empty();
+        self.devices.on(device, work).map_err(|error| match error {
+            DeviceError::Failed { device: name, message } if is_staged => {
+                let message = format!("device {device} of {count}: {message}");
+                DeviceError::Failed { device: name, message }
+            }
+            error => error,
+        })
     }
 
     /// Makes a buffer on each side that is to have it.
     fn make(
         &mut self,
-        make: impl Fn(&mut dyn Device) -> Result<DeviceBuffer, DeviceError>,
+        make: impl Fn(&mut dyn Device) -> Result<DeviceBuffer, DeviceError> + Sync,
     ) -> Result<DeviceBuffer, DeviceError> {
-        let home = self.home;
-        let mut of = [None; 2];
-        for (side, of) in SIDES.into_iter().zip(&mut of) {
-            if home.has(side) {
-                *of = Some(make(self.side(side))?);
+        let mut of = vec![None; self.sides.len()];
+        for (device, of) in of.iter_mut().enumerate() {
+            if self.home.has(self.sides[device]) {
+                *of = Some(self.on(device, |device| make(device))?);
             }
         }
-        let latest = if home == Home::Host { Side::Host } else { Side::Device };
+        let latest = of.iter().position(Option::is_some).unwrap_or(0);
         self.buffers.push(Copies { of, latest });
         self.imports.push(None);
         Ok(DeviceBuffer(self.buffers.len() as u32 - 1))
     }
 
-    fn copies(&self, buffer: DeviceBuffer) -> Result<Copies, DeviceError> {
-        buffer_in(self.capabilities.name, &self.buffers, buffer).copied()
+    fn copies(&self, buffer: DeviceBuffer) -> Result<&Copies, DeviceError> {
+        buffer_in(self.capabilities.name, &self.buffers, buffer)
     }
 
-    /// The side that has a buffer as it is now, and its handle there.
-    fn latest(&mut self, buffer: DeviceBuffer) -> Result<(&mut dyn Device, DeviceBuffer), DeviceError> {
-        let Copies { of, latest } = self.copies(buffer)?;
-        let there = of[latest as usize].ok_or_else(|| self.failed("a buffer is on the other side"))?;
-        Ok((self.side(latest), there))
+    /// The handle of a buffer on a device.
+    fn there(&self, device: usize, buffer: DeviceBuffer) -> Result<DeviceBuffer, DeviceError> {
+        self.copies(buffer)?.of[device].ok_or_else(|| self.failed("a buffer is on another side"))
+    }
+
+    /// The device that has a buffer as it is now, and its handle there.
+    fn latest(&self, buffer: DeviceBuffer) -> Result<(usize, DeviceBuffer), DeviceError> {
+        let latest = self.copies(buffer)?.latest;
+        Ok((latest, self.there(latest, buffer)?))
     }
 
     /// Calls `write` on each side that has a buffer.
     fn write(
         &mut self,
         buffer: DeviceBuffer,
-        write: impl Fn(&mut dyn Device, DeviceBuffer) -> Result<(), DeviceError>,
+        write: impl Fn(&mut dyn Device, DeviceBuffer) -> Result<(), DeviceError> + Sync,
     ) -> Result<(), DeviceError> {
-        let Copies { of, .. } = self.copies(buffer)?;
-        for (side, there) in SIDES.into_iter().zip(of) {
-            if let Some(there) = there {
-                write(self.side(side), there)?;
+        self.copies(buffer)?;
+        for device in 0..self.sides.len() {
+            if let Some(there) = self.buffers[buffer.0 as usize].of[device] {
+                self.on(device, |device| write(device, there))?;
             }
         }
         Ok(())
     }
 
-    /// Waits for the device, whose work ends with every run.
+    /// Waits for the device that was begun last.
     fn finish(&mut self) -> Result<(), DeviceError> {
-        if self.is_running {
-            self.is_running = false;
-            self.outcome = self.device.wait()?;
+        if let Some(device) = self.running.take() {
+            self.outcome = self.on(device, |device| device.wait())?;
         }
         Ok(())
     }
@@ -213,34 +294,31 @@ impl Hybrid {
         self.prepared.get(replay.0 as usize).ok_or_else(|| self.failed("that table was not prepared here"))
     }
 
-    /// Copies what some commands of a run read that the other side has written.
+    /// Copies what some commands of a run read that other devices have written.
     fn copy_for(
         &mut self,
         replay: ReplayId,
         run: usize,
         commands: std::ops::Range<usize>,
     ) -> Result<(), DeviceError> {
-        let Run { side, ref transfers, .. } = self.prepared[replay.0 as usize].runs[run];
+        let Run { device, ref transfers, .. } = self.prepared[replay.0 as usize].runs[run];
         for index in 0..transfers.len() {
-            let Transfer { command, buffer, bytes, .. } =
+            let Transfer { from, command, buffer, bytes, .. } =
                 self.prepared[replay.0 as usize].runs[run].transfers[index];
             if !commands.contains(&command) {
                 continue;
             }
-            let Copies { of: [Some(on_device), Some(on_host)], .. } = self.copies(buffer)? else { continue };
+            let (source, target) = (self.there(from, buffer)?, self.there(device, buffer)?);
             if self.bytes.len() < bytes as usize {
                 self.bytes.resize(bytes as usize, 0);
             }
-            let (from, to) = match side {
-                Side::Device => (on_host, on_device),
-                Side::Host => (on_device, on_host),
-            };
             let mut moved = std::mem::take(&mut self.bytes);
             let part = &mut moved[..bytes as usize];
-            let done = self
-                .side(other(side))
-                .download(from, 0, part)
-                .and_then(|()| self.side(side).upload(to, 0, part));
+            let read = self.on(from, |device| device.download(source, 0, part));
+            let done = read.and_then(|()| {
+                let part = &moved[..bytes as usize];
+                self.on(device, |device| device.upload(target, 0, part))
+            });
             self.bytes = moved;
             done?;
         }
@@ -263,9 +341,10 @@ impl Hybrid {
         run: usize,
         commands: std::ops::Range<usize>,
     ) -> Result<(), DeviceError> {
-        let run = &self.prepared[replay.0 as usize].runs[run];
+        let (at, run) = (self.at(Side::Device)?, &self.prepared[replay.0 as usize].runs[run]);
         for Loaned { weight, arrival, .. } in run.loans_of(commands) {
-            self.device.read_ahead(*arrival, &weight.region, weight.offset, weight.bytes)?;
+            let Import { region, offset, bytes } = weight;
+            self.devices.on(at, |device| device.read_ahead(*arrival, region, *offset, *bytes))?;
         }
         Ok(())
     }
@@ -277,18 +356,18 @@ impl Hybrid {
         run: usize,
         commands: std::ops::Range<usize>,
     ) -> Result<(), DeviceError> {
-        let run = &self.prepared[replay.0 as usize].runs[run];
+        let (at, run) = (self.at(Side::Device)?, &self.prepared[replay.0 as usize].runs[run]);
         for Loaned { weight, arrival, slot, .. } in run.loans_of(commands) {
-            self.device.refill(*slot, *arrival, weight.bytes)?;
+            self.devices.on(at, |device| device.refill(*slot, *arrival, weight.bytes))?;
         }
         Ok(())
     }
 
     fn note_writes(&mut self, replay: ReplayId, run: usize, commands: std::ops::Range<usize>) {
-        let Run { side, ref writes, .. } = self.prepared[replay.0 as usize].runs[run];
+        let Run { device, ref writes, .. } = self.prepared[replay.0 as usize].runs[run];
         for (command, buffer) in writes {
             if commands.contains(command) {
-                self.buffers[buffer.0 as usize].latest = side;
+                self.buffers[buffer.0 as usize].latest = device;
             }
         }
     }
@@ -318,6 +397,20 @@ impl Hybrid {
     }
 }
 
+impl Copies {
+    /// Whether several devices have it.
+    fn is_shared(&self) -> bool {
+        self.of.iter().flatten().count() > 1
+    }
+}
+
+/// The device that has written a buffer last in a table, and those that have had it since.
+#[derive(Clone, Debug)]
+struct Written {
+    by: usize,
+    had_by: Vec<usize>,
+}
+
 /// The runs of a table: where they begin, and how many commands they have. A slot has one weight during a run.
 fn runs_of(table: &DispatchTable) -> Vec<(Side, usize, usize)> {
     let mut runs: Vec<(Side, usize, usize)> = Vec::new();
@@ -345,6 +438,20 @@ impl Device for Hybrid {
         &self.capabilities
     }
 
+    /// The kernels of a part of a table are among those of the whole.
+    fn expect(&mut self, tables: &[&Arc<DispatchTable>]) {
+        if self.capabilities.host.is_some() {
+            return;
+        }
+        for device in 0..self.sides.len() {
+            // A device that fails meanwhile is found when it prepares the first table.
+            let _ = self.on(device, |device| {
+                device.expect(tables);
+                Ok(())
+            });
+        }
+    }
+
     fn make_on(&mut self, home: Home) {
         self.home = home;
     }
@@ -355,7 +462,7 @@ impl Device for Hybrid {
 
     fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
         let buffer = self.make(|device| device.import(region, offset, bytes))?;
-        if self.home == Home::Host {
+        if self.home == Home::HOST {
             self.imports[buffer.0 as usize] = Some(Import { region: region.clone(), offset, bytes });
         }
         Ok(buffer)
@@ -375,7 +482,7 @@ impl Device for Hybrid {
 
     fn download(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let (device, there) = self.latest(buffer)?;
-        device.download(there, offset, bytes)
+        self.on(device, |device| device.download(there, offset, bytes))
     }
 
     fn upload_strips(
@@ -394,21 +501,23 @@ impl Device for Hybrid {
         bytes: &mut [u8],
     ) -> Result<(), DeviceError> {
         let (device, there) = self.latest(buffer)?;
-        device.download_strips(there, strips, bytes)
+        self.on(device, |device| device.download_strips(there, strips, bytes))
     }
 
     fn page_experts(&mut self, paging: &Paging, buffers: &[DeviceBuffer]) -> Result<(), DeviceError> {
+        let host = self.at(Side::Host)?;
         let on_host = |buffer: &DeviceBuffer| {
-            let there = self.copies(*buffer)?.of[Side::Host as usize];
+            let there = self.copies(*buffer)?.of[host];
             Ok(there.unwrap_or(DeviceBuffer(u32::MAX)))
         };
         let buffers: Vec<DeviceBuffer> = buffers.iter().map(on_host).collect::<Result<_, DeviceError>>()?;
-        self.host.page_experts(paging, &buffers)
+        self.on(host, |device| device.page_experts(paging, &buffers))
     }
 
     fn expert_reads(&self) -> Option<ExpertReads> {
-        let host = self.host.expert_reads()?;
-        let device = self.device.expert_reads().unwrap_or_default();
+        let reads = |side| self.devices.look(self.at(side)?, |device| Ok(device.expert_reads()));
+        let host = reads(Side::Host).ok()??;
+        let device = reads(Side::Device).ok()?.unwrap_or_default();
         Some(ExpertReads {
             bytes: host.bytes + device.bytes,
             uncounted: host.uncounted + device.uncounted + self.uncounted,
@@ -423,40 +532,44 @@ impl Device for Hybrid {
     ) -> Result<ReplayId, DeviceError> {
         let name = self.capabilities.name;
         let of: Vec<Copies> =
-            buffers.iter().map(|buffer| self.copies(*buffer)).collect::<Result<_, DeviceError>>()?;
-        // A buffer that a side does not have, which its commands do not bind.
+            buffers.iter().map(|buffer| self.copies(*buffer).cloned()).collect::<Result<_, DeviceError>>()?;
+        // A buffer that a device does not have, which its commands do not bind.
         let none = DeviceBuffer(u32::MAX);
-        let ids = SIDES.map(|side| -> Vec<DeviceBuffer> {
-            of.iter().map(|copies| copies.of[side as usize].unwrap_or(none)).collect()
-        });
-        // Each side is given the entries of a pass.
+        let ids_on = |device: usize| -> Vec<DeviceBuffer> {
+            of.iter().map(|copies| copies.of[device].unwrap_or(none)).collect()
+        };
+        let ids: Vec<Vec<DeviceBuffer>> = (0..self.sides.len()).map(ids_on).collect();
+        // Each device is given the entries of a pass.
         let given = [table.io.rows, table.io.logit_rows];
-        let mut latest: Vec<Option<Side>> = vec![None; buffers.len()];
+        let mut written: Vec<Option<Written>> = vec![None; buffers.len()];
         let mut runs = Vec::new();
         for (side, first, count) in runs_of(table) {
+            let device = self.at(side)?;
             let (mut transfers, mut writes) = (Vec::new(), Vec::new());
             for index in first..first + count {
                 let command = &table.commands[index];
                 let bound = command.kernel.bindings().into_iter().zip(command.bindings()).enumerate();
                 for (binding, (slot, bound)) in bound {
                     let id = bound.buffer;
-                    let is_shared =
-                        of.get(id.index()).is_some_and(|copies| copies.of.iter().all(Option::is_some));
+                    let is_shared = of.get(id.index()).is_some_and(|copies| copies.is_shared());
                     if !is_shared || given.contains(&id) {
                         continue;
                     }
                     let buffer = buffers[id.index()];
-                    if slot.access != Access::Write && latest[id.index()] == Some(other(side)) {
-                        transfers.push(Transfer { command: index, binding, buffer, bytes: 0 });
-                        latest[id.index()] = None;
+                    if let Some(Written { by, had_by }) = &mut written[id.index()]
+                        && slot.access != Access::Write
+                        && !had_by.contains(&device)
+                    {
+                        had_by.push(device);
+                        transfers.push(Transfer { from: *by, command: index, binding, buffer, bytes: 0 });
                     }
                     if slot.access != Access::Read {
                         writes.push((index, buffer));
-                        latest[id.index()] = Some(side);
+                        written[id.index()] = Some(Written { by: device, had_by: vec![device] });
                     }
                 }
             }
-            let on_device = |id: BufferId| ids[Side::Device as usize][id.index()];
+            let on_device = |id: BufferId| ids[device][id.index()];
             let mut loans = Vec::new();
             for loan in (first..first + count).flat_map(|command| table.loans(command)) {
                 let weight = self.imports[buffers[loan.weight.index()].0 as usize].clone();
@@ -470,12 +583,13 @@ impl Device for Hybrid {
                 labels: table.labels[first..first + count].to_vec(),
                 ..(**table).clone()
             });
-            let replay = self.side(side).prepare(&part, &ids[side as usize])?;
+            let replay = self.on(device, |there| there.prepare(&part, &ids[device]))?;
             let routed = part.routed().len() as u64;
-            runs.push(Run { side, first, count, replay, routed, transfers, loans, writes });
+            runs.push(Run { device, first, count, replay, routed, transfers, loans, writes });
         }
         if table.steps > 1 && runs.len() > 1 {
-            let message = format!("table {} has {} steps, and runs on two sides", table.name, table.steps);
+            let message =
+                format!("table {} has {} steps, and runs on several devices", table.name, table.steps);
             return Err(DeviceError::Failed { device: name, message });
         }
         self.prepared.push(Prepared { table: Arc::clone(table), runs, counted: None });
@@ -493,19 +607,23 @@ impl Device for Hybrid {
         let submission = Submission { cancel: None, ..submission };
         self.read_ahead(replay, 0)?;
         for index in 0..self.prepared[replay.0 as usize].runs.len() {
-            let Run { side, first, count, replay: part, routed, .. } =
+            let Run { device, first, count, replay: part, routed, .. } =
                 self.prepared[replay.0 as usize].runs[index];
-            if side == Side::Device && self.device.expert_reads().is_none() {
+            let is_host = self.sides[device].is_host();
+            if routed > 0
+                && !is_host
+                && !self.devices.look(device, |device| Ok(device.expert_reads().is_some()))?
+            {
                 self.uncounted += routed;
             }
-            // Reading from the device waits for it, too, so that this is done first.
+            // Reading from a device waits for it, too, so that this is done first.
             self.copy_for(replay, index, first..first + count)?;
             self.finish()?;
             self.refill(replay, index, first..first + count)?;
-            self.side(side).replay(part, submission)?;
-            match side {
-                Side::Device => self.is_running = true,
-                Side::Host => self.outcome = self.host.wait()?,
+            self.on(device, |device| device.replay(part, submission))?;
+            self.running = Some(device);
+            if is_host {
+                self.finish()?;
             }
             if !self.prepared[replay.0 as usize].runs[index].loans.is_empty() {
                 self.read_ahead(replay, index + 1)?;
@@ -523,7 +641,7 @@ impl Device for Hybrid {
     ) -> Result<bool, DeviceError> {
         self.finish()?;
         let (device, there) = self.latest(buffer)?;
-        device.on_threads(there, parts, work)
+        self.on(device, |device| device.on_threads(there, parts, work))
     }
 
     fn wait(&mut self) -> Result<Outcome, DeviceError> {
@@ -546,14 +664,14 @@ impl Device for Hybrid {
         self.check_replay(replay, &submission)?;
         self.count_bytes(replay, &submission)?;
         for index in 0..self.prepared[replay.0 as usize].runs.len() {
-            let Run { side, first: begin, count: length, replay: part, .. } =
+            let Run { device, first: begin, count: length, replay: part, .. } =
                 self.prepared[replay.0 as usize].runs[index];
             let (from, to) = (first.max(begin), (first + count).min(begin + length));
             if from < to {
                 self.copy_for(replay, index, from..to)?;
                 self.read(replay, index, from..to)?;
                 self.refill(replay, index, from..to)?;
-                self.side(side).run_range(part, submission, from - begin, to - from)?;
+                self.on(device, |device| device.run_range(part, submission, from - begin, to - from))?;
                 self.note_writes(replay, index, from..to);
             }
         }
@@ -561,12 +679,13 @@ impl Device for Hybrid {
         Ok(())
     }
 
-    /// Those of the device; the host's are [`Hybrid::host_bytes`].
+    /// Without those of the host, which are [`Hybrid::bytes_of`] that side.
     fn allocated_bytes(&self) -> u64 {
-        self.device.allocated_bytes()
+        let devices = self.sides.iter().filter(|side| !side.is_host());
+        devices.map(|side| self.bytes_of(*side).unwrap_or(0)).sum()
     }
 
     fn driver_memory(&self) -> Result<Option<DriverMemory>, DeviceError> {
-        self.device.driver_memory()
+        self.devices.look(self.at(Side::Device)?, |device| device.driver_memory())
     }
 }

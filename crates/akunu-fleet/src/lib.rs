@@ -1,5 +1,5 @@
-//! Several devices that run a model together, and are one device to the engine: a [`Hybrid`] of a device and the host,
-//! where each runs some of the commands, and a [`Fleet`] of ranks.
+//! Several devices that run a model together, and are one device to the engine: a [`Hybrid`] of devices that run some of
+//! the commands each, such as a GPU and the host, and a [`Fleet`] of ranks.
 //!
 //! All ranks have the same plan ([`akunu_plan::Capabilities::ranks`]) and run the same tables at the same time, each with
 //! its part of the weights and of the cache. They combine what they have computed in the commands of the tables, so the
@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "threads that outlive a call borrow what they are to do during the call")]
 
 mod crew;
+mod devices;
 pub mod hosts;
 mod hybrid;
 

@@ -67,6 +67,7 @@ impl Ledger {
                 workspace_row_bytes: 0,
                 ranks: 1,
                 host: None,
+                stages: Vec::new(),
                 available_bytes: None,
             },
             tuning: Tuning {
@@ -263,6 +264,7 @@ impl Running {
             fuse: true,
             keep_inputs: false,
             host: akunu_plan::OnHost::default(),
+            stages: Vec::new(),
             stream_rows: None,
         };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();

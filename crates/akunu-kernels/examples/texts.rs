@@ -114,6 +114,7 @@ fn add_model(texts: &mut Texts, turn: usize, path: &Path) {
         fuse,
         keep_inputs: false,
         host: akunu_plan::OnHost::default(),
+        stages: Vec::new(),
         stream_rows: None,
     };
     // A head may not be a whole number of the cache type's blocks.

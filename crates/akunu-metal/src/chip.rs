@@ -235,6 +235,7 @@ impl MetalChip {
             workspace_row_bytes: 0,
             ranks: 1,
             host: None,
+            stages: Vec::new(),
             available_bytes: None,
         }
     }

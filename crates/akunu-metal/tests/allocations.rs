@@ -148,6 +148,7 @@ fn replays_allocate_nothing(indirect: bool) {
         fuse: true,
         keep_inputs: false,
         host: akunu_plan::OnHost::default(),
+        stages: Vec::new(),
         stream_rows: None,
     };
     let plan = plan(&*model, device.capabilities(), &options).unwrap();

@@ -51,6 +51,7 @@ impl Drawn {
             fuse: true,
             keep_inputs: false,
             host: akunu_plan::OnHost::default(),
+            stages: Vec::new(),
             stream_rows: None,
         };
         let plan = plan(&*model, device.capabilities(), &options).unwrap();

@@ -21,22 +21,34 @@ pub struct BufferSpec {
     pub home: Home,
 }
 
-/// Which devices have a buffer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Home {
-    #[default]
-    Device,
-    Host,
-    /// Commands on both sides use it.
-    Both,
-}
+/// Which devices have a buffer: a set of sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Home(u32);
 
 impl Home {
-    pub fn has(self, side: Side) -> bool {
+    pub const DEVICE: Home = Home(1);
+    pub const HOST: Home = Home(2);
+    pub const NOWHERE: Home = Home(0);
+
+    fn of(side: Side) -> Home {
         match side {
-            Side::Device => self != Home::Host,
-            Side::Host => self != Home::Device,
+            Side::Device => Home::DEVICE,
+            Side::Host => Home::HOST,
+            Side::Stage(stage) => Home(4 << stage),
         }
+    }
+
+    pub fn has(self, side: Side) -> bool {
+        self.0 & Home::of(side).0 != 0
+    }
+
+    pub fn and(self, side: Side) -> Home {
+        Home(self.0 | Home::of(side).0)
+    }
+
+    /// Whether it is one device, or none.
+    pub fn is_one(self) -> bool {
+        self.0 & self.0.wrapping_sub(1) == 0
     }
 }
 

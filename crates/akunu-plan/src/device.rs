@@ -121,6 +121,8 @@ pub struct Capabilities {
     pub ranks: usize,
     /// The device of the host that runs a part of the commands ([`crate::Side::Host`]), if there is one.
     pub host: Option<Box<Capabilities>>,
+    /// The devices before this one that have some of the layers each ([`crate::Side::Stage`]), in order.
+    pub stages: Vec<Capabilities>,
 }
 
 impl Capabilities {

@@ -12,18 +12,50 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 pub type ExchangeParts = dyn FnMut(&[f32], &mut [Vec<f32>]) -> Result<(), String> + Send;
 
 /// Why a device can no longer be used. Copies are about the same device, and are read without it.
-#[derive(Clone, Debug, Default)]
-pub struct Health(Arc<OnceLock<String>>);
+#[derive(Clone, Default)]
+pub struct Health(Arc<Condition>);
+
+#[derive(Default)]
+struct Condition {
+    reason: OnceLock<String>,
+    on_fail: Mutex<Vec<Box<OnFail>>>,
+}
+
+type OnFail = dyn FnOnce(&str) + Send;
 
 impl Health {
     /// The first reason stays.
     pub fn fail(&self, reason: String) {
-        let _ = self.0.set(reason);
+        let _ = self.0.reason.set(reason);
+        self.tell();
     }
 
     /// `None`: the device is usable.
     pub fn reason(&self) -> Option<&str> {
-        self.0.get().map(String::as_str)
+        self.0.reason.get().map(String::as_str)
+    }
+
+    /// Calls `call` with the reason when the device fails, or now if it has.
+    pub fn on_fail(&self, call: Box<OnFail>) {
+        self.calls().push(call);
+        self.tell();
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Vec<Box<OnFail>>> {
+        self.0.on_fail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self) {
+        if let Some(reason) = self.reason() {
+            let calls = std::mem::take(&mut *self.calls());
+            calls.into_iter().for_each(|call| call(reason));
+        }
+    }
+}
+
+impl std::fmt::Debug for Health {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Health").field(&self.reason()).finish()
     }
 }
 
@@ -262,6 +294,23 @@ mod tests {
                 assert_eq!(found, [0, 100, 200].map(|first| (first + round) as f32));
             }
         }
+    }
+
+    #[test]
+    fn who_asks_is_told_once_why_a_device_has_failed_before_and_after() {
+        let (health, told) = (Health::default(), Arc::new(Mutex::new(Vec::new())));
+        let tell = || {
+            let told = Arc::clone(&told);
+            let tell = move |reason: &str| told.lock().unwrap().push(reason.to_string());
+            Box::new(tell) as Box<OnFail>
+        };
+        health.on_fail(tell());
+        assert!(told.lock().unwrap().is_empty());
+        health.fail("first".into());
+        health.clone().fail("second".into());
+        assert_eq!(*told.lock().unwrap(), ["first"]);
+        health.on_fail(tell());
+        assert_eq!(*told.lock().unwrap(), ["first", "first"]);
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use akunu_arch::{ModelConfig, Pooling, WeightProvider};
 
-use crate::{BufferId, BufferSpec, Capabilities, Card, DispatchTable, KvType, Paging, Row, Strips, Tables};
+use crate::{
+    BufferId, BufferSpec, Capabilities, Card, DispatchTable, KvType, Paging, Row, Side, Strips, Tables,
+};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanOptions {
@@ -36,9 +38,25 @@ pub struct PlanOptions {
     pub keep_inputs: bool,
     /// What the device of the host computes, if there is one beside the device.
     pub host: OnHost,
+    /// The layer at which each device after the first begins, if several share out the layers: the first one also has the
+    /// embedding, and the last one the output.
+    pub stages: Vec<usize>,
     /// Prefill passes of so many rows and more copy the host's weights to the device and multiply them there; `None`: none
     /// do, and there are no slots for them.
     pub stream_rows: Option<usize>,
+}
+
+impl PlanOptions {
+    /// Which device computes a layer, without routed experts that the host has.
+    pub fn side_of(&self, layer: usize) -> Side {
+        if layer < self.host.layers {
+            return Side::Host;
+        }
+        match self.stages.iter().filter(|first| layer >= **first).count() {
+            last if last == self.stages.len() => Side::Device,
+            stage => Side::Stage(stage as u8),
+        }
+    }
 }
 
 /// The parts of a model that the device of the host computes, from its memory.
@@ -73,11 +91,18 @@ pub struct ModelPlan {
     /// The heads of which the table for the times of words writes scores; 0 without it.
     pub aligned_heads: usize,
     pub memory: MemoryPlan,
+    /// That of the devices before the last one, which `memory` is about, if several share out the layers.
+    pub stages: Vec<MemoryPlan>,
     /// If experts are paged.
     pub paging: Option<Paging>,
 }
 
 impl ModelPlan {
+    /// The memory of all devices together.
+    pub fn whole_memory(&self) -> MemoryPlan {
+        self.stages.iter().fold(self.memory, |all, stage| all + *stage)
+    }
+
     /// The rows of the encoder's pass over a window of audio, which slots from `window · beams` on attend to.
     pub fn window_rows(&self, window: u32) -> impl Iterator<Item = Row> + use<> {
         let (start, count) =
@@ -116,8 +141,8 @@ pub struct CachePlan {
     pub windows: Option<WindowPlan>,
     /// Ranks that have such blocks, each for its heads.
     pub ranks: u32,
-    /// Layers whose keys and values are in buffers of the host, and not in these.
-    pub host_layers: u32,
+    /// Layers whose keys and values are in buffers of other devices, and not in these.
+    pub other_layers: u32,
 }
 
 impl CachePlan {
@@ -184,6 +209,29 @@ pub struct MemoryPlan {
     pub host_weights: u64,
     /// What that device allocates: its part of the KV cache, and memory for its work.
     pub host_work: u64,
+}
+
+impl std::ops::Add for MemoryPlan {
+    type Output = MemoryPlan;
+
+    fn add(self, other: MemoryPlan) -> MemoryPlan {
+        MemoryPlan {
+            weights_in_place: self.weights_in_place + other.weights_in_place,
+            weights_copied: self.weights_copied + other.weights_copied,
+            constants: self.constants + other.constants,
+            kv: self.kv + other.kv,
+            slots: self.slots + other.slots,
+            expert_slots: self.expert_slots + other.expert_slots,
+            scratch: self.scratch + other.scratch,
+            io: self.io + other.io,
+            workspace: self.workspace + other.workspace,
+            tables: self.tables + other.tables,
+            loading: self.loading + other.loading,
+            host_cache: self.host_cache + other.host_cache,
+            host_weights: self.host_weights + other.host_weights,
+            host_work: self.host_work + other.host_work,
+        }
+    }
 }
 
 impl MemoryPlan {

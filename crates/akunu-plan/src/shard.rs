@@ -78,6 +78,9 @@ enum Along {
     Once,
 }
 
+/// What models that cannot be cut so can be.
+const INSTEAD: &str = "; --pipeline-parallel gives each device whole layers instead";
+
 /// How tensors are cut, by their name without the layer. Each rank has all other tensors whole.
 const RULES: &[(&str, Along)] = &[
     ("token_embd.weight", Along::Outputs(Units::Tokens)),
@@ -212,7 +215,7 @@ impl<'a> Sharded<'a> {
         if tensor.order.is_some() && matches!(along, Along::Inputs(_)) {
             let name = &tensor.name;
             return Err(PlanError::Unsupported(format!(
-                "{name} stores its inputs in another order (desc_act), so it cannot be cut between ranks"
+                "{name} stores its inputs in another order (desc_act), so it cannot be cut between ranks{INSTEAD}"
             )));
         }
         let last = tensor.shape.len() - 1;
@@ -312,10 +315,12 @@ fn check(provider: &dyn WeightProvider, ranks: usize) -> Result<(), PlanError> {
     }
     let (heads, kv) = (config.head_count, config.kv_head_count.max(1));
     if !heads.is_multiple_of(ranks) {
-        return refuse(format!("{ranks} ranks cannot share the model's {heads} heads equally"));
+        return refuse(format!("{ranks} ranks cannot share the model's {heads} heads equally{INSTEAD}"));
     }
     if !kv.is_multiple_of(ranks) && !ranks.is_multiple_of(kv) {
-        return refuse(format!("{ranks} ranks and the model's {kv} KV heads do not divide each other"));
+        return refuse(format!(
+            "{ranks} ranks and the model's {kv} KV heads do not divide each other{INSTEAD}"
+        ));
     }
     let of_row = |tensor: &&TensorInfo| {
         let is_norm = matches!(part_of(&tensor.name), "attn_q_norm.weight" | "attn_k_norm.weight");
@@ -324,7 +329,7 @@ fn check(provider: &dyn WeightProvider, ranks: usize) -> Result<(), PlanError> {
     match provider.tensors().iter().find(of_row) {
         None => Ok(()),
         Some(tensor) => refuse(format!(
-            "{} normalises all heads together, which ranks that have a part of them cannot",
+            "{} normalises all heads together, which ranks that have a part of them cannot{INSTEAD}",
             tensor.name
         )),
     }

@@ -27,17 +27,25 @@ impl From<BufferId> for Binding {
 /// Where a command is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Side {
+    /// The device, or the last one of several that share out the layers: it has the output.
     #[default]
     Device,
+    /// One of the devices before it ([`crate::Capabilities::stages`]), which have the layers before.
+    Stage(u8),
     /// The device of the host beside it ([`crate::Capabilities::host`]).
     Host,
 }
 
 impl Side {
+    pub fn is_host(self) -> bool {
+        self == Side::Host
+    }
+
     /// A command's label as it is shown.
     pub fn of_label(self, label: &str) -> String {
         match self {
             Side::Device => label.to_string(),
+            Side::Stage(stage) => format!("{label} (stage {stage})"),
             Side::Host => format!("{label} (CPU)"),
         }
     }

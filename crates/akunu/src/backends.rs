@@ -14,9 +14,11 @@ pub struct BackendOptions {
     pub isa: Option<String>,
     /// Devices that share out a model between them, if there are several.
     pub ranks: Option<usize>,
+    /// Devices that share out the layers of a model between them, if there are several, instead of each layer.
+    pub stages: Option<usize>,
     /// Processes that share out a model between them, each with one device, of which this one is the leader.
     pub hosts: Option<Hosts>,
-    /// The cards of the CUDA device by their numbers, one for each rank; empty: the first ones.
+    /// The cards of the CUDA device by their numbers, one for each rank or stage; empty: the first ones.
     pub cards: Vec<u32>,
     #[cfg(not(target_vendor = "apple"))]
     pub cuda: akunu_cuda::CudaOptions,
@@ -35,6 +37,7 @@ impl BackendOptions {
         BackendOptions {
             isa: text("AKUNU_ISA"),
             ranks: None,
+            stages: None,
             hosts: None,
             cards: Vec::new(),
             #[cfg(not(target_vendor = "apple"))]

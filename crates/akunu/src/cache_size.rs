@@ -33,19 +33,18 @@ pub(crate) fn planned(
         (None, None) => return Ok(plan(least, None)?),
         (None, Some(available)) => {
             let first = plan(least, None)?;
-            let free = free_beside(model, &first.memory, available.min(options.memory.unwrap_or(u64::MAX)));
-            let (part, of) = if capabilities.in_place == InPlace::Nothing { (9, 10) } else { (1, 2) };
-            let part = free / of * part / options.models as u64;
-            let on_host = OnHost::beside(model, &first, capabilities, memory::available_memory());
-            let host_part = on_host.free / 2 / options.models as u64;
-            let most_bytes = if options.context.is_some() { [free, on_host.free] } else { [part, host_part] };
-            if least == most && first.memory.kv <= most_bytes[0] && on_host.kv <= most_bytes[1] {
+            let mut places = on_devices(model, &first, capabilities, options, available);
+            places.push(on_host(model, &first, capabilities, options, memory::available_memory()));
+            let most_bytes = |place: &Place| if options.context.is_some() { place.free } else { place.part };
+            if least == most && places.iter().all(|place| place.kv <= most_bytes(place)) {
                 return Ok(first);
             }
-            // The sides have the blocks of the same positions.
-            let of_device = sizes(least, Some(Side::Device))?.positions(part);
-            let of_host = sizes(least, Some(Side::Host))?.positions(host_part);
-            sizes(least, None)?.bytes(of_device.min(of_host).max(least as u64))
+            // All sides have the blocks of the same positions.
+            let mut positions = u64::MAX;
+            for place in &places {
+                positions = positions.min(sizes(least, place.side)?.positions(place.part));
+            }
+            sizes(least, None)?.bytes(positions.max(least as u64))
         }
     };
     let others = (options.slots as u64 - 1).saturating_mul(least.min(DEFAULT_CONTEXT) as u64);
@@ -53,29 +52,59 @@ pub(crate) fn planned(
     Ok(plan(room.clamp(least as u64, most as u64) as usize, Some(bytes))?)
 }
 
-/// The KV cache of the host's layers in a plan, and the memory that the host has for it.
-struct OnHost {
+/// The KV cache of a side's layers in a plan, and the memory that the side has for it.
+struct Place {
+    /// `None`: all layers.
+    side: Option<Side>,
     kv: u64,
     free: u64,
+    /// What a cache of default size takes of it.
+    part: u64,
 }
 
-impl OnHost {
-    fn beside(
-        model: &Model,
-        plan: &ModelPlan,
-        capabilities: &Capabilities,
-        available: Option<u64>,
-    ) -> OnHost {
-        let of_host = |kind: &BufferKind, home| *kind == BufferKind::Kv && home == Home::Host;
-        let kv = plan.buffers.iter().filter(|buffer| of_host(&buffer.kind, buffer.home));
-        let kv = kv.map(|buffer| buffer.bytes).sum();
-        let MemoryPlan { host_work, host_weights, .. } = plan.memory;
-        let weights = if model.read_bytes() == 0 { host_weights } else { 0 };
-        let shared = if capabilities.in_place == InPlace::Nothing { 0 } else { plan.memory.allocated() };
-        // Without layers on the host, it has room for any number of their positions.
-        let free = available.map_or(u64::MAX, |all| all.saturating_sub(host_work - kv + weights + shared));
-        OnHost { kv, free }
+/// The device of a plan, and those before it that have some of the layers.
+fn on_devices(
+    model: &Model,
+    plan: &ModelPlan,
+    capabilities: &Capabilities,
+    options: &EngineOptions,
+    available: u64,
+) -> Vec<Place> {
+    let is_own = capabilities.in_place == InPlace::Nothing;
+    let (part, of) = if is_own { (9, 10) } else { (1, 2) };
+    let count = if is_own { plan.stages.len() as u64 + 1 } else { 1 };
+    let limit = options.memory.map_or(u64::MAX, |memory| memory / count);
+    let place = |side, memory: &MemoryPlan, available: u64| {
+        let free = free_beside(model, memory, available.min(limit));
+        Place { side, kv: memory.kv, free, part: free / of * part / options.models as u64 }
+    };
+    if !is_own && !plan.stages.is_empty() {
+        // They share the host's memory.
+        return vec![place(None, &plan.whole_memory(), available)];
     }
+    let stages = (0..).zip(plan.stages.iter().zip(&capabilities.stages));
+    let stages = stages.map(|(stage, (memory, of))| {
+        place(Some(Side::Stage(stage)), memory, of.available_bytes.unwrap_or(available))
+    });
+    stages.chain([place(Some(Side::Device), &plan.memory, available)]).collect()
+}
+
+/// Without layers on the host, it has room for any number of their positions.
+fn on_host(
+    model: &Model,
+    plan: &ModelPlan,
+    capabilities: &Capabilities,
+    options: &EngineOptions,
+    available: Option<u64>,
+) -> Place {
+    let of_host = |kind: &BufferKind, home| *kind == BufferKind::Kv && home == Home::HOST;
+    let kv = plan.buffers.iter().filter(|buffer| of_host(&buffer.kind, buffer.home));
+    let kv = kv.map(|buffer| buffer.bytes).sum();
+    let MemoryPlan { host_work, host_weights, .. } = plan.memory;
+    let weights = if model.read_bytes() == 0 { host_weights } else { 0 };
+    let shared = if capabilities.in_place == InPlace::Nothing { 0 } else { plan.memory.allocated() };
+    let free = available.map_or(u64::MAX, |all| all.saturating_sub(host_work - kv + weights + shared));
+    Place { side: Some(Side::Host), kv, free, part: free / 2 / options.models as u64 }
 }
 
 /// The context that a model was trained for, without changing what it computes for short texts.

@@ -152,7 +152,8 @@ pub fn open_device(
         return hosts::open(choice, hosts, threads, backends);
     }
     if ranks != 1 {
-        return ranks::open(choice, ranks, threads, backends);
+        let open = if backends.stages.is_some() { ranks::open_stages } else { ranks::open };
+        return open(choice, ranks, threads, backends);
     }
     match choice {
         DeviceChoice::Reference => Ok(Box::new(ReferenceDevice::new())),
@@ -164,6 +165,15 @@ pub fn open_device(
         #[cfg(target_vendor = "apple")]
         DeviceChoice::Metal => Ok(Box::new(akunu_metal::open(backends.metal.clone())?)),
         DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Box::new(cpu(threads, backends)?)),
+    }
+}
+
+/// The capabilities of as many devices like one as the options say.
+pub fn capabilities_of_all(one: Capabilities, backends: &BackendOptions) -> Result<Capabilities, Error> {
+    let count = ranks::count(backends)?;
+    match backends.stages {
+        Some(_) => Ok(akunu_fleet::Hybrid::staged(vec![one; count])?),
+        None => Ok(Capabilities { ranks: count, ..one }),
     }
 }
 

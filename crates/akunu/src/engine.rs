@@ -186,7 +186,7 @@ pub fn plan(model: &Model, capabilities: &Capabilities, options: &EngineOptions)
 
     let stated = split::on_host(model.config(), capabilities, options)?;
     let asked = planned(model, capabilities, options, (stated, None))?;
-    let fits = |plan: &ModelPlan| check_fits(plan, available(capabilities)).is_ok();
+    let fits = |plan: &ModelPlan| check_fits(plan, capabilities).is_ok();
     let plan = if fits(&asked) || !split::may_choose(model.config(), capabilities, options) {
         asked
     } else {
@@ -218,8 +218,9 @@ fn planned(
 ) -> Result<ModelPlan, Error> {
     let with_host = split::capabilities(capabilities, host, options)?;
     let capabilities = with_host.as_ref().unwrap_or(capabilities);
-    // The host begins each step of a split model.
-    let longest_chain = if host.is_nothing() { usize::MAX } else { 1 };
+    let stages = split::stages(model, capabilities)?;
+    // The host begins each step of a model that is divided by layers.
+    let longest_chain = if host.is_nothing() && stages.is_empty() { usize::MAX } else { 1 };
     // A pass has a row for each sequence.
     let chunk = options.chunk.unwrap_or(capabilities.prefill_rows);
     let plan_options = |context, kv_bytes| {
@@ -238,6 +239,7 @@ fn planned(
             fuse: options.fuse,
             keep_inputs: false,
             host,
+            stages: stages.clone(),
             // Not if no pass has so many.
             stream_rows: stream_rows.filter(|rows| *rows <= prefill_rows),
         }
@@ -256,8 +258,15 @@ pub(crate) fn available(capabilities: &Capabilities) -> Option<u64> {
     }
 }
 
-pub(crate) fn check_fits(plan: &ModelPlan, available: Option<u64>) -> Result<(), Error> {
-    check_memory(&plan.memory, plan.options.context, available)
+/// Checks that a plan fits into what is available of each device's memory.
+pub(crate) fn check_fits(plan: &ModelPlan, capabilities: &Capabilities) -> Result<(), Error> {
+    let context = plan.options.context;
+    if capabilities.in_place != InPlace::Nothing {
+        return check_memory(&plan.whole_memory(), context, available(capabilities));
+    }
+    check_memory(&plan.memory, context, available(capabilities))?;
+    let mut others = plan.stages.iter().zip(&capabilities.stages);
+    others.try_for_each(|(memory, of)| check_memory(memory, context, available(of)))
 }
 
 /// Checks that what a plan needs of the host's memory, for the CPU's part and for the cache there, fits into what is
@@ -425,7 +434,7 @@ impl Engine {
         let start = Instant::now();
         let mut device = split::device_for_plan(&plan, device, options)?;
         let available = available(device.capabilities());
-        check_fits(&plan, available)?;
+        check_fits(&plan, device.capabilities())?;
         check_host(&plan.memory, device.capabilities(), memory::available_memory())?;
         let mut notes = notes(&model, options, &plan, device.capabilities(), available);
         notes.extend(model.tokenizer_notes());

@@ -77,7 +77,8 @@ pub enum Error {
     ExpertMemory { bytes: u64, least: u64 },
 
     #[error(
-        "{what} needs the whole KV cache on one device, and the CPU has that of some layers (--gpu-layers)"
+        "{what} needs the KV cache of all layers on one device; here others have that of some (--gpu-layers, \
+         --pipeline-parallel)"
     )]
     LayersOnHost { what: &'static str },
 

@@ -22,7 +22,8 @@ pub(crate) fn page(
         return Ok(());
     }
     let is_host = !plan.options.host.is_nothing();
-    let is_cpu = is_host || (capabilities.name == "cpu" && capabilities.ranks == 1);
+    let is_one = capabilities.ranks == 1 && capabilities.stages.is_empty();
+    let is_cpu = is_host || (capabilities.name == "cpu" && is_one);
     let possible = if is_cpu { Paging::possible(plan, model.weights()) } else { None };
     let Some(possible) = possible else {
         return if options.expert_memory.is_some() { Err(Error::NoPagedExperts) } else { Ok(()) };

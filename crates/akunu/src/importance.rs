@@ -30,7 +30,7 @@ pub fn importance(
         return Err(Error::EmptyPrompt);
     }
     ids.chunks(window).try_for_each(|ids| crate::check_prompt(ids, plan.config.vocab_size, window))?;
-    engine::check_fits(&plan, engine::available(device.capabilities()))?;
+    engine::check_fits(&plan, device.capabilities())?;
     let loaded = akunu_plan::load(&plan, model.weights(), &mut *device, &mut akunu_plan::unwatched)?;
     let inputs = product_inputs(&plan);
     let matrices = |input: &ProductInput| input.sorted.map_or(1, |sorted| sorted.experts);

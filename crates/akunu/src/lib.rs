@@ -73,7 +73,7 @@ pub use blocks::CacheEvent;
 pub use cache_size::DEFAULT_CONTEXT;
 pub use chips::ChipChoice;
 pub use constraint::{Constraint, Constraints, Preamble};
-pub use devices::{DeviceChoice, check_device, open_device};
+pub use devices::{DeviceChoice, capabilities_of_all, check_device, open_device};
 pub use embed::{EmbedOptions, EmbedTask, Embedder, TextIds, plan_texts};
 pub use engine::{DEFAULT_CHAIN_TIME, Engine, EngineOptions, Note, Prefilled, check_host, plan};
 pub use error::{Error, KvFileProblem};

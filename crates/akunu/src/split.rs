@@ -7,7 +7,7 @@ use akunu_plan::{Capabilities, Device, InPlace, ModelPlan, OnHost};
 
 use crate::devices::cpu;
 use crate::tiers::TIERS;
-use crate::{DeviceChoice, EngineOptions, Error, Model};
+use crate::{BackendOptions, DeviceChoice, EngineOptions, Error, Model};
 
 /// The CPU multiplies so many rows by a matrix in the time in which the matrix is copied, with a margin for buses that are
 /// slower, compared with the CPU, than the one this was measured with (docs/measurements/cpu-and-gpu.md): less than 16 rows
@@ -46,11 +46,12 @@ pub fn check_split(model: &Model, options: &EngineOptions) -> Result<(), Error> 
         return Ok(());
     }
     if options.device.resolve(&options.backends) == DeviceChoice::Cpu
-        && options.backends.ranks.is_none_or(|n| n == 1)
+        && options.backends.ranks.or(options.backends.stages).is_none_or(|n| n == 1)
     {
         return Err(Error::NoGpuBesideCpu);
     }
-    akunu_plan::check_host(config, options.backends.ranks.unwrap_or(1), host)?;
+    let BackendOptions { ranks, stages, .. } = options.backends;
+    akunu_plan::check_host(config, ranks.or(stages).unwrap_or(1), host)?;
     match host.layers > 0 && (options.kv_host.is_some() || options.kv_disk.is_some()) {
         true => Err(Error::LayersOnHost { what: TIERS }),
         false => Ok(()),
@@ -60,8 +61,17 @@ pub fn check_split(model: &Model, options: &EngineOptions) -> Result<(), Error> 
 /// Whether the part of the CPU is chosen here: if the options do not state it, and the device has memory of its own.
 pub(crate) fn may_choose(config: &ModelConfig, capabilities: &Capabilities, options: &EngineOptions) -> bool {
     let stated = options.gpu_layers.is_some() || options.cpu_experts.is_some();
-    let can = capabilities.ranks == 1 && config.encoder.is_none();
+    let is_one = capabilities.ranks == 1 && capabilities.stages.is_empty();
+    let can = is_one && config.encoder.is_none();
     can && !stated && capabilities.in_place == InPlace::Nothing
+}
+
+/// The layers at which devices begin that share out the layers: as many bytes of weights for each as its memory allows.
+pub(crate) fn stages(model: &Model, capabilities: &Capabilities) -> Result<Vec<usize>, Error> {
+    let devices = || capabilities.stages.iter().chain([capabilities]);
+    let memory: Option<Vec<u64>> = devices().map(|device| device.available_bytes).collect();
+    let memory = memory.unwrap_or_else(|| devices().map(|_| 1).collect());
+    Ok(akunu_plan::even_stages(model.weights(), &memory)?)
 }
 
 /// The rows from which a pass is computed sooner with the host's weights copied to the device than on the host.

@@ -9,7 +9,7 @@ use akunu_plan::{
     Tables,
 };
 
-use crate::engine::{available, check_fits};
+use crate::engine::check_fits;
 use crate::profile::time_table;
 use crate::{BackendOptions, DeviceChoice, Error, LabelTiming, Model};
 
@@ -61,10 +61,11 @@ impl Towers {
             fuse: true,
             keep_inputs: false,
             host: akunu_plan::OnHost::default(),
+            stages: Vec::new(),
             stream_rows: None,
         };
         let plan = akunu_plan::plan(model.weights(), capabilities, &plan_options)?;
-        check_fits(&plan, available(capabilities))?;
+        check_fits(&plan, capabilities)?;
         let loaded = akunu_plan::load(&plan, model.weights(), &mut *device, &mut akunu_plan::unwatched)?;
         let mut towers = Towers { model, device, plan, loaded, load_time: began.elapsed() };
         towers.upload_frames()?;

@@ -18,7 +18,7 @@ pub fn verify(
     let plan = engine::plan(model, device.capabilities(), &options)?;
     device = split::device_for_plan(&plan, device, &options)?;
     crate::check_prompt(tokens, plan.config.vocab_size, plan.options.context)?;
-    engine::check_fits(&plan, engine::available(device.capabilities()))?;
+    engine::check_fits(&plan, device.capabilities())?;
     Ok(akunu_plan::verify::verify(&plan, model.weights(), &mut *device, tokens, progress)?)
 }
 

@@ -50,8 +50,8 @@ struct TableReport<'a> {
 struct Command<'a> {
     label: &'a str,
     kernel: String,
-    /// `device`, or `host`: on the CPU beside the device.
-    side: &'static str,
+    /// `device`; `stage N`: on one of the devices before it; or `host`: on the CPU beside it.
+    side: String,
     bindings: Vec<String>,
     params: serde_json::Map<String, serde_json::Value>,
     /// Fields of its rows that it reads, or counts that it depends on.
@@ -147,7 +147,11 @@ fn commands<'a>(table: &'a DispatchTable, buffers: &[BufferSpec]) -> Vec<Command
         .map(|(index, (command, label))| Command {
             label,
             kernel: command.kernel.name(),
-            side: if command.side == Side::Host { "host" } else { "device" },
+            side: match command.side {
+                Side::Device => "device".into(),
+                Side::Stage(stage) => format!("stage {stage}"),
+                Side::Host => "host".into(),
+            },
             bindings: table.describe_bindings(index, buffers),
             params: command
                 .describe_params()

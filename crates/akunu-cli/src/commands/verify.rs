@@ -71,7 +71,7 @@ pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
             options.fuse = !args.unfused;
             options.word_times = true;
             let plan = akunu::plan(&model, device.capabilities(), &options)?;
-            check_memory(&plan.memory, device.capabilities())?;
+            check_memory(&plan.whole_memory(), device.capabilities())?;
             device = akunu::device_for_plan(&plan, device, &options)?;
             let tokens = super::random_ids(args.tokens + 1, plan.config.vocab_size, 1);
             let mut reference = akunu::devices::reference_for(device.capabilities())?;

@@ -137,6 +137,7 @@ fn outputs() -> Vec<(&'static str, Value)> {
         ("akunu plan", json(&["plan", encoder, "--json"])),
         ("akunu plan", json(&["plan", hearing, "--json"])),
         ("akunu plan", json(&["plan", "--json", "--for", "cuda", "--gpu-layers", "1"])),
+        ("akunu plan", json(&["plan", "--json", "--device", "cpu", "--pipeline-parallel", "2"])),
         ("akunu plan", json(&["plan", path(&experts), "--speed", "-c", "8", "--json"])),
         ("akunu plan", json(&[&["plan", "--speed", "-c", "8"], &paged[..]].concat())),
         ("akunu bench", json(&[&["bench", "-p", "2", "-n", "2", "-r", "1"], &paged[..]].concat())),

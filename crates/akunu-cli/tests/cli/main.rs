@@ -31,6 +31,7 @@ mod samplers;
 mod serve;
 mod signals;
 mod sparse;
+mod stages;
 mod terminal;
 mod text;
 mod workers;

@@ -164,6 +164,53 @@ fn a_server_whose_worker_is_killed_ends_its_answers_and_is_not_ready() {
     worker.wait().unwrap();
 }
 
+/// Nothing asks the model when it is lost.
+#[test]
+fn a_server_says_that_a_worker_is_lost_while_idle_and_nothing_when_it_ends() {
+    let ready = b"GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    for is_killed in [true, false] {
+        let mut leader = lead(&["serve", "--port", "0", "-c", "64"], "2");
+        let mut worker = leader.worker("1", "2", &[], SECRET);
+        while !answer(&leader.serving, ready).starts_with("HTTP/1.1 200") {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        if is_killed {
+            worker.kill().unwrap();
+            let mut line = String::new();
+            while !line.contains("is no longer usable") {
+                line.clear();
+                assert!(leader.stderr.read_line(&mut line).unwrap() > 0, "the log has ended");
+            }
+            let reason = "rank 1 of 2 failed: the connection was closed; the server has to be started again";
+            assert!(line.starts_with("error: ") && line.trim_end().ends_with(reason), "{line}");
+        }
+        signal(&leader.child, "TERM");
+        let (output, log) = leader.output();
+        assert!(output.status.success() && !log.contains("is no longer usable"), "{log}");
+        let code = worker.wait().unwrap().code();
+        assert!(is_killed || code == Some(0), "{code:?}");
+    }
+}
+
+#[test]
+fn a_worker_that_ends_before_all_have_joined_is_named_with_its_reason() {
+    let mut leader = lead(&["run", "Once upon a time", "-n", "4"], "3");
+    let mut worker = leader.worker("2", "3", &[], SECRET);
+    let mut told = BufReader::new(worker.stderr.take().unwrap()).lines();
+    // It has its place.
+    while !told.next().unwrap().unwrap().contains("this is rank 2 of 3") {}
+    worker.kill().unwrap();
+    let mut line = String::new();
+    leader.stderr.read_line(&mut line).unwrap();
+    let expected = "note: rank 2 of 3 failed: the connection was closed; another worker may take its place\n";
+    assert_eq!(line, expected);
+    let workers = ["2", "1"].map(|rank| leader.worker(rank, "3", &[], SECRET));
+    let (output, stderr) = leader.output();
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(workers.map(|worker| ended(worker).0), [0, 0]);
+    worker.wait().unwrap();
+}
+
 #[test]
 fn a_worker_whose_leader_is_killed_ends_with_an_error() {
     let mut leader = lead(&["run", "Once upon a time", "--ignore-eos", "--context-shift=4"], "2");

@@ -61,6 +61,7 @@ fn options(kv: KvType, context: usize, rows: usize) -> PlanOptions {
         fuse: true,
         keep_inputs: false,
         host: akunu_plan::OnHost::default(),
+        stages: Vec::new(),
         stream_rows: None,
     }
 }

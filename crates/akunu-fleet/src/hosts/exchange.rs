@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use akunu_plan::ExchangeParts;
 
-use super::frame::FrameError;
+use super::frame::{FrameError, Paced};
 use super::link::{SAYING, Session, Watch};
 
 const HEAD: usize = 16;
@@ -24,6 +24,7 @@ struct Line {
     /// The rank at the other end.
     rank: usize,
     stream: TcpStream,
+    patience: Duration,
     watch: Arc<Watch>,
 }
 
@@ -40,13 +41,13 @@ impl Counted {
         self.bytes.extend(self.number.to_le_bytes());
         self.bytes.extend((part.len() as u64).to_le_bytes());
         self.bytes.extend(bytemuck::cast_slice::<f32, u8>(part));
-        Ok((&line.stream).write_all(&self.bytes)?)
+        Ok(line.paced().write_all(&self.bytes)?)
     }
 
     /// All ranks run the same commands over the same rows, so the number of numbers is known.
     fn receive(&self, line: &Line, count: usize, part: &mut Vec<f32>) -> Result<(), FrameError> {
-        let mut head = [0; HEAD];
-        (&line.stream).read_exact(&mut head)?;
+        let (mut head, mut from) = ([0; HEAD], line.paced());
+        from.read_exact(&mut head)?;
         let mut expected = [0; HEAD];
         expected[..8].copy_from_slice(&self.number.to_le_bytes());
         expected[8..].copy_from_slice(&(count as u64).to_le_bytes());
@@ -54,16 +55,21 @@ impl Counted {
             return Err(FrameError::Malformed("it runs another command than this rank"));
         }
         part.resize(count, 0.0);
-        Ok((&line.stream).read_exact(bytemuck::cast_slice_mut(part))?)
+        Ok(from.read_exact(bytemuck::cast_slice_mut(part))?)
     }
 }
 
 impl Line {
     fn of(session: &Session, rank: usize) -> Result<Line, FrameError> {
         let stream = session.data.try_clone()?;
-        stream.set_read_timeout(Some(session.timing.patience))?;
-        stream.set_write_timeout(Some(session.timing.patience))?;
-        Ok(Line { rank, stream, watch: Arc::clone(session.link.watch()) })
+        let patience = session.timing.patience;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        Ok(Line { rank, stream, patience, watch: Arc::clone(session.link.watch()) })
+    }
+
+    fn paced(&self) -> Paced<'_> {
+        Paced::new(&self.stream, self.patience)
     }
 
     /// The reason is what the other side has said, if it has.

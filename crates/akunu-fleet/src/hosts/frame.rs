@@ -1,6 +1,8 @@
 //! Frames: the length of the body as four bytes, least significant first, its kind as one byte, and the body.
 
 use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 /// The most bytes of a frame before its sender has proved that it knows the secret.
 pub(crate) const HANDSHAKE_BYTES: usize = 1 << 10;
@@ -8,12 +10,61 @@ pub(crate) const HANDSHAKE_BYTES: usize = 1 << 10;
 pub(crate) const FRAME_BYTES: usize = 64 << 20;
 
 const HEAD: usize = 5;
+/// The fewest bytes of a message that pass in a second, so that a peer that is slow cannot hold a message for ever.
+const SLOWEST: u64 = 256 << 10;
+
+/// Reads or writes one message. It may take so long in all, and a second more for each [`SLOWEST`] bytes. The time of a
+/// message that is read begins with its first byte; how long that may take is a timeout of the connection.
+#[derive(Debug)]
+pub(crate) struct Paced<'a> {
+    stream: &'a TcpStream,
+    patience: Duration,
+    begun: Option<Instant>,
+    bytes: u64,
+}
+
+impl<'a> Paced<'a> {
+    pub(crate) fn new(stream: &'a TcpStream, patience: Duration) -> Paced<'a> {
+        Paced { stream, patience, begun: None, bytes: 0 }
+    }
+
+    /// Whether a byte has passed.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.is_some()
+    }
+
+    fn passed(&mut self, bytes: usize) -> std::io::Result<usize> {
+        let begun = *self.begun.get_or_insert_with(Instant::now);
+        self.bytes += bytes as u64;
+        let most = self.patience + Duration::from_millis(self.bytes * 1000 / SLOWEST);
+        if begun.elapsed() > most { Err(ErrorKind::TimedOut.into()) } else { Ok(bytes) }
+    }
+}
+
+impl Read for Paced<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.stream.read(bytes)?;
+        self.passed(count)
+    }
+}
+
+impl Write for Paced<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.begun.get_or_insert_with(Instant::now);
+        let count = self.stream.write(bytes)?;
+        self.passed(count)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.stream.flush()
+    }
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     #[error("the connection was closed")]
     Closed,
-    #[error("nothing was received in time")]
+    #[error("it took too long")]
     Late,
     #[error("the connection ended within a message")]
     Truncated,

@@ -17,7 +17,7 @@ use super::secret::{Nonce, Proof, is_proved, nonce};
 use super::{HostsError, MOST_RANKS, Secret, Timing};
 
 /// Changes when what is sent changes.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
 const HELLO: u8 = 128;
@@ -163,8 +163,9 @@ impl Leader {
         self.address
     }
 
-    /// Waits until all have joined, by rank, and listens no more. Each gets the token.
-    pub fn wait(self, token: &[u8]) -> Result<Vec<Session>, HostsError> {
+    /// Waits until all have joined, by rank, and listens no more. Each gets the token. `lost` is called with the reason
+    /// when one that has joined ends meanwhile, whose place is then free again.
+    pub fn wait(self, token: &[u8], lost: &dyn Fn(&str)) -> Result<Vec<Session>, HostsError> {
         let (greeted, joining) = channel();
         let greetings = Arc::new(AtomicUsize::new(0));
         let end = Instant::now() + self.timing.joining;
@@ -173,7 +174,8 @@ impl Leader {
             self.take_connections(&greeted, &greetings);
             self.admit(&joining, &mut ranks, token)?;
             for joined in &mut ranks {
-                if joined.link.as_ref().is_some_and(|link| link.watch().reason().is_some()) {
+                if let Some(reason) = joined.link.as_ref().and_then(|link| link.watch().reason()) {
+                    lost(&reason);
                     *joined = Joined::default();
                 }
             }

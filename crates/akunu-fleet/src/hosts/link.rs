@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::frame::{FRAME_BYTES, Frame, FrameError};
+use super::frame::{FRAME_BYTES, Frame, FrameError, Paced};
 use super::message::{ALIVE, Reply};
 use super::{HostsError, Timing};
 
@@ -25,6 +25,7 @@ pub(crate) struct Watch {
     /// Begins each reason: which process this is about.
     peer: String,
     stream: TcpStream,
+    patience: Duration,
     writing: Mutex<()>,
     state: Mutex<State>,
     changed: Condvar,
@@ -109,6 +110,11 @@ impl Watch {
         }
     }
 
+    /// Nobody has to know any more when the connection is lost.
+    pub(crate) fn forget(&self) {
+        self.state().on_lost = None;
+    }
+
     /// Ends the connection. The first reason stays.
     pub(crate) fn lose(&self, why: &str) {
         let mut state = self.state();
@@ -130,7 +136,7 @@ impl Watch {
     pub(crate) fn send(&self, frame: &Frame) -> Result<(), HostsError> {
         let sent = {
             let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-            frame.write(&mut &self.stream)
+            frame.write(&mut Paced::new(&self.stream, self.patience))
         };
         if let Err(error) = sent {
             // The other side may have said why before it closed the connection.
@@ -160,8 +166,8 @@ impl Link {
         stream.set_read_timeout(Some(timing.patience))?;
         stream.set_write_timeout(Some(timing.patience))?;
         let reading = stream.try_clone()?;
-        let (writing, state) = (Mutex::default(), Mutex::default());
-        let watch = Arc::new(Watch { peer, stream, writing, state, changed: Condvar::new() });
+        let (patience, writing, state) = (timing.patience, Mutex::default(), Mutex::default());
+        let watch = Arc::new(Watch { peer, stream, patience, writing, state, changed: Condvar::new() });
         let (keep, received): (Box<Keep>, _) = match receives {
             Received::Requests => {
                 let (to, received) = channel();
@@ -178,7 +184,7 @@ impl Link {
             std::thread::Builder::new().name(format!("akunu-{name}")).spawn(work)
         };
         let threads = vec![
-            start("receive", Box::new(move || receive(&reader, &reading, &*keep, timing.patience)))?,
+            start("receive", Box::new(move || receive(&reader, &reading, &*keep)))?,
             start("beat", Box::new(move || beat(&beating, timing.beat)))?,
         ];
         Ok(Link { watch, received, threads })
@@ -198,9 +204,10 @@ impl Link {
     }
 }
 
-fn receive(watch: &Watch, mut stream: &TcpStream, keep: &Keep, patience: Duration) {
+fn receive(watch: &Watch, stream: &TcpStream, keep: &Keep) {
     loop {
-        match Frame::read(&mut stream, FRAME_BYTES) {
+        let mut message = Paced::new(stream, watch.patience);
+        match Frame::read(&mut message, FRAME_BYTES) {
             Ok(frame) if frame.kind == ALIVE => {}
             Ok(frame) => {
                 if let Ok(Reply::Failed(reason)) = Reply::read(&frame) {
@@ -210,8 +217,11 @@ fn receive(watch: &Watch, mut stream: &TcpStream, keep: &Keep, patience: Duratio
                     return watch.lose("it sends answers to what was not asked");
                 }
             }
+            Err(FrameError::Late) if message.has_begun() => {
+                return watch.lose("a message from it took too long to arrive");
+            }
             Err(FrameError::Late) => {
-                return watch.lose(&format!("nothing was heard from it for {patience:?}"));
+                return watch.lose(&format!("nothing was heard from it for {:?}", watch.patience));
             }
             Err(error) => return watch.lose(&error.to_string()),
         }
@@ -227,7 +237,7 @@ fn beat(watch: &Watch, every: Duration) {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.watch.state().on_lost = None;
+        self.watch.forget();
         self.watch.lose("it is no longer needed");
         for thread in self.threads.drain(..) {
             // Neither thread panics, and the closed connection ends both.
@@ -262,6 +272,26 @@ mod tests {
         assert!(matches!(leader[0].link.receive(), Err(HostsError::Lost(lost)) if lost == reason));
         let heard = workers[0].link.watch().reason_within(USUAL).unwrap();
         assert!(heard.starts_with("the leader has gone: "), "{heard}");
+    }
+
+    /// Each byte comes before the patience for silence is over.
+    #[test]
+    fn a_rank_whose_message_comes_slowly_is_lost() {
+        let timing = patient(Duration::from_millis(300));
+        let (leader, workers) = joined(2, timing, timing);
+        let mut stream = &workers[0].link.watch().stream;
+        // No message of the worker comes between the bytes of this one.
+        let _writing = workers[0].link.watch().writing.lock().unwrap();
+        // The first four are the length of the message: 16 MiB.
+        for byte in [0, 0, 0, 1].into_iter().chain([9; 200]) {
+            // The leader may have closed the connection.
+            let _ = std::io::Write::write_all(&mut stream, &[byte]);
+            if let Some(reason) = leader[0].link.watch().reason_within(Duration::from_millis(50)) {
+                assert_eq!(reason, "rank 1 of 2 failed: a message from it took too long to arrive");
+                return;
+            }
+        }
+        panic!("nothing has ended the message");
     }
 
     #[test]

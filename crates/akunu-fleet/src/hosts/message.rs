@@ -190,6 +190,7 @@ fn write_options(to: Writer, options: &PlanOptions) -> Writer {
         fuse,
         keep_inputs,
         host: OnHost { layers, experts },
+        ref stages,
         stream_rows,
     } = options;
     let sizes = [context, slots, prefill_rows, prefill_logit_rows, chain, windows, beams, layers, experts];
@@ -199,6 +200,12 @@ fn write_options(to: Writer, options: &PlanOptions) -> Writer {
         .flag(word_times)
         .flag(fuse)
         .flag(keep_inputs)
+        .bytes(
+            &stages
+                .iter()
+                .flat_map(|first| u32::try_from(*first).unwrap_or(u32::MAX).to_le_bytes())
+                .collect::<Vec<u8>>(),
+        )
         .optional(stream_rows.map(|rows| rows as u64))
 }
 
@@ -222,6 +229,7 @@ fn read_options(from: &mut Reader<'_>) -> Result<PlanOptions, FrameError> {
         fuse: from.flag()?,
         keep_inputs: from.flag()?,
         host: OnHost { layers, experts },
+        stages: from.words()?.into_iter().map(|first| first as usize).collect(),
         stream_rows: from
             .optional()?
             .map(usize::try_from)

@@ -117,7 +117,7 @@ mod testing {
             std::thread::spawn(move || join(&as_worker).unwrap())
         });
         let workers: Vec<_> = workers.collect();
-        let sessions = listening.wait(b"for all").unwrap();
+        let sessions = listening.wait(b"for all", &|_| {}).unwrap();
         (sessions, workers.into_iter().map(|worker| worker.join().unwrap()).collect())
     }
 }

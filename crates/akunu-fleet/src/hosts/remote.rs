@@ -293,6 +293,7 @@ impl RemoteDevice {
 
 impl Drop for RemoteDevice {
     fn drop(&mut self) {
+        self.session.link.watch().forget();
         // If the connection is lost, the worker has ended by itself. Otherwise it closes the connection: closed from here,
         // it could be lost together with the request.
         if self.send(&Request::End).is_ok() {

@@ -51,7 +51,7 @@ fn hosts(leader: (Open, usize), workers: &[(Open, &'static str)]) -> Hosts {
         })
     };
     let started: Vec<_> = (1..).zip(workers).map(start).collect();
-    let sessions = listening.wait(&[]).unwrap();
+    let sessions = listening.wait(&[], &|_| {}).unwrap();
     let members = RemoteDevice::members(&sessions, threads).unwrap();
     let sessions: Mutex<Vec<Option<Session>>> = Mutex::new(sessions.into_iter().map(Some).collect());
     let open = move |member: Member| -> Result<Box<dyn Device>, _> {

@@ -7,7 +7,7 @@ use akunu_device_testing::goldens::{self, Division};
 use akunu_fixtures::Dequantised;
 use akunu_fleet::Hybrid;
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{Device, FewRows, KvType, OnHost};
+use akunu_plan::{Device, FewRows, KvType, OnHost, Side};
 use akunu_testing::{fewest_or, some_of};
 
 use crate::common::cpu;
@@ -26,7 +26,9 @@ fn folding() -> Box<dyn Device> {
 
 /// Each part on the host computed there, and streamed to the device in passes of so many rows.
 fn divisions(model: &dyn WeightProvider, stream_rows: usize) -> Vec<Division> {
-    let of = |host| [None, Some(stream_rows)].map(|stream_rows| Division { host, stream_rows });
+    let of = |host| {
+        [None, Some(stream_rows)].map(|stream_rows| Division { host, stream_rows, ..Division::default() })
+    };
     splits(model).into_iter().flat_map(of).collect()
 }
 
@@ -92,7 +94,7 @@ fn both_sides_allocate_what_was_planned() {
             let options = goldens::options(40, 600, KvType::F16, split);
             let Ok(plan) = akunu_plan::plan(&*model, hybrid.capabilities(), &options) else { continue };
             akunu_plan::load(&plan, &*model, &mut hybrid, &mut akunu_plan::unwatched).unwrap();
-            let found = [hybrid.allocated_bytes(), hybrid.host_bytes()];
+            let found = [hybrid.allocated_bytes(), hybrid.bytes_of(Side::Host).unwrap()];
             let planned = [plan.memory.allocated(), plan.memory.host_work];
             assert_eq!(found, planned, "{} with {split:?}", name(&folder));
         }
@@ -140,7 +142,7 @@ fn emulated_gpus_leave_parts_to_the_cpu() {
         let all = splits(&model);
         let split = all[case % all.len()];
         for stream_rows in [None, Some(1)].into_iter().take(chunk.min(2)) {
-            let pass = (chunk, KvType::F32, Division { host: split, stream_rows });
+            let pass = (chunk, KvType::F32, Division { host: split, stream_rows, ..Division::default() });
             let worst = goldens::worst(&model, &mut open, &folder.join("golden.json"), pass).unwrap();
             assert!(worst < 1e-5, "{name} with {pass:?}: {worst:.2e}");
         }
@@ -164,7 +166,7 @@ fn commands_on_both_sides_agree_with_the_reference() {
         for split in splits(&*model).into_iter().step_by(2) {
             let gpu = Emulator::cuda().with_half_products(4).device().unwrap();
             let mut device = Hybrid::new(Box::new(gpu), Box::new(cpu(2)));
-            let division = Division { host: split, stream_rows: Some(2) };
+            let division = Division { host: split, stream_rows: Some(2), ..Division::default() };
             let options = goldens::options(64, 40, KvType::F16, division);
             let plan = akunu_plan::plan(&*model, device.capabilities(), &options).unwrap();
             let report =

@@ -8,3 +8,4 @@ mod hybrid;
 #[cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod kernels;
 mod models;
+mod stages;

@@ -8,10 +8,11 @@ use super::graph::{
     Action, Attend, Columns, Graph, HeadRotation, Heads, InputOrder, Part, PositionBias, Product,
     QueryFactors, Routed, RoutedBy, RowCount, Sorted, TokenTypes, Value,
 };
+use super::stages::Sides;
 use super::weights::{Matrix, Norm, RopeTable, Tensors, position_bias, query_factors};
 use crate::ops::{GluKind, RowSet};
 use crate::plan::PlanError;
-use crate::{BufferId, Card, OnHost, Side};
+use crate::{BufferId, Card, Side};
 
 /// The epsilon of the norms within latent attention, whatever that of a model's other norms is.
 const LATENT_EPSILON: f32 = 1e-6;
@@ -31,10 +32,6 @@ fn sinusoids(count: usize, cols: usize) -> Vec<f32> {
     (0..count).flat_map(row).collect()
 }
 
-fn side(on_host: bool) -> Side {
-    if on_host { Side::Host } else { Side::Device }
-}
-
 pub(super) struct Blocks<'a, 'w> {
     pub config: &'a ModelConfig,
     pub card: &'static Card,
@@ -46,7 +43,7 @@ pub(super) struct Blocks<'a, 'w> {
     position_bias: Option<PositionBias>,
     query_factors: Option<QueryFactors>,
     ones: Option<BufferId>,
-    host: OnHost,
+    sides: Sides<'a>,
     /// What the names of the tower's tensors begin with.
     prefix: &'static str,
     graph: Graph,
@@ -62,7 +59,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
     pub fn new(
         config: &'a ModelConfig,
         card: &'static Card,
-        (tensors, context, host): (&'a mut Tensors<'w>, usize, OnHost),
+        (tensors, context, sides): (&'a mut Tensors<'w>, usize, Sides<'a>),
         embedding: Option<Matrix>,
         ropes: &'a [RopeTable],
     ) -> Result<Blocks<'a, 'w>, PlanError> {
@@ -78,7 +75,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             position_bias,
             query_factors,
             ones: None,
-            host,
+            sides,
             prefix: "",
             graph,
             states,
@@ -96,7 +93,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             let prefix = block.layer.map_or(String::new(), |layer| format!("layer.{layer}."));
             let label = |part: &str| format!("{prefix}{part}");
             reached = block.layer.unwrap_or(reached);
-            self.graph.side = side(reached < self.host.layers);
+            self.graph.side = self.sides.of_layer(reached);
             let state = match &block.kind {
                 BlockKind::Embed { scale } => {
                     let across = |block: &Block| matches!(block.kind, BlockKind::AttendAcross { .. });
@@ -230,7 +227,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
             Some(order) => self.reordered(x, order, &label),
             None => x,
         };
-        let unhalved = self.graph.side == Side::Host;
+        let unhalved = self.graph.side.is_host();
         let product = Product { out, unhalved, ..Product::plain(x, part, out.of) };
         self.graph.push(label, Action::Product(product));
     }
@@ -549,9 +546,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         // The shared expert does not wait for the experts of the host.
         let shared = self.shared_expert(layer, x)?;
         let rest = self.graph.side;
-        if layer < self.host.experts {
-            self.graph.side = Side::Host;
-        }
+        self.graph.side = self.sides.of_experts(layer);
         let picks = self.graph.value("picks", top, RowSet::All);
         let shares = self.graph.value("shares", top, RowSet::All);
         self.graph.push(label("route"), Action::Route { experts, logits, bias, picks, shares });

@@ -5,9 +5,10 @@
 
 use akunu_arch::ModelConfig;
 
-use super::{Buffers, HostLayers, KvLayout, card_of, size, too_large};
+use super::{Buffers, KvLayout, card_of, size, too_large};
 use crate::plan::{CachePlan, PlanError, PlanOptions, WindowPlan};
-use crate::{BufferKind, Capabilities, Card, Side, shard};
+use crate::table::Binding;
+use crate::{BufferId, BufferKind, Capabilities, Card, Side, shard};
 
 const TOO_MANY_POSITIONS: &str = "the requested context and slots need more than 4294967295 cache positions";
 
@@ -33,8 +34,8 @@ pub(super) fn caches(
         .checked_mul(options.slots)
         .and_then(|positions| u32::try_from(positions).ok())
         .ok_or_else(|| PlanError::Unsupported(TOO_MANY_POSITIONS.into()))?;
+    let slides = |layer: &usize| arch.layer_window(config, *layer).is_some();
     let sliding = windows(config, arch).count();
-    let sliding_on_host = sliding_before(config, arch, options.host.layers);
     let window = windows(config, arch).max().unwrap_or(0);
     let (block, slot_positions) = (block as u32, slot_positions as u32);
     let count = match options.kv_bytes {
@@ -51,78 +52,75 @@ pub(super) fn caches(
             options.context
         )));
     }
-    // `on_host` of the layers are the host's.
-    let mut layout = |prefix: &str, [layers, on_host]: [usize; 2], count: u32| {
+    let mut layout = |prefix: &str, layers: &[usize], count: u32| {
         let positions = count * block;
         let layer_bytes = size(&[config.kv_head_count, positions as usize, row])?;
-        layer_bytes.checked_mul(layers as u64).ok_or_else(too_large)?;
+        layer_bytes.checked_mul(layers.len() as u64).ok_or_else(too_large)?;
         let table_bytes = size(&[(logical / block) as usize, 4])?;
-        let mut both = |prefix: &str, layers: usize| {
-            let bytes = layer_bytes * layers as u64;
-            let mut add = |part: &str| buffers.add(format!("{prefix}{part}"), bytes, BufferKind::Kv);
+        let mut bindings = Vec::with_capacity(layers.len());
+        for layers in layers.chunk_by(|a, b| options.side_of(*a) == options.side_of(*b)) {
+            let side = match options.side_of(layers[0]) {
+                Side::Device => String::new(),
+                Side::Stage(stage) => format!("stage{stage}_"),
+                Side::Host => "host_".into(),
+            };
+            let bytes = layer_bytes * layers.len() as u64;
+            let mut add = |part: &str| buffers.add(format!("{prefix}{side}{part}"), bytes, BufferKind::Kv);
             // Latent rows are keys and values at once.
-            match config.latent {
+            let both = match config.latent {
                 Some(_) => [add("latent"); 2],
                 None => ["k", "v"].map(add),
-            }
-        };
-        let host = match on_host {
-            0 => None,
-            layers => {
-                let [k, v] = both(&format!("{prefix}host_"), layers);
-                Some(HostLayers { layers, k, v })
-            }
-        };
-        let [k, v] = match host {
-            Some(host) if host.layers == layers => [host.k, host.v],
-            _ => both(prefix, layers - on_host),
-        };
+            };
+            bindings.extend(layers_in(both, layer_bytes, layers.len()));
+        }
         let table = buffers.add(format!("{prefix}blocks"), table_bytes, BufferKind::Io);
         let (blocks, alignment) = (Some(table), block);
-        let layout = KvLayout {
-            k,
-            v,
-            positions,
-            logical,
-            slot_positions,
-            alignment,
-            blocks,
-            block,
-            layer_bytes,
-            host,
-        };
+        let layout =
+            KvLayout { layers: bindings, positions, logical, slot_positions, alignment, blocks, block };
         Ok::<_, PlanError>((layout, table))
     };
-    let plan = |kv: &KvLayout, layers: usize| CachePlan {
+    let all: Vec<usize> = (0..config.layer_count).collect();
+    let other_layers = all.iter().filter(|layer| options.side_of(**layer) != Side::Device).count() as u32;
+    // The buffers of the last layers are those of the device.
+    let plan = |kv: &KvLayout, layers: &[usize]| CachePlan {
         table: None,
         block,
         count,
         slot_blocks: slot_positions / block,
-        k: kv.k,
-        v: kv.v,
-        heads: (layers * config.kv_head_count) as u32,
+        k: kv.layers[kv.layers.len() - 1][0].buffer,
+        v: kv.layers[kv.layers.len() - 1][1].buffer,
+        heads: layers.iter().filter(|layer| options.side_of(**layer) == Side::Device).count() as u32
+            * config.kv_head_count as u32,
         row_bytes: row as u32,
         windows: None,
         ranks: capabilities.ranks as u32,
-        host_layers: options.host.layers as u32,
+        other_layers,
     };
     if sliding == 0 || sizes.enough >= count.into() {
-        let (kv, table) = layout("kv.", [config.layer_count, options.host.layers], count)?;
-        let plan = CachePlan { table: Some(table), ..plan(&kv, config.layer_count - options.host.layers) };
+        let (kv, table) = layout("kv.", &all, count)?;
+        let plan = CachePlan { table: Some(table), ..plan(&kv, &all) };
         return Ok(Caches { kv, windows: None, plan });
     }
-    let (own, table) = layout("kv.window_", [sliding, sliding_on_host], sizes.enough as u32)?;
+    let (of_windows, whole): (Vec<usize>, Vec<usize>) = all.iter().copied().partition(slides);
+    let (own, table) = layout("kv.window_", &of_windows, sizes.enough as u32)?;
     let windows = Some(WindowPlan { table, count: sizes.enough as u32, positions: window as u32 });
-    if sliding == config.layer_count {
+    if whole.is_empty() {
         // The other blocks have no memory.
-        let plan = CachePlan { windows, ..plan(&own, 0) };
-        return Ok(Caches { kv: own, windows: Some(own), plan });
+        let plan = CachePlan { windows, ..plan(&own, &[]) };
+        return Ok(Caches { kv: own.clone(), windows: Some(own), plan });
     }
-    let whole = config.layer_count - sliding;
-    let whole_on_host = options.host.layers - sliding_on_host;
-    let (kv, table) = layout("kv.", [whole, whole_on_host], count)?;
-    let plan = CachePlan { table: Some(table), windows, ..plan(&kv, whole - whole_on_host) };
+    let (kv, table) = layout("kv.", &whole, count)?;
+    let plan = CachePlan { table: Some(table), windows, ..plan(&kv, &whole) };
     Ok(Caches { kv, windows: Some(own), plan })
+}
+
+/// The keys and values of layers that are one after the other in two buffers.
+pub(super) fn layers_in(
+    [k, v]: [BufferId; 2],
+    layer_bytes: u64,
+    count: usize,
+) -> impl Iterator<Item = [Binding; 2]> {
+    (0..count as u64).map(move |layer| [k, v].map(|buffer| Binding { buffer, offset: layer * layer_bytes }))
 }
 
 /// Positions of a block: as the device prefers, unless a context is shorter. The host beside it has the same blocks.
@@ -145,11 +143,6 @@ fn windows<'a>(config: &'a ModelConfig, arch: &'static Card) -> impl Iterator<It
     (0..config.layer_count).filter_map(|layer| arch.layer_window(config, layer))
 }
 
-/// The number of sliding-window layers among the first `layers`.
-fn sliding_before(config: &ModelConfig, arch: &'static Card, layers: usize) -> usize {
-    (0..layers.min(config.layer_count)).filter(|layer| arch.layer_window(config, *layer).is_some()).count()
-}
-
 /// What positions of a KV cache take in memory: of all layers, or of those of one side.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheSizes {
@@ -163,7 +156,7 @@ pub struct CacheSizes {
 }
 
 impl CacheSizes {
-    /// Those of a plan with these options; their `kv_bytes` do not matter. `None`: of both sides.
+    /// Those of a plan with these options; their `kv_bytes` do not matter. `None`: of all sides.
     pub fn of(
         config: &ModelConfig,
         options: &PlanOptions,
@@ -185,17 +178,13 @@ impl CacheSizes {
         let block = block_positions(capabilities, options.context);
         let parts = if config.latent.is_some() { 1 } else { 2 };
         let bytes_of = |layers: usize| size(&[parts, layers, config.kv_head_count, block, row]);
-        let layers = match side {
-            None => 0..config.layer_count,
-            Some(Side::Host) => 0..options.host.layers,
-            Some(Side::Device) => options.host.layers..config.layer_count,
-        };
-        let before = |layer: usize| sliding_before(config, arch, layer);
-        let sliding = before(layers.end) - before(layers.start);
-        let whole = layers.len() - sliding;
+        let is_there = |layer: &usize| side.is_none_or(|side| options.side_of(*layer) == side);
+        let layers = (0..config.layer_count).filter(is_there);
+        let (sliding, whole): (Vec<usize>, Vec<usize>) =
+            layers.partition(|layer| arch.layer_window(config, *layer).is_some());
         let enough =
             windows(config, arch).max().map_or(0, |window| enough_for_windows(window, options, block));
-        let (whole, sliding) = (bytes_of(whole)?, bytes_of(sliding)?);
+        let (whole, sliding) = (bytes_of(whole.len())?, bytes_of(sliding.len())?);
         Ok(CacheSizes { block, whole, sliding, enough })
     }
 

@@ -4,7 +4,7 @@ use super::pass::Model;
 use super::{Buffers, Context, KvLayout, table_io};
 use crate::ops::{F32, KvCopy, KvCopyOperands, KvMoveParams, KvShift, KvShiftOperands, Moves, Op};
 use crate::plan::PlanError;
-use crate::{DispatchCommand, DispatchTable, MoveBounds, MoveKind, PassKind, Side, Streams, TableIo};
+use crate::{DispatchCommand, DispatchTable, MoveBounds, MoveKind, PassKind, Streams, TableIo};
 
 pub(super) fn kv_shift(
     context: &Context<'_>,
@@ -24,7 +24,7 @@ pub(super) fn kv_shift(
         let frequencies = F32(frequencies.unwrap_or(v_cache.0.buffer).into());
         let moves = Moves(io.rows.into());
         let rope_dims = if rotates { context.config.rope.dims as u32 } else { 0 };
-        let params = KvMoveParams { rope_dims, block: kv.block, ..params(context, &kv) };
+        let params = KvMoveParams { rope_dims, block: kv.block, ..params(context, kv) };
         let (blocks, k_cache) = (kv.table(), (!latent).then_some(k_cache));
         op.command(KvShiftOperands { k_cache, v_cache, frequencies, moves, blocks }, params)
     })
@@ -37,12 +37,12 @@ pub(super) fn kv_copy(
 ) -> Result<DispatchTable, PlanError> {
     let latent = context.config.latent.is_some();
     let op = KvCopy { kv: context.options.kv, latent };
-    let kv = context.windows.filter(|_| slides(context, kind)).unwrap_or(context.kv);
+    let kv = context.windows.as_ref().filter(|_| slides(context, kind)).unwrap_or(&context.kv);
     let bounds = MoveBounds { kind: MoveKind::Copy, positions: kv.positions };
     build(context, kind, bounds, buffers, |layer, io| {
         let (kv, k_cache, v_cache) = context.cache(layer);
         let k_cache = (!latent).then_some(k_cache);
-        op.command(KvCopyOperands { k_cache, v_cache, moves: Moves(io.rows.into()) }, params(context, &kv))
+        op.command(KvCopyOperands { k_cache, v_cache, moves: Moves(io.rows.into()) }, params(context, kv))
     })
 }
 
@@ -71,10 +71,7 @@ fn build(
 ) -> Result<DispatchTable, PlanError> {
     let name = pass.name();
     let io = table_io(buffers, name, [1, 1, 1, 1])?;
-    let on_side = |command: DispatchCommand, layer: usize| match layer < context.options.host.layers {
-        true => DispatchCommand { side: Side::Host, ..command },
-        false => command,
-    };
+    let on_side = |command, layer| DispatchCommand { side: context.options.side_of(layer), ..command };
     let layers: Vec<usize> = context.layers(slides(context, pass)).collect();
     Ok(DispatchTable {
         name,

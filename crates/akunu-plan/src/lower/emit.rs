@@ -55,7 +55,7 @@ impl From<&Matrix> for Weight<Binding> {
     }
 }
 
-impl Emitter<'_> {
+impl<'a> Emitter<'a> {
     pub fn emit(&mut self) {
         let graph = self.graph;
         for step in &graph.steps {
@@ -661,8 +661,12 @@ impl Emitter<'_> {
     }
 
     /// The cache of the encoder's states. Present if the model has an encoder.
-    fn across(&self) -> KvLayout {
-        self.shape.context.across.unwrap_or_else(|| panic!("{} has no encoder's states", self.shape.name))
+    fn across(&self) -> &'a KvLayout {
+        self.shape
+            .context
+            .across
+            .as_ref()
+            .unwrap_or_else(|| panic!("{} has no encoder's states", self.shape.name))
     }
 
     /// Present if anything attends to them.

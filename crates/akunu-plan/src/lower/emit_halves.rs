@@ -95,6 +95,7 @@ impl Emitter<'_> {
         let prefix = label.rsplit_once('.').map_or(String::new(), |(prefix, _)| format!("{prefix}."));
         let role = &self.graph.values[value.0].role;
         let side = self.side;
+        let device = if side.is_host() { Side::Device } else { side };
         let (narrow, narrows) = match Rounding::of(wanted) {
             Rounding::F16 => (OutputForms::F16, "halve"),
             Rounding::F16Lanes => (OutputForms::F16Lanes, "halve"),
@@ -103,7 +104,7 @@ impl Emitter<'_> {
         let narrowed = written.f16() && written.eights() == wanted.eights();
         for (missing, form, on, name) in [
             (wanted.q8() && !written.q8(), OutputForms::Q8, side, "quantise"),
-            (wanted.f16() && !narrowed, narrow, Side::Device, narrows),
+            (wanted.f16() && !narrowed, narrow, device, narrows),
         ] {
             if missing {
                 let input = match written.f16() {

@@ -6,11 +6,12 @@ use akunu_arch::{Activation, MAX_MODULES, ModelConfig, Pooling, WeightProvider};
 
 use super::graph::{Action, Graph, Part, Product, Value};
 use super::pass::{Logits, Model, Spec, build};
+use super::stages::Sides;
 use super::weights::{Norm, Tensors};
 use super::{Buffers, Context, KvLayout, card_of, check, memory, size, too_large};
 use crate::ops::{PoolKind, RowSet};
 use crate::plan::{EncodeOptions, EncodeOutput, EncodePlan, PlanError, PlanOptions};
-use crate::{BufferKind, Capabilities, Card, OnHost};
+use crate::{BufferKind, Capabilities, Card, OnHost, Side};
 
 pub(crate) fn plan_encoder(
     provider: &dyn WeightProvider,
@@ -37,16 +38,17 @@ pub(crate) fn plan_encoder(
         fuse: options.fuse,
         keep_inputs: false,
         host: OnHost::default(),
+        stages: Vec::new(),
         stream_rows: None,
     };
     check(config, &as_plan)?;
-    if capabilities.ranks > 1 {
-        let reason = "embeddings and scores are computed by one device, not by several ranks";
+    if capabilities.ranks > 1 || !capabilities.stages.is_empty() {
+        let reason = "embeddings and scores are computed by one device, not by several";
         return Err(PlanError::Unsupported(reason.into()));
     }
     let mut buffers = Buffers::default();
     let mut tensors = Tensors::new(provider, card, &mut buffers);
-    let model = Model::new(provider, card, (options.longest, OnHost::default()), &mut tensors)?;
+    let model = Model::new(provider, card, (options.longest, Sides::ONE), &mut tensors)?;
     let end = End::new(config, card, &model, options.output, &mut tensors)?;
     for unread in [
         "output.weight",
@@ -90,7 +92,7 @@ pub(crate) fn plan_encoder(
     };
     let width = graph.cols(output);
     let table = build(&context, (graph, output), &model.ropes, &spec, &mut buffers)?;
-    let memory = memory(&buffers.0, provider, std::iter::once(&table), capabilities);
+    let memory = memory(&buffers.0, provider, std::iter::once(&table), (capabilities, Side::Device));
     Ok(EncodePlan {
         config: config.clone(),
         arch: card,
@@ -114,17 +116,16 @@ fn shared_cache(
     let row = options.kv.row_bytes(config.head_dim).unwrap_or(0);
     let bytes = size(&[config.kv_head_count, positions, row])?;
     let positions = u32::try_from(positions).map_err(|_| too_large())?;
+    let both = ["encode.k", "encode.v"].map(|name| buffers.add(name, bytes, BufferKind::Scratch).into());
     Ok(KvLayout {
-        k: buffers.add("encode.k", bytes, BufferKind::Scratch),
-        v: buffers.add("encode.v", bytes, BufferKind::Scratch),
+        // The layers share it, one after the other.
+        layers: vec![both; config.layer_count],
         positions,
         logical: positions,
         slot_positions: positions,
         alignment: alignment as u32,
         blocks: None,
         block: 0,
-        layer_bytes: 0,
-        host: None,
     })
 }
 

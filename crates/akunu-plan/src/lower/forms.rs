@@ -5,7 +5,7 @@ use super::Context;
 use super::graph::{Action, Form, Graph, Heads, Product, Read, Step, Value};
 use super::pass::Products;
 use crate::ops::{Rounding, RowSet};
-use crate::{DType, KvType, OutputForms, Side, halves, q8};
+use crate::{DType, KvType, OutputForms, halves, q8};
 
 /// The properties of a table that its commands depend on.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ impl Shape<'_> {
     /// The forms that an operation writes, out of those that are wanted. The host writes no f16.
     fn writes(&self, step: &Step, value: Value, wanted: OutputForms) -> OutputForms {
         match &step.action {
-            _ if step.side == Side::Host && wanted.f16() => OutputForms::F32,
+            _ if step.side.is_host() && wanted.f16() => OutputForms::F32,
             Action::Norm { .. } | Action::Activate { .. } | Action::Glu { .. } if wanted.eights() => wanted,
             // Attention leaves f16 faster than f32, and its numbers are f16 already.
             Action::Attend(attend)

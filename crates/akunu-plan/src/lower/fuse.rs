@@ -60,7 +60,7 @@ pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
 impl Rules {
     /// How the products on a side multiply: the host does not in half precision.
     fn products(self, side: Side) -> Products {
-        if side == Side::Host { Products::Plain } else { self.products }
+        if side.is_host() { Products::Plain } else { self.products }
     }
 }
 
@@ -70,9 +70,10 @@ fn replace(graph: &mut Graph, at: usize, count: usize, label: String, action: Ac
     graph.steps.splice(at..at + count, [Step { label, action, side }]);
 }
 
-/// Whether `count` steps from `at` on are computed on the same side.
+/// Whether `count` steps from `at` on are all computed by the host, or none is. The layers of several devices are joined as
+/// those of one, so that they have its bits: what is joined is the first one's.
 fn beside(graph: &Graph, at: usize, count: usize) -> bool {
-    graph.steps[at..at + count].windows(2).all(|pair| pair[0].side == pair[1].side)
+    graph.steps[at..at + count].windows(2).all(|pair| pair[0].side.is_host() == pair[1].side.is_host())
 }
 
 /// Joins products of the same input with adjacent outputs: Q, K and V.
@@ -214,7 +215,7 @@ fn defer_norms(graph: &mut Graph) {
         };
         let (norm, x, normed) = (*norm, *x, *normed);
         let cols = graph.cols(x);
-        let on_device = graph.steps[at..at + 2].iter().all(|step| step.side == Side::Device);
+        let on_device = graph.steps[at..at + 2].iter().all(|step| !step.side.is_host());
         let fits = on_device && norm.kind == NormKind::Rms && cols.is_multiple_of(q8::BLOCK);
         let writes_x = match &graph.steps[at].action {
             Action::Product(product) => {
@@ -262,11 +263,12 @@ fn rotate_in_attention(graph: &mut Graph) {
             continue;
         };
         let (rotation, qkv, q) = (*rotation, *qkv, *q);
-        let Some(Step { action: Action::Attend(attend), label, side: Side::Device }) =
-            graph.steps.get(at + 1)
-        else {
+        let Some(Step { action: Action::Attend(attend), label, side }) = graph.steps.get(at + 1) else {
             continue;
         };
+        if side.is_host() {
+            continue;
+        }
         if q == Some(attend.q) && !rotation.norm_last {
             let action = Action::Attend(Attend { q: qkv, rotation: Some(rotation), ..attend.clone() });
             let label = label.clone();
@@ -368,7 +370,7 @@ fn leave_other_types(graph: &mut Graph) {
 /// The rows for logits are f16 where their matrix has 16 bits, as the other rows of the table are f16 or less.
 fn pack_logits(graph: &mut Graph) {
     let Graph { steps, values, .. } = graph;
-    for step in steps.iter_mut().filter(|step| step.side == Side::Device) {
+    for step in steps.iter_mut().filter(|step| !step.side.is_host()) {
         let Action::Product(product) = &mut step.action else { continue };
         let whole = values[product.x.0].cols.is_multiple_of(halves::GROUP);
         let fits = whole && product.parts.iter().all(|part| is_half(part.matrix.dtype));
@@ -431,7 +433,7 @@ fn finish_in_cache(graph: &mut Graph) {
     for at in 0..graph.steps.len() {
         let Action::RopeKv { qkv, q: None, rotation, heads, .. } = &graph.steps[at].action else { continue };
         let plain = rotation.rope.is_none() && rotation.norms.is_none() && heads.dim.is_multiple_of(4);
-        let plain = plain && graph.steps[at].side == Side::Device;
+        let plain = plain && !graph.steps[at].side.is_host();
         let qkv = *qkv;
         let writers: Vec<usize> =
             (0..graph.steps.len()).filter(|i| graph.steps[*i].action.writes().contains(&qkv)).collect();

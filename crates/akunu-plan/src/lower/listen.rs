@@ -6,13 +6,15 @@ use std::collections::HashMap;
 use akunu_arch::{ModelConfig, WeightProvider};
 
 use super::blocks::Blocks;
+use super::cache::layers_in;
 use super::graph::{Action, Columns, Graph, HeadRotation, Heads, Product, Value};
 use super::pass::{Spec, build_with};
+use super::stages::Sides;
 use super::weights::Tensors;
 use super::{Buffers, Context, KvLayout, size, too_large};
 use crate::ops::{PoolKind, RowSet};
 use crate::plan::{PlanError, PlanOptions};
-use crate::{BufferKind, Capabilities, Card, DispatchTable, KeyOrder, OnHost, PassKind};
+use crate::{BufferKind, Capabilities, Card, DispatchTable, KeyOrder, PassKind};
 
 /// The encoder of a model, before any table is built from it.
 #[derive(Debug)]
@@ -43,7 +45,7 @@ impl Encoder {
             return Err(PlanError::Unsupported(reason));
         }
         let tower = card.encoder_tower(provider, &config, facts.bands);
-        let blocks = Blocks::new(&config, card, (tensors, facts.positions, OnHost::default()), None, &[])?;
+        let blocks = Blocks::new(&config, card, (tensors, facts.positions, Sides::ONE), None, &[])?;
         let (mut graph, states) = blocks.lower(&tower)?;
         // The first block of its tower.
         let frames = Value(0);
@@ -135,16 +137,14 @@ pub(super) fn across_layout(
     let layer_bytes = size(&[config.kv_head_count, positions, row])?;
     let bytes = layer_bytes.checked_mul(config.layer_count as u64).ok_or_else(too_large)?;
     let positions = u32::try_from(positions).map_err(|_| too_large())?;
+    let both = ["across.k", "across.v"].map(|name| buffers.add(name, bytes, BufferKind::Kv));
     Ok(Some(KvLayout {
-        k: buffers.add("across.k", bytes, BufferKind::Kv),
-        v: buffers.add("across.v", bytes, BufferKind::Kv),
+        layers: layers_in(both, layer_bytes, config.layer_count).collect(),
         positions,
         logical: positions,
         slot_positions: slot_positions as u32,
         alignment: keys.alignment() as u32,
         blocks: None,
         block: 0,
-        layer_bytes,
-        host: None,
     }))
 }

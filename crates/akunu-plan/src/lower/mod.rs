@@ -16,6 +16,7 @@ mod listen;
 mod pass;
 mod place;
 mod sampled;
+mod stages;
 mod streamed;
 mod weights;
 
@@ -27,6 +28,7 @@ pub use cache::CacheSizes;
 use cache::{Caches, caches};
 pub(crate) use encode::plan_encoder;
 use graph::Action;
+pub use stages::{even_stages, layer_of};
 pub(crate) use weights::vector_values;
 
 use crate::ops::{Blocks, Keys, Values};
@@ -44,7 +46,7 @@ struct Buffers(Vec<BufferSpec>);
 
 impl Buffers {
     fn add(&mut self, name: impl Into<String>, bytes: u64, kind: BufferKind) -> BufferId {
-        self.0.push(BufferSpec { name: name.into(), bytes, kind, home: Home::Device });
+        self.0.push(BufferSpec { name: name.into(), bytes, kind, home: Home::DEVICE });
         BufferId(self.0.len() as u32 - 1)
     }
 
@@ -111,13 +113,13 @@ impl Context<'_> {
     }
 
     /// The cache of a layer, with its keys and values.
-    fn cache(&self, layer: usize) -> (KvLayout, Keys<Binding>, Values<Binding>) {
-        let (kv, index) = match self.windows {
-            None => (self.kv, layer),
+    fn cache(&self, layer: usize) -> (&KvLayout, Keys<Binding>, Values<Binding>) {
+        let (kv, index) = match &self.windows {
+            None => (&self.kv, layer),
             Some(windows) => {
                 let sliding = self.slides(layer);
                 let index = self.layers(sliding).take_while(|other| *other < layer).count();
-                (if sliding { windows } else { self.kv }, index)
+                (if sliding { windows } else { &self.kv }, index)
             }
         };
         let (keys, values) = kv.layer(index);
@@ -137,13 +139,8 @@ impl Context<'_> {
 impl KvLayout {
     /// The KV cache of one layer.
     fn layer(&self, layer: usize) -> (Keys<Binding>, Values<Binding>) {
-        let on_host = self.host.filter(|host| layer < host.layers);
-        let ([k, v], index) = match on_host {
-            Some(host) => ([host.k, host.v], layer),
-            None => ([self.k, self.v], layer - self.host.map_or(0, |host| host.layers)),
-        };
-        let offset = self.layer_bytes * index as u64;
-        (Keys(Binding { buffer: k, offset }), Values(Binding { buffer: v, offset }))
+        let [k, v] = self.layers[layer];
+        (Keys(k), Values(v))
     }
 
     /// The table of its blocks, if it is in blocks.
@@ -153,11 +150,11 @@ impl KvLayout {
 }
 
 /// The KV cache: `[layer][kv head][position][head dim]`, keys and values in separate buffers, keys in the device's
-/// order.
-#[derive(Clone, Copy, Debug)]
+/// order. Each device has buffers of its own for the layers that it computes.
+#[derive(Clone, Debug)]
 struct KvLayout {
-    k: BufferId,
-    v: BufferId,
+    /// The keys and values of each layer.
+    layers: Vec<[Binding; 2]>,
     /// Positions of the cache.
     positions: u32,
     /// Positions of all slots: as many as the cache has, unless it is in blocks.
@@ -170,18 +167,6 @@ struct KvLayout {
     /// a slot are one after the other.
     blocks: Option<BufferId>,
     block: u32,
-    /// Bytes of one layer in each of the two buffers.
-    layer_bytes: u64,
-    /// Those of its first layers that the host has.
-    host: Option<HostLayers>,
-}
-
-/// The first layers of a KV cache, in buffers of their own.
-#[derive(Clone, Copy, Debug)]
-struct HostLayers {
-    layers: usize,
-    k: BufferId,
-    v: BufferId,
 }
 
 pub(crate) fn plan(
@@ -209,13 +194,15 @@ pub(crate) fn plan(
         let reason = "there is no CPU beside this device to compute layers or experts";
         return Err(PlanError::Unsupported(reason.into()));
     }
-    check_host(config, capabilities.ranks, options.host)?;
+    let devices = capabilities.ranks.max(options.stages.len() + 1);
+    check_host(config, devices, options.host)?;
+    stages::check(config, capabilities, options)?;
     let provider = sharded.as_ref().map_or(provider, |sharded| sharded as &dyn WeightProvider);
     let config = provider.config();
 
     let mut buffers = Buffers::default();
     let mut tensors = weights::Tensors::new(provider, arch, &mut buffers).cut_by(sharded.as_ref());
-    let model = pass::Model::new(provider, arch, (options.context, options.host), &mut tensors)?;
+    let model = pass::Model::new(provider, arch, (options.context, options.into()), &mut tensors)?;
     let logits = pass::Logits::new(config, model.embedding, &mut tensors)?;
     let encoder = listen::Encoder::new(provider, arch, &mut tensors)?;
     tensors.refuse_unused()?;
@@ -228,6 +215,8 @@ pub(crate) fn plan(
     let generating = || generating_from(model.graph.clone());
     let Caches { kv, windows, plan: cache } = caches((config, arch), options, capabilities, &mut buffers)?;
     let across = listen::across_layout(config, options, capabilities.keys, &mut buffers)?;
+    let slot_positions = kv.slot_positions;
+    let window_positions = across.as_ref().map_or(0, |across| across.slot_positions);
     let context = Context {
         config,
         arch,
@@ -290,7 +279,7 @@ pub(crate) fn plan(
         tables.push(PassKind::HeldPick, held_pick);
     }
     let mut aligned_heads = 0;
-    if let (Some(encoder), Some(across)) = (&encoder, across) {
+    if let (Some(encoder), Some(across)) = (&encoder, context.across.clone()) {
         tables.push(PassKind::Encode, encoder.table((arch, options, capabilities), across, &mut buffers)?);
         if options.word_times {
             aligned_heads = align::heads(config)?.len();
@@ -301,8 +290,10 @@ pub(crate) fn plan(
     let tables = tables.map(Arc::new);
     let every = || tables.iter().map(|(_, table)| &**table);
     find_homes(&mut buffers.0, every());
-    let every = every();
-    let memory = memory(&buffers.0, provider, every, capabilities);
+    let memory_of = |side: Side, of: &Capabilities| memory(&buffers.0, provider, every(), (of, side));
+    let memory = memory_of(Side::Device, capabilities);
+    let others = capabilities.stages.iter().take(options.stages.len());
+    let stages = (0..).zip(others).map(|(stage, of)| memory_of(Side::Stage(stage), of)).collect();
     Ok(ModelPlan {
         config: whole.clone(),
         arch,
@@ -310,10 +301,11 @@ pub(crate) fn plan(
         buffers: buffers.0,
         tables,
         cache,
-        slot_positions: kv.slot_positions,
-        window_positions: across.map_or(0, |across| across.slot_positions),
+        slot_positions,
+        window_positions,
         aligned_heads,
         memory,
+        stages,
         paging: None,
     })
 }
@@ -403,21 +395,17 @@ pub fn check_host(config: &ModelConfig, ranks: usize, host: OnHost) -> Result<()
 
 /// Gives each buffer to the sides whose commands use it.
 fn find_homes<'a>(buffers: &mut [BufferSpec], tables: impl Iterator<Item = &'a DispatchTable>) {
-    let mut used = vec![[false; 2]; buffers.len()];
+    let mut used = vec![Home::NOWHERE; buffers.len()];
     for table in tables {
         for command in &table.commands {
             let inputs = [table.io.rows, table.io.logit_rows, table.io.tokens];
             for buffer in command.bindings().iter().map(|binding| binding.buffer).chain(inputs) {
-                used[buffer.index()][usize::from(command.side == Side::Host)] = true;
+                used[buffer.index()] = used[buffer.index()].and(command.side);
             }
         }
     }
     for (buffer, used) in buffers.iter_mut().zip(used) {
-        buffer.home = match used {
-            [_, false] => Home::Device,
-            [false, true] => Home::Host,
-            [true, true] => Home::Both,
-        };
+        buffer.home = if used == Home::NOWHERE { Home::DEVICE } else { used };
     }
 }
 
@@ -425,7 +413,7 @@ fn memory<'a>(
     buffers: &[BufferSpec],
     provider: &dyn WeightProvider,
     tables: impl Iterator<Item = &'a DispatchTable>,
-    capabilities: &Capabilities,
+    (capabilities, side): (&Capabilities, Side),
 ) -> MemoryPlan {
     let is_in_place = |tensor: usize, plane: usize| {
         let tensor = &provider.tensors()[tensor];
@@ -440,14 +428,14 @@ fn memory<'a>(
         memory.host_work = host.workspace(rows);
     }
     for buffer in buffers {
-        if buffer.home.has(Side::Host) {
+        if side == Side::Device && buffer.home.has(Side::Host) {
             let part = match buffer.kind {
                 BufferKind::Weight { .. } => &mut memory.host_weights,
                 _ => &mut memory.host_work,
             };
             *part += buffer.bytes;
         }
-        if !buffer.home.has(Side::Device) {
+        if !buffer.home.has(side) {
             continue;
         }
         let part = match buffer.kind {
@@ -465,9 +453,12 @@ fn memory<'a>(
         };
         *part += buffer.bytes;
     }
-    memory.tables = tables.into_iter().map(DispatchTable::bytes).sum();
+    // The commands of all devices are in the host's memory once.
+    if side == Side::Device {
+        memory.tables = tables.into_iter().map(DispatchTable::bytes).sum();
+    }
     if capabilities.in_place == InPlace::Nothing {
-        memory.loading = loading(buffers.iter().filter(|buffer| buffer.home.has(Side::Device)));
+        memory.loading = loading(buffers.iter().filter(|buffer| buffer.home.has(side)));
     }
     memory
 }

@@ -11,13 +11,14 @@ use super::forms::{Shape, ValueForms, fits_halves};
 use super::fuse::{Rules, fuse};
 use super::graph::{Action, Graph, Part, Product, Read, Step, Value};
 use super::place::place;
+use super::stages::Sides;
 use super::weights::{Matrix, Norm, RopeTable, Tensors, rope_tables};
 use super::{Buffers, Context, size, table_io};
 use crate::ops::{EIGHTS, RowSet};
 use crate::plan::PlanError;
 use crate::{
-    BufferId, BufferKind, Card, DType, DispatchTable, FewRows, OnHost, PackedRows, PassKind, Row, Side,
-    Streams, TableIo, eights, halves,
+    BufferId, BufferKind, Card, DType, DispatchTable, FewRows, PackedRows, PassKind, Row, Side, Streams,
+    TableIo, eights, halves,
 };
 
 /// The graph of a model up to its last hidden states, before any table is built from it.
@@ -34,7 +35,7 @@ impl Model {
     pub fn new(
         provider: &dyn WeightProvider,
         card: &'static Card,
-        (context, host): (usize, OnHost),
+        (context, sides): (usize, Sides<'_>),
         tensors: &mut Tensors<'_>,
     ) -> Result<Model, PlanError> {
         let config = provider.config();
@@ -46,7 +47,7 @@ impl Model {
         };
         let tower = card.tower(provider);
         let (graph, states) =
-            Blocks::new(config, card, (tensors, context, host), Some(embedding), &ropes)?.lower(&tower)?;
+            Blocks::new(config, card, (tensors, context, sides), Some(embedding), &ropes)?.lower(&tower)?;
         Ok(Model { tower, graph, states, embedding, ropes })
     }
 

@@ -12,7 +12,7 @@ use crate::{BufferId, BufferKind, DType, DispatchCommand, DispatchTable, Home, L
 /// The same graph with all products on the device.
 pub(super) fn on_device(graph: &Graph) -> Graph {
     let mut graph = graph.clone();
-    for step in graph.steps.iter_mut().filter(|step| step.side == Side::Host && !stays(&step.action)) {
+    for step in graph.steps.iter_mut().filter(|step| step.side.is_host() && !stays(&step.action)) {
         step.side = Side::Device;
         if let Action::Product(product) = &mut step.action {
             product.unhalved = false;
@@ -60,7 +60,7 @@ pub(super) fn lend(
             let weight = binding.buffer;
             let spec = &buffers.0[weight.index()];
             let BufferKind::Weight { tensor, plane, .. } = spec.kind else { continue };
-            if spec.home != Home::Host {
+            if spec.home != Home::HOST {
                 continue;
             }
             let (info, bytes) = (&provider.tensors()[tensor], spec.bytes);

@@ -82,6 +82,7 @@ impl ReferenceDevice {
             available_bytes: None,
             ranks: 1,
             host: None,
+            stages: Vec::new(),
         })
     }
 

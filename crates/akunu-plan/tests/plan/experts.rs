@@ -332,7 +332,7 @@ fn experts_on_the_host_are_in_its_memory_only() {
     let on_host = OnHost { layers: 1, experts: 0 };
     let split = plan(&model, &gpu, &PlanOptions { host: on_host, ..options() }).unwrap();
     assert_eq!(split.memory.kv * layers as u64, whole.memory.kv * (layers as u64 - 1));
-    assert_eq!(split.cache.host_layers, 1);
+    assert_eq!(split.cache.other_layers, 1);
     let refused = plan(&model, &capabilities(), &PlanOptions { host: on_host, ..options() }).unwrap_err();
     assert!(refused.to_string().contains("no CPU beside this device"), "{refused}");
 }

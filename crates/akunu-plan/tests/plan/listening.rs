@@ -123,6 +123,7 @@ fn compare(golden: &Golden, kind: PassKind, chunk: usize, folds: bool, half_prod
         fuse: true,
         keep_inputs: false,
         host: akunu_plan::OnHost::default(),
+        stages: Vec::new(),
         stream_rows: None,
     };
     let plan = plan(model, device.capabilities(), &options).unwrap();

@@ -7,4 +7,5 @@ mod goldens;
 mod latent;
 mod listening;
 mod plans;
+mod stages;
 mod tables;

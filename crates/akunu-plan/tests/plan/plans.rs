@@ -31,6 +31,7 @@ fn the_device_allocates_what_was_planned() {
                     workspace_row_bytes: 0,
                     ranks: 1,
                     host: None,
+                    stages: Vec::new(),
                     half_products: (kv == KvType::F16).then_some(FewRows::all(16)),
                     ..capabilities()
                 };

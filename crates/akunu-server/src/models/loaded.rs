@@ -354,17 +354,24 @@ fn start(
         false => EngineOptions { gpu_layers: Some(usize::MAX), ..engine },
     };
     let plan = akunu::plan(&model, device.capabilities(), &engine)?;
-    let (plan, memory) = match memory_of(&model, &plan.memory, budget, &*device) {
+    let (plan, memory) = match memory_of(&model, &plan.whole_memory(), budget, &*device) {
         // No other model is unloaded for them.
         Err(_) if plan.memory.slots > 0 => {
             let computed = EngineOptions { stream_rows: Some(0), ..engine.clone() };
             let plan = akunu::plan(&model, device.capabilities(), &computed)?;
-            let memory = memory_of(&model, &plan.memory, budget, &*device)?;
+            let memory = memory_of(&model, &plan.whole_memory(), budget, &*device)?;
             (plan, memory)
         }
         found => (plan, found?),
     };
     let health = device.health();
+    // Also while no request would find out.
+    let (told, told_name) = (*log, name.clone());
+    health.on_fail(Box::new(move |reason| {
+        told(&format!(
+            "error: {told_name} is no longer usable: {reason}; the server has to be started again"
+        ));
+    }));
     let mut engine = Engine::by_plan(model, device, plan, &engine, &mut |_, _| ControlFlow::Continue(()))?;
     for note in
         engine.notes().iter().filter(|note| matches!(note, Note::Split { .. } | Note::PagedExperts { .. }))

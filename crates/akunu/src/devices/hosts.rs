@@ -11,7 +11,7 @@ use akunu_plan::{Device, DeviceError, Member, ModelPlan, PlanError};
 
 use super::ranks::boxed;
 use super::{DeviceChoice, check_device, cpu};
-use crate::engine::{available, check_fits};
+use crate::engine::check_fits;
 use crate::{BackendOptions, Error, Model};
 
 /// The processes that share out a model, of which this one is the leader.
@@ -26,11 +26,13 @@ pub struct Hosts {
     pub timing: Timing,
     /// Called once workers can join, with the address.
     pub listening: fn(SocketAddr),
+    /// Called when a worker that has joined ends while others are waited for, with the reason.
+    pub lost: fn(&str),
 }
 
 impl PartialEq for Hosts {
     fn eq(&self, other: &Hosts) -> bool {
-        let Hosts { ranks, listen, secret, timing, listening: _ } = self;
+        let Hosts { ranks, listen, secret, timing, listening: _, lost: _ } = self;
         (ranks, listen, secret, timing) == (&other.ranks, &other.listen, &other.secret, &other.timing)
     }
 }
@@ -65,7 +67,7 @@ pub(super) fn open(
     let token = token(choice, backends)?;
     let leader = Leader::listen(&hosts.listen, hosts.ranks, hosts.secret.as_ref(), hosts.timing)?;
     (hosts.listening)(leader.address());
-    let sessions = leader.wait(&token)?;
+    let sessions = leader.wait(&token, &hosts.lost)?;
     let members = RemoteDevice::members(&sessions, threads_of(choice, threads))?;
     let sessions: Mutex<Vec<Option<Session>>> = Mutex::new(sessions.into_iter().map(Some).collect());
     let backends = backends.clone();
@@ -153,7 +155,7 @@ impl Worker {
         let opened = open_rank(choice, threads, &backends, member.clone(), session.token());
         let mut device = opened.inspect_err(|error| session.fail(&error.to_string()))?;
         let check = |plan: &ModelPlan, device: &dyn Device| {
-            check_fits(plan, available(device.capabilities())).map_err(|error| error.to_string())
+            check_fits(plan, device.capabilities()).map_err(|error| error.to_string())
         };
         Ok(session.serve(model.weights(), &mut *device, &member, &check)?)
     }

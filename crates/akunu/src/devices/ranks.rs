@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use akunu_cpu::physical_cores;
-use akunu_fleet::Fleet;
+use akunu_fleet::{Fleet, Hybrid};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{Capabilities, Device, DeviceError, Group, Member};
 
@@ -16,9 +16,14 @@ const MOST_RANKS: usize = 16;
 /// How many devices share out a model: as many as there are cards, if these are stated.
 pub(super) fn count(backends: &BackendOptions) -> Result<usize, Error> {
     let cards = backends.cards.len();
-    let one_each = backends.ranks.is_none() && cards < 2;
+    let stated = backends.stages.or(backends.ranks);
+    if backends.stages.is_some() && backends.ranks.is_some() {
+        let (name, value) = ("the number of stages", "given beside a number of ranks".into());
+        return Err(Error::Setting { name, value, expected: "one of both" });
+    }
+    let one_each = stated.is_none() && cards < 2;
     if let Some(hosts) = &backends.hosts {
-        let value = || backends.ranks.unwrap_or(cards).to_string();
+        let value = || stated.unwrap_or(cards).to_string();
         let refused = || Error::Setting {
             name: "the number of devices of a process",
             value: value(),
@@ -26,8 +31,9 @@ pub(super) fn count(backends: &BackendOptions) -> Result<usize, Error> {
         };
         return one_each.then_some(hosts.ranks).ok_or_else(refused);
     }
-    let ranks = backends.ranks.unwrap_or(cards.max(1));
-    let refuse = |value, expected| Err(Error::Setting { name: "the number of ranks", value, expected });
+    let ranks = stated.unwrap_or(cards.max(1));
+    let name = if backends.stages.is_some() { "the number of stages" } else { "the number of ranks" };
+    let refuse = |value, expected| Err(Error::Setting { name, value, expected });
     if !(1..=MOST_RANKS).contains(&ranks) {
         return refuse(ranks.to_string(), "from 1 to 16");
     }
@@ -79,6 +85,34 @@ pub(super) fn open(
         }
     };
     Ok(Box::new(fleet?))
+}
+
+/// Opens `count` devices of one kind, which have some of the layers each, as one. They take turns, so that each of several
+/// CPU devices has all threads.
+pub(super) fn open_stages(
+    choice: DeviceChoice,
+    count: usize,
+    threads: Option<usize>,
+    backends: &BackendOptions,
+) -> Result<Box<dyn Device>, Error> {
+    let stages = match choice {
+        DeviceChoice::Reference => Hybrid::stages(count, |_| boxed(Ok(ReferenceDevice::new()))),
+        #[cfg(not(target_vendor = "apple"))]
+        DeviceChoice::Cuda => {
+            let (cards, options) = (cards(count, backends), backends.cuda.clone());
+            Hybrid::stages(count, move |stage| boxed(akunu_cuda::open(options.clone(), cards[stage])))
+        }
+        #[cfg(target_vendor = "apple")]
+        DeviceChoice::Metal => {
+            let message = "one Apple GPU is one device: it cannot be several stages".into();
+            Err(DeviceError::Failed { device: "metal", message })
+        }
+        DeviceChoice::Auto | DeviceChoice::Cpu => {
+            let backends = backends.clone();
+            Hybrid::stages(count, move |_| boxed(cpu(threads, &backends)))
+        }
+    };
+    Ok(Box::new(stages?))
 }
 
 pub(super) fn reference_for(capabilities: &Capabilities) -> Result<Box<dyn Device>, Error> {

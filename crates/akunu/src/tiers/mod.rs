@@ -104,7 +104,7 @@ pub(crate) const TIERS: &str = "the cache outside of the device (--kv-host, --kv
 /// Blocks of sliding-window layers have a pool of their own, whose blocks nothing moves; nor are those moved of which
 /// the host has a part.
 pub(crate) fn check_movable(what: &'static str, cache: &CachePlan) -> Result<(), Error> {
-    match (cache.windows, cache.host_layers) {
+    match (cache.windows, cache.other_layers) {
         (Some(_), _) => Err(Error::WindowsStay { what }),
         (None, 0) => Ok(()),
         (None, _) => Err(Error::LayersOnHost { what }),

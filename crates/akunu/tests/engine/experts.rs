@@ -226,7 +226,7 @@ fn both_sides_allocate_what_a_paged_plan_says() {
     let plan = akunu::plan(&model, hybrid.capabilities(), &options).unwrap();
     assert!(plan.paging.is_some());
     akunu_plan::load(&plan, model.weights(), &mut hybrid, &mut akunu_plan::unwatched).unwrap();
-    let found = [hybrid.allocated_bytes(), hybrid.host_bytes()];
+    let found = [hybrid.allocated_bytes(), hybrid.bytes_of(akunu_plan::Side::Host).unwrap()];
     assert_eq!(found, [plan.memory.allocated(), plan.memory.host_work]);
 }
 

@@ -23,6 +23,7 @@ mod schedule;
 mod scheduler;
 mod sessions;
 mod split;
+mod stages;
 mod stories;
 mod tales;
 mod tiers;

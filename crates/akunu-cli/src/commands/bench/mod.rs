@@ -380,7 +380,7 @@ impl Row {
             gop_s: ops_per_token * tok_s / 1e9,
             load_s: 0.0,
             memory: memory(),
-            planned_memory: engine.plan().memory.allocated(),
+            planned_memory: engine.plan().whole_memory().allocated(),
             ceilings: ceilings.map(ceilings::CeilingsReport::new),
             of_ceiling: ceilings.map(|ceilings| ceilings.floor(cost) * tok_s / tokens),
             runs,

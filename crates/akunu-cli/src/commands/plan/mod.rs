@@ -2,9 +2,10 @@
 
 mod paging;
 mod speed;
+mod stages;
 
 use akunu::{EngineOptions, MemoryPlan, Model, TranscriberOptions, human};
-use akunu_plan::{Capabilities, EncodeOptions, Entries, Row};
+use akunu_plan::{Capabilities, EncodeOptions, Entries, InPlace, Row};
 use clap::Args;
 use serde::Serialize;
 
@@ -15,6 +16,7 @@ use crate::grid::{Grid, grouped};
 use crate::output::{self, Output};
 use paging::PagingReport;
 use speed::Speed;
+use stages::Stage;
 
 /// Shows exactly how much memory a model needs, and whether it fits
 ///
@@ -88,6 +90,9 @@ struct PlanReport<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<Host>,
     memory: Parts,
+    /// Of devices that have some of the layers each; `memory` is that of all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    stages: Vec<Stage>,
     /// Of a mixture of experts: the bytes of weights that one token reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     active: Option<u64>,
@@ -201,7 +206,7 @@ impl From<MemoryPlan> for Parts {
 pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(args.model.path(), false)?;
     let capabilities = args.planned.capabilities()?;
-    let (pass, memory, active, host, (speeds, paging)) = match args.task.task(&model) {
+    let (pass, memory, active, host, (speeds, paging, stages)) = match args.task.task(&model) {
         None => {
             let options = args.hearing.over(args.tiers.over(args.planned.options()), &model)?;
             let plan = akunu::plan(&model, &capabilities, &options)?;
@@ -227,7 +232,8 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
             let hearing = plan.config.encoder.is_some().then(|| options.slots / options.beams);
             let beams = hearing.map(|_| options.beams);
             let pass = Pass::Generates { context, kv_type, prefill_rows, chain, windows: hearing, beams };
-            (pass, plan.memory, active, host, (speeds, paging))
+            let stages = stages::of(&plan, &capabilities, args.planned.chip.is_some());
+            (pass, plan.whole_memory(), active, host, (speeds, paging, stages))
         }
         Some(_) if args.speed => {
             return Err(
@@ -247,14 +253,14 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
                 plan.memory,
                 None,
                 None,
-                (Vec::new(), None),
+                (Vec::new(), None, Vec::new()),
             )
         }
     };
     // The available memory of another chip is unknown; this machine's memory is irrelevant for it.
     let available = match args.planned.chip {
         Some(_) => None,
-        None => self::available(&capabilities),
+        None => self::available_of_all(&capabilities),
     };
     let files = model.weights().regions().iter().filter(|region| region.file().is_some());
     let files_read =
@@ -284,7 +290,10 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         available,
         needed,
         speeds,
-        fits: available.map(|available| needed <= available && on_host.is_ok()),
+        fits: available.map(|available| {
+            needed <= available && on_host.is_ok() && stages.iter().all(|stage| stage.fits != Some(false))
+        }),
+        stages,
         on_host: on_host.err().map(|error| error.to_string()),
     };
     match args.json {
@@ -301,9 +310,17 @@ fn available(capabilities: &Capabilities) -> Option<u64> {
     capabilities.available_bytes.or_else(akunu::available_memory)
 }
 
+/// With that of the devices before the last one, if they have memory of their own.
+fn available_of_all(capabilities: &Capabilities) -> Option<u64> {
+    match capabilities.in_place {
+        InPlace::Nothing => capabilities.stages.iter().chain([capabilities]).map(available).sum(),
+        _ => available(capabilities),
+    }
+}
+
 /// Memory that has to be free on the device, beside that for files.
 fn needed(memory: &MemoryPlan, capabilities: &Capabilities) -> u64 {
-    let shares = capabilities.in_place != akunu_plan::InPlace::Nothing;
+    let shares = capabilities.in_place != InPlace::Nothing;
     // The device has allocated its workspace already.
     let on_device = memory.allocated() - memory.workspace + memory.loading;
     on_device + if shares { memory.host_cache + memory.host_work } else { 0 }
@@ -419,6 +436,10 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
     report.paging.iter().flat_map(PagingReport::lines).try_for_each(|line| out.line(&line))?;
     out.text("\n")?;
     out.listing(&grid.render(output::width()))?;
+    if !report.stages.is_empty() {
+        out.text("\n")?;
+        out.listing(&stages::grid(&report.stages).render(output::width()))?;
+    }
     out.text("\n")?;
     out.text(&memory_bar(report).render(Style::of_stdout(), output::width()))?;
     out.text("\n")?;
@@ -451,6 +472,9 @@ fn verdict(report: &PlanReport<'_>) -> String {
         return "The available memory of this system is unknown.".to_string();
     };
     let free = human(available);
+    if let Some(problem) = report.stages.iter().find_map(Stage::problem) {
+        return problem;
+    }
     if let Some(reason) = report.on_host.as_ref().filter(|_| report.needed <= available) {
         format!("Does not fit: {reason}.")
     } else if report.fits == Some(false) {

@@ -114,7 +114,7 @@ pub fn speeds(
 ) -> Result<Vec<Speed>, Failure> {
     let layers = model.config().layer_count;
     let experts = if model.config().experts.is_some() { layers } else { 0 };
-    let divides = capabilities.name != "cpu" && capabilities.ranks == 1;
+    let divides = capabilities.name != "cpu" && capabilities.ranks == 1 && capabilities.stages.is_empty();
     // A cache outside of the device has blocks of all layers.
     let divides_layers = divides && options.kv_host.is_none() && options.kv_disk.is_none();
     let mut hosts = vec![OnHost::default(), planned];

@@ -35,7 +35,11 @@ fn only_workers_that_know_the_secret_join_each_with_its_own_rank() {
     let leader = listen(3, timing);
     let (address, of) = (leader.address(), |rank, ranks| as_worker(&leader, rank, ranks, timing));
     let (first, last, other_world, out_of_range) = (of(1, 3), of(2, 3), of(1, 2), of(3, 4));
-    let waiting = std::thread::spawn(move || leader.wait(b"token"));
+    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let lost = told.clone();
+    let waiting = std::thread::spawn(move || {
+        leader.wait(b"token", &|reason| lost.lock().unwrap().push(reason.to_string()))
+    });
 
     let wrong = Join { secret: Some(Secret::new("another secret of tests")), ..first.clone() };
     assert_eq!(refusal(&wrong), "this worker does not know the secret");
@@ -63,7 +67,8 @@ fn only_workers_that_know_the_secret_join_each_with_its_own_rank() {
     let first_session = join(&first).unwrap();
     assert_eq!(first_session.token(), b"token");
     assert_eq!(refusal(&first), "rank 1 has joined already");
-    // A rank that has gone leaves its place.
+    // A rank that has gone leaves its place, and says why if it can.
+    first_session.fail("its memory is full");
     drop(first_session);
     let again = loop {
         match join(&first) {
@@ -72,6 +77,7 @@ fn only_workers_that_know_the_secret_join_each_with_its_own_rank() {
             Err(error) => panic!("{error}"),
         }
     };
+    assert_eq!(*told.lock().unwrap(), ["rank 1 of 3 failed: its memory is full"]);
     let last_session = join(&last).unwrap();
     let sessions = waiting.join().unwrap().unwrap();
     assert_eq!(sessions.iter().map(|session| session.rank).collect::<Vec<_>>(), [1, 2]);
@@ -119,7 +125,7 @@ fn addresses_that_others_can_reach_need_a_secret() {
 #[test]
 fn a_rank_that_does_not_come_is_named() {
     let timing = Timing { joining: Duration::ZERO, ..patient(USUAL) };
-    let missing = listen(3, timing).wait(&[]).unwrap_err().to_string();
+    let missing = listen(3, timing).wait(&[], &|_| {}).unwrap_err().to_string();
     assert!(missing.contains("rank 1 of 3 has not joined"), "{missing}");
     for (rank, ranks) in [(0, 2), (2, 2), (1, 1), (1, 17)] {
         let as_worker = as_worker(&listen(2, timing), rank, ranks, timing);
@@ -135,7 +141,7 @@ fn a_worker_waits_while_the_leader_greets_others() {
     let strangers: Vec<_> =
         (0..MOST_GREETINGS).map(|_| TcpStream::connect(leader.address()).unwrap()).collect();
     let as_worker = as_worker(&leader, 1, 2, patient(USUAL));
-    let waiting = std::thread::spawn(move || leader.wait(&[]).map(|sessions| sessions.len()));
+    let waiting = std::thread::spawn(move || leader.wait(&[], &|_| {}).map(|sessions| sessions.len()));
     let worker = join(&as_worker).unwrap();
     assert_eq!(waiting.join().unwrap().unwrap(), 1);
     drop((strangers, worker));

@@ -19,6 +19,7 @@ fn options() -> PlanOptions {
         fuse: false,
         keep_inputs: true,
         host: OnHost { layers: 9, experts: 10 },
+        stages: vec![3, 5],
         stream_rows: None,
     }
 }

@@ -288,6 +288,7 @@ pub fn capabilities() -> Capabilities {
         workspace_row_bytes: 0,
         ranks: 1,
         host: None,
+        stages: Vec::new(),
         available_bytes: None,
     }
 }
@@ -307,6 +308,7 @@ pub fn options() -> PlanOptions {
         fuse: true,
         keep_inputs: false,
         host: akunu_plan::OnHost::default(),
+        stages: Vec::new(),
         stream_rows: None,
     }
 }
