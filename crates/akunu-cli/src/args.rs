@@ -309,6 +309,15 @@ impl TierArgs {
         let disk = self.kv_disk.clone().map(|folder| KvDisk { folder, bytes: bytes(self.kv_disk_size) });
         EngineOptions { kv_host: self.kv_host.map(bytes), kv_disk: disk, ..options }
     }
+
+    /// Refuses tiers, which models for texts have none of.
+    pub fn refuse(&self) -> Result<(), Failure> {
+        match self.kv_host.is_none() && self.kv_disk.is_none() {
+            true => Ok(()),
+            false => Err(Failure::usage("models for texts keep no blocks of a KV cache")
+                .hint("leave out --kv-host and --kv-disk")),
+        }
+    }
 }
 
 fn default_chain_ms() -> usize {

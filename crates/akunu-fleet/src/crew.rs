@@ -92,12 +92,15 @@ impl Crew {
         }
     }
 
-    /// Calls `work` with the device of a rank from 1 on. `None`: it panicked.
+    /// Calls `work` with the device of a rank from 1 on. `None`: it panicked, or there is no such rank.
     pub(crate) fn run_on<T: Send>(
         &mut self,
         rank: usize,
         work: impl FnOnce(&mut dyn Device) -> T + Send,
     ) -> Option<T> {
+        if rank == 0 || rank > self.threads.len() {
+            return None;
+        }
         let (work, done) = (Mutex::new(Some(work)), Mutex::new(None));
         let once = |_: usize, device: &mut dyn Device| {
             let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();

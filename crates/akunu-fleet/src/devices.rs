@@ -1,6 +1,7 @@
 //! Devices that take turns: on the thread that uses them, or each on one of its own, as drivers of GPUs want it.
 
 use std::cell::RefCell;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use akunu_plan::{Device, DeviceError};
@@ -26,7 +27,7 @@ impl Devices {
         Ok(Devices { here: vec![first], crew: RefCell::new(crew) })
     }
 
-    /// Calls `work` with one of the devices.
+    /// Calls `work` with one of the devices. A panic there continues here.
     pub(crate) fn on<T: Send>(
         &mut self,
         index: usize,
@@ -56,7 +57,7 @@ impl Devices {
         work: impl FnOnce(&mut dyn Device) -> Result<T, DeviceError> + Send,
     ) -> Result<T, DeviceError> {
         let rank = index - self.here.len() + 1;
-        let panicked = || Err(DeviceError::Failed { device: "ranks", message: "it panicked".into() });
-        self.crew.borrow_mut().run_on(rank, work).unwrap_or_else(panicked)
+        let done = self.crew.borrow_mut().run_on(rank, work);
+        done.unwrap_or_else(|| resume_unwind(Box::new("a device panicked")))
     }
 }

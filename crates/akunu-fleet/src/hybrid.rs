@@ -8,6 +8,7 @@
 //! A pass that streams lends weights of the host to slots of the device. While a run computes, the bytes for the next one are
 //! copied from the file.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,10 +17,9 @@ use akunu_plan::device::{buffer_in, check_range, check_submission};
 use akunu_plan::ops::Counts;
 use akunu_plan::{
     Access, BufferId, Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, DriverMemory,
-    ExpertReads, Home, Outcome, Paging, ReplayId, Side, Streams, Strips, Submission,
+    ExpertReads, Health, Home, Outcome, Paging, ReplayId, Side, Streams, Strips, Submission,
 };
 
-use crate::crew::Open;
 use crate::devices::Devices;
 
 #[derive(Debug)]
@@ -41,10 +41,9 @@ pub struct Hybrid {
     bytes: Vec<u8>,
     /// How many layers the device has routed by itself, if it does not count what they read.
     uncounted: u64,
+    /// Of several devices with some of the layers each: what happened, once one of them has panicked.
+    health: Health,
 }
-
-/// The most devices with some of the layers each.
-const MOST_DEVICES: usize = 16;
 
 /// A part of a file.
 #[derive(Clone, Debug)]
@@ -134,60 +133,7 @@ impl Hybrid {
         }
     }
 
-    /// So many devices of one kind, with some of the layers each, which are opened on threads of their own.
-    pub fn stages(
-        count: usize,
-        open: impl Fn(usize) -> Result<Box<dyn Device>, DeviceError> + Send + Sync + 'static,
-    ) -> Result<Hybrid, DeviceError> {
-        if !(1..=MOST_DEVICES).contains(&count) {
-            let message = format!(
-                "{count} devices were to share out the layers of a model; it has to be 1 to {MOST_DEVICES}"
-            );
-            return Err(DeviceError::Failed { device: "stages", message });
-        }
-        let open: Arc<Open> = Arc::new(open);
-        let mut devices = Devices::open(count, &open)?;
-        let all = (0..count).map(|index| devices.on(index, |device| Ok(device.capabilities().clone())));
-        let capabilities = Hybrid::staged(all.collect::<Result<_, _>>()?)?;
-        let before = (0..count as u8 - 1).map(Side::Stage);
-        Ok(Hybrid::of(capabilities, devices, before.chain([Side::Device]).collect()))
-    }
-
-    /// The capabilities for planning on several devices, in the order of the layers that they are to have.
-    pub fn staged(mut stages: Vec<Capabilities>) -> Result<Capabilities, DeviceError> {
-        let refuse = |message: &str| Err(DeviceError::Failed { device: "stages", message: message.into() });
-        let Some(last) = stages.pop() else { return refuse("a model needs a device") };
-        let like = |of: &Capabilities| (of.name, of.keys, of.in_place);
-        if stages.iter().any(|stage| like(stage) != like(&last)) {
-            return refuse("devices that share out the layers of a model have to be of one kind");
-        }
-        let all =
-            |same: fn(&Capabilities, &Capabilities) -> bool| stages.iter().all(|stage| same(stage, &last));
-        let same_detail = all(|a, b| a.detail == b.detail);
-        let details = stages.iter().chain([&last]).map(|stage| stage.detail.as_str()).collect::<Vec<_>>();
-        Ok(Capabilities {
-            detail: match same_detail {
-                true => format!("{} with some of the layers each: {}", details.len(), last.detail),
-                false => details.join("; "),
-            },
-            // What not all of them do is not planned.
-            folds: last.folds && all(|a, _| a.folds),
-            half_products: last.half_products.filter(|_| all(|a, b| a.half_products == b.half_products)),
-            packed_products: last
-                .packed_products
-                .filter(|_| all(|a, b| a.packed_products == b.packed_products)),
-            eight_products: last.eight_products.filter(|_| all(|a, b| a.eight_products == b.eight_products)),
-            block: stages.iter().map(|stage| stage.block).fold(last.block, usize::max),
-            prefill_rows: stages.iter().map(|stage| stage.prefill_rows).fold(last.prefill_rows, usize::min),
-            // The host begins the commands of each device.
-            samples: false,
-            chain: 1,
-            stages,
-            ..last
-        })
-    }
-
-    fn of(capabilities: Capabilities, devices: Devices, sides: Vec<Side>) -> Hybrid {
+    pub(crate) fn of(capabilities: Capabilities, devices: Devices, sides: Vec<Side>) -> Hybrid {
         Hybrid {
             capabilities,
             devices,
@@ -200,6 +146,7 @@ impl Hybrid {
             running: None,
             bytes: Vec::new(),
             uncounted: 0,
+            health: Health::default(),
         }
     }
 
@@ -224,15 +171,27 @@ impl Hybrid {
         device: usize,
         work: impl FnOnce(&mut dyn Device) -> Result<T, DeviceError> + Send,
     ) -> Result<T, DeviceError> {
-        let count = self.sides.len();
-        let is_staged = !self.capabilities.stages.is_empty();
-        self.devices.on(device, work).map_err(|error| match error {
-            DeviceError::Failed { device: name, message } if is_staged => {
-                let message = format!("device {device} of {count}: {message}");
-                DeviceError::Failed { device: name, message }
+        if self.capabilities.stages.is_empty() {
+            return self.devices.on(device, work);
+        }
+        if let Some(reason) = self.health.reason() {
+            return Err(self.failed(reason));
+        }
+        let named = |message: String| format!("device {device} of {}: {message}", self.sides.len());
+        match catch_unwind(AssertUnwindSafe(|| self.devices.on(device, work))) {
+            Ok(done) => done.map_err(|error| match error {
+                DeviceError::Failed { device: name, message } => {
+                    DeviceError::Failed { device: name, message: named(message) }
+                }
+                error => error,
+            }),
+            // What it was doing is half done.
+            Err(_) => {
+                let reason = named("it panicked".into());
+                self.health.fail(reason.clone());
+                Err(self.failed(reason))
             }
-            error => error,
-        })
+        }
     }
 
     /// Makes a buffer on each side that is to have it.
@@ -677,6 +636,10 @@ impl Device for Hybrid {
         }
         self.outcome = Outcome { steps: 1 };
         Ok(())
+    }
+
+    fn health(&self) -> Health {
+        self.health.clone()
     }
 
     /// Without those of the host, which are [`Hybrid::bytes_of`] that side.

@@ -45,11 +45,6 @@ impl Home {
     pub fn and(self, side: Side) -> Home {
         Home(self.0 | Home::of(side).0)
     }
-
-    /// Whether it is one device, or none.
-    pub fn is_one(self) -> bool {
-        self.0 & self.0.wrapping_sub(1) == 0
-    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

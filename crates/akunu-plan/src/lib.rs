@@ -47,7 +47,7 @@ pub use group::{Broken, ExchangeParts, Group, Health, Member};
 pub use inputs::{ProductInput, SortedRows, product_inputs};
 pub use keys::KeyOrder;
 pub use load::{Loaded, OnLoad, load, load_buffers, unwatched};
-pub use lower::{CacheSizes, check_host, even_stages, layer_of};
+pub use lower::{CacheSizes, MOST_STAGES, check_host, even_stages, layer_of};
 pub use ops::{Access, Content, Kernel, RowSet};
 pub use paging::{ExpertPart, GROUPS, PagedLayer, PagedWeight, Paging, SlotPool};
 pub use passes::{PassKind, Passes, Tables};

@@ -425,11 +425,10 @@ pub(crate) fn render_that_fits(
     loaded: &Loaded,
     memory: &Arc<RequestMemory>,
 ) -> Result<(akunu::chat::Rendered, Charge), Refusal> {
-    // Templates write what users say, and rendering much of it may take longer than a template may.
-    let of_user = |message: &&Json| message["role"] == "user";
-    let contents =
-        conversation.messages.iter().filter(of_user).filter_map(|message| message["content"].as_str());
-    check_bytes(contents.map(str::len).sum(), loaded)?;
+    // A template writes what a user said last, and rendering much of it may take longer than a template may.
+    let last = conversation.messages.iter().rfind(|message| message["role"] == "user");
+    let text = last.and_then(|message| message["content"].as_str()).unwrap_or("");
+    check_bytes(text.len(), loaded)?;
     let rendered = render(conversation, loaded)?;
     let charge = check_text(&rendered.text, loaded, memory)?;
     Ok((rendered, charge))

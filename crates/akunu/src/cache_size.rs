@@ -72,10 +72,15 @@ fn on_devices(
 ) -> Vec<Place> {
     let is_own = capabilities.in_place == InPlace::Nothing;
     let (part, of) = if is_own { (9, 10) } else { (1, 2) };
-    let count = if is_own { plan.stages.len() as u64 + 1 } else { 1 };
-    let limit = options.memory.map_or(u64::MAX, |memory| memory / count);
+    // Each of several devices has the part of a stated limit that it has of what cannot be chosen.
+    let fixed = |memory: &MemoryPlan| u128::from((memory.peak() - memory.kv).max(1));
+    let all = plan.stages.iter().chain([&plan.memory]).map(fixed).sum::<u128>();
+    let limit = |memory: &MemoryPlan| match options.memory {
+        Some(limit) if is_own => (u128::from(limit) * fixed(memory) / all) as u64,
+        limit => limit.unwrap_or(u64::MAX),
+    };
     let place = |side, memory: &MemoryPlan, available: u64| {
-        let free = free_beside(model, memory, available.min(limit));
+        let free = free_beside(model, memory, available.min(limit(memory)));
         Place { side, kv: memory.kv, free, part: free / of * part / options.models as u64 }
     };
     if !is_own && !plan.stages.is_empty() {

@@ -172,7 +172,8 @@ pub fn open_device(
 pub fn capabilities_of_all(one: Capabilities, backends: &BackendOptions) -> Result<Capabilities, Error> {
     let count = ranks::count(backends)?;
     match backends.stages {
-        Some(_) => Ok(akunu_fleet::Hybrid::staged(vec![one; count])?),
+        Some(_) if count > 1 => Ok(akunu_fleet::Hybrid::staged(vec![one; count])?),
+        Some(_) => Ok(one),
         None => Ok(Capabilities { ranks: count, ..one }),
     }
 }

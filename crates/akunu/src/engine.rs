@@ -264,9 +264,16 @@ pub(crate) fn check_fits(plan: &ModelPlan, capabilities: &Capabilities) -> Resul
     if capabilities.in_place != InPlace::Nothing {
         return check_memory(&plan.whole_memory(), context, available(capabilities));
     }
-    check_memory(&plan.memory, context, available(capabilities))?;
-    let mut others = plan.stages.iter().zip(&capabilities.stages);
-    others.try_for_each(|(memory, of)| check_memory(memory, context, available(of)))
+    let count = plan.stages.len() + 1;
+    let memory = plan.stages.iter().chain([&plan.memory]);
+    let mut devices = memory.zip(capabilities.stages.iter().chain([capabilities])).enumerate();
+    devices.try_for_each(|(device, (memory, of))| {
+        let named = |error| match count {
+            1 => error,
+            _ => Error::OnDevice { device, count, error: Box::new(error) },
+        };
+        check_memory(memory, context, available(of)).map_err(named)
+    })
 }
 
 /// Checks that what a plan needs of the host's memory, for the CPU's part and for the cache there, fits into what is
@@ -328,7 +335,7 @@ fn notes(
         notes.push(Note::PagedExperts { kept, experts, read });
     }
     let (weights, available) = match host.is_nothing() {
-        true => (plan.memory.weights_in_place, available),
+        true => (plan.whole_memory().weights_in_place, available),
         false => (plan.memory.host_weights, memory::available_memory()),
     };
     // What was read is no longer part of the available memory.

@@ -58,6 +58,10 @@ pub enum Error {
     )]
     DoesNotFit { plan: Box<MemoryPlan>, context: usize, available: u64, advice: String },
 
+    /// Of several devices with some of the layers each.
+    #[error("the layers of device {device} of {count}: {error}")]
+    OnDevice { device: usize, count: usize, error: Box<Error> },
+
     #[error(
         "layers or experts were left to the CPU, and the CPU is the only device here: choose a GPU (--device), or leave \
          out --gpu-layers, --cpu-moe and --n-cpu-moe"
@@ -252,6 +256,6 @@ impl Error {
                 | Error::HostCacheTooLarge { .. }
                 | Error::CpuPartTooLarge { .. }
                 | Error::Device(DeviceError::OutOfMemory { .. })
-        )
+        ) || matches!(self, Error::OnDevice { error, .. } if error.is_out_of_memory())
     }
 }

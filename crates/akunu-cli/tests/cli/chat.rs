@@ -213,7 +213,9 @@ fn a_model_without_a_template_says_what_is_missing() {
     fs::write(&file, CHATML).unwrap();
     assert_eq!(scene.chat(&["--chat-template", path(&file)], "Hi\n").stdout, "Hello there!\n");
     fs::write(&file, "{% if %}").unwrap();
-    refuses(&["chat", path(&scene.model), "--chat-template", path(&file)], 1, &["the chat template, line 1"]);
+    let broken = &["mine.jinja: the chat template, line 1"];
+    refuses(&["chat", path(&scene.model), "--chat-template", path(&file)], 1, broken);
+    refuses(&["serve", path(&scene.model), "--chat-template", path(&file)], 1, broken);
     let json = scene.file("mine.json");
     fs::write(&json, "{}").unwrap();
     refuses(

@@ -109,6 +109,8 @@ fn prompts_stream_in_what_is_measured() {
 fn what_cannot_be_run_in_parts_has_no_speed() {
     let encoder = file("testdata/encoders").join("bert-mean");
     refuses(&["plan", path(&encoder), "--speed"], 2, &["as a whole", "leave out --speed"]);
+    refuses(&["plan", path(&encoder), "--beam", "3"], 2, &["does not transcribe", "--beam"]);
+    refuses(&["plan", path(&encoder), "--kv-host", "1"], 2, &["models for texts", "--kv-host"]);
     refuses(&["plan", "--speed", "--for", "cuda"], 2, &["--for", "--speed"]);
     let hearing = file("testdata/speech/akunu-speech-q8_0.gguf");
     refuses(&["plan", path(&hearing), "--speed"], 1, &["transcribes"]);

@@ -59,6 +59,10 @@ fn command_lines_that_cannot_work_say_why() {
     assert!(code == 1 && stderr.contains("the number of stages is 17"), "{stderr}");
     let (code, stderr) = run(&["--pipeline-parallel", "2", "--gpu-layers", "1"]);
     assert!(code == 1 && stderr.contains("cannot leave layers or experts to the CPU"), "{stderr}");
+    let (code, stderr) = refused(&["run", "x", "--device", "cuda:1,0,1", "--pipeline-parallel", "3"]);
+    assert!(code == 1 && stderr.contains("the numbers of cards is 1 and 1"), "{stderr}");
+    let (code, stderr) = refused(&[&["plan", "--speed"], &STAGES[..]].concat());
+    assert!(code == 2 && stderr.contains("leave out --speed or --pipeline-parallel"), "{stderr}");
     let (code, stderr) = run(&["--tensor-parallel", "7"]);
     assert!(code == 1 && stderr.contains("--pipeline-parallel gives each device whole layers"), "{stderr}");
     let (code, stderr) =

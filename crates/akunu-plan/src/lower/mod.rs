@@ -28,7 +28,7 @@ pub use cache::CacheSizes;
 use cache::{Caches, caches};
 pub(crate) use encode::plan_encoder;
 use graph::Action;
-pub use stages::{even_stages, layer_of};
+pub use stages::{MOST_STAGES, even_stages, layer_of};
 pub(crate) use weights::vector_values;
 
 use crate::ops::{Blocks, Keys, Values};

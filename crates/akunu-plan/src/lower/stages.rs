@@ -5,6 +5,9 @@ use akunu_arch::{ModelConfig, WeightProvider};
 use crate::plan::{PlanError, PlanOptions};
 use crate::{Capabilities, Side};
 
+/// The most devices that share out the layers of a model.
+pub const MOST_STAGES: usize = 16;
+
 /// Which device computes what, as the options say.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sides<'a> {
@@ -55,6 +58,12 @@ pub(super) fn check(
     if stages.is_empty() {
         return Ok(());
     }
+    if others >= MOST_STAGES {
+        return unsupported(format!(
+            "layers for {} devices; at most {MOST_STAGES} can share them out",
+            others + 1
+        ));
+    }
     if capabilities.ranks > 1 {
         return unsupported("layers and parts of layers cannot be shared out at the same time".into());
     }
@@ -74,9 +83,8 @@ pub fn layer_of(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
-/// Shares out the layers of a model, so that the device whose weights take most of its memory has as much left as possible:
-/// the layers at which all devices but the first begin ([`PlanOptions::stages`]). `memory` is that of each device, in any
-/// unit.
+/// Shares out the layers of a model in proportion to the memory of each device, in any unit: the layers at which all devices
+/// but the first begin ([`PlanOptions::stages`]). The largest part of a device's memory that weights take is as small as can be.
 pub fn even_stages(weights: &dyn WeightProvider, memory: &[u64]) -> Result<Vec<usize>, PlanError> {
     let layers = weights.config().layer_count;
     if memory.len() > layers {

@@ -47,6 +47,9 @@ pub enum ChatError {
     TooLong { len: usize, max: usize },
     #[error("cannot read {path}: {message}")]
     File { path: String, message: String },
+    /// Of a file given by the user.
+    #[error("{path}: {error}")]
+    In { path: String, error: Box<ChatError> },
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
 }

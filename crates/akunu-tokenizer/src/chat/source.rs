@@ -93,7 +93,7 @@ impl ChatTemplates {
         }
     }
 
-    /// From a file given by the user: a template, or JSON with a `chat_template` field.
+    /// From a file given by the user: a template, or JSON with a `chat_template` field. All of its templates have to be valid.
     pub fn from_file(path: &Path) -> Result<ChatTemplates, ChatError> {
         let not_there = || failure(path, &std::io::Error::from(std::io::ErrorKind::NotFound));
         let text = read(path, akunu_file::read)?.ok_or_else(not_there)?;
@@ -104,10 +104,14 @@ impl ChatTemplates {
         } else {
             found.add(DEFAULT, &text);
         }
-        match found.is_empty() {
-            true => Err(failure(path, &"it has no field \"chat_template\"")),
-            false => Ok(found),
+        if found.is_empty() {
+            return Err(failure(path, &"it has no field \"chat_template\""));
         }
+        for (_, template) in &found.templates {
+            let named = |error| ChatError::In { path: path.display().to_string(), error: Box::new(error) };
+            ChatTemplate::new(template, None, None).map_err(named)?;
+        }
+        Ok(found)
     }
 
     fn add(&mut self, name: &str, template: &str) {

@@ -31,6 +31,11 @@ pub(super) fn count(backends: &BackendOptions) -> Result<usize, Error> {
         };
         return one_each.then_some(hosts.ranks).ok_or_else(refused);
     }
+    let mut before = backends.cards.iter().enumerate();
+    if let Some((_, card)) = before.find(|(place, card)| backends.cards[..*place].contains(card)) {
+        let (name, value) = ("the numbers of cards", format!("{card} and {card}"));
+        return Err(Error::Setting { name, value, expected: "each card once" });
+    }
     let ranks = stated.unwrap_or(cards.max(1));
     let name = if backends.stages.is_some() { "the number of stages" } else { "the number of ranks" };
     let refuse = |value, expected| Err(Error::Setting { name, value, expected });

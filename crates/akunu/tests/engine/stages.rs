@@ -157,7 +157,9 @@ fn each_device_needs_the_memory_of_its_part() {
     let mut staged = Engine::on_device(tales(), with_memory(enough), &base).unwrap();
     staged.logits(&[1, 2, 3], false, None).unwrap();
     let refused = Engine::on_device(tales(), with_memory(enough.map(|bytes| bytes - 1)), &base).unwrap_err();
-    assert!(matches!(refused, Error::DoesNotFit { .. }), "{refused}");
+    assert!(refused.is_out_of_memory(), "{refused}");
+    let place = refused.to_string();
+    assert!(["device 0 of 2", "device 1 of 2"].iter().any(|device| place.contains(device)), "{place}");
 
     // A cache of default size fits into the device that has the least left.
     let many = EngineOptions { context: None, slots: 300, ..base.clone() };

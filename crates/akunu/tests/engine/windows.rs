@@ -139,7 +139,7 @@ fn tokens(n: usize) -> GenerateOptions {
 #[test]
 fn each_request_gets_what_it_gets_alone_and_all_blocks_come_back() {
     let all = MODELS.into_iter().flat_map(|name| [(name, 7), (name, 90)]);
-    // The first of one model and the second of the next, and so on.
+    // With the fewest cases three of the models, each with one of the windows.
     for (name, window) in all.step_by(fewest_or(3, 1, 1)) {
         let model = model(name, window);
         // Texts that begin alike, some in the middle of others, and some of their own.

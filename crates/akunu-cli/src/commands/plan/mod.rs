@@ -61,11 +61,7 @@ impl HearingArgs {
     /// The options of the engine that `transcribe` has with a model, of those of other models.
     fn over(&self, options: EngineOptions, model: &Model) -> Result<EngineOptions, Failure> {
         if model.config().encoder.is_none() {
-            return match self.batch.is_none() && self.beam.is_none() && !self.word_times {
-                true => Ok(options),
-                false => Err(Failure::usage("this model does not transcribe")
-                    .hint("leave out --batch, --beam and --word-times")),
-            };
+            return self.refuse().map(|()| options);
         }
         if options.context.is_some() || options.kv_host.is_some() || options.kv_disk.is_some() {
             return Err(Failure::usage(
@@ -75,6 +71,14 @@ impl HearingArgs {
         }
         let (windows, beams) = (self.batch.unwrap_or(1), self.beam.unwrap_or(5));
         Ok(TranscriberOptions { engine: options, windows, beams, word_times: self.word_times }.engine()?)
+    }
+
+    fn refuse(&self) -> Result<(), Failure> {
+        match self.batch.is_none() && self.beam.is_none() && !self.word_times {
+            true => Ok(()),
+            false => Err(Failure::usage("this model does not transcribe")
+                .hint("leave out --batch, --beam and --word-times")),
+        }
     }
 }
 
@@ -208,6 +212,12 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
     let capabilities = args.planned.capabilities()?;
     let (pass, memory, active, host, (speeds, paging, stages)) = match args.task.task(&model) {
         None => {
+            if args.speed && !capabilities.stages.is_empty() {
+                return Err(Failure::usage(
+                    "devices with some of the layers each take turns: their speed is that of one",
+                )
+                .hint("leave out --speed or --pipeline-parallel"));
+            }
             let options = args.hearing.over(args.tiers.over(args.planned.options()), &model)?;
             let plan = akunu::plan(&model, &capabilities, &options)?;
             let (context, prefill_rows) = (plan.options.context, plan.options.prefill_rows);
@@ -241,6 +251,8 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
             );
         }
         Some(task) => {
+            args.hearing.refuse()?;
+            args.tiers.refuse()?;
             let options = args.planned.text_options(task)?;
             let (plan, note) = akunu::plan_texts(&model, &capabilities, &options)?;
             if let Some(note) = note {

@@ -58,7 +58,8 @@ impl Stage {
         let available = self.available.filter(|_| self.fits == Some(false))?;
         let (needed, available) = (human(self.needed), human(available));
         Some(format!(
-            "Does not fit: device {} has {needed} to allocate, and {available} available. A smaller context (-c) needs less.",
+            "Does not fit: device {} has {needed} to allocate, and {available} available. A smaller context (-c) needs \
+             less.",
             self.device
         ))
     }

@@ -356,7 +356,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         pooling: args.pooling,
         rerank: args.rerank,
         beams: args.beam,
-        chat_templates: args.chat_template.as_deref().map(chat_templates).transpose()?,
+        chat_templates: args.chat_template.as_deref().map(ChatTemplates::from_file).transpose()?,
         no_mmap: args.engine.engine.device.no_mmap,
         log: note,
         ..defaults.models
@@ -400,13 +400,6 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         log: log(args)?,
         drain: seconds(args.drain),
     })
-}
-
-/// The templates in a file. A default one that is not valid is an error now, and not with the first conversation.
-fn chat_templates(file: &Path) -> Result<ChatTemplates, Failure> {
-    let templates = ChatTemplates::from_file(file)?;
-    ChatTemplate::new(templates.source(None)?, None, None)?;
-    Ok(templates)
 }
 
 /// `models`: how many are served.
