@@ -31,10 +31,10 @@ pub(super) fn count(backends: &BackendOptions) -> Result<usize, Error> {
         };
         return one_each.then_some(hosts.ranks).ok_or_else(refused);
     }
-    let mut before = backends.cards.iter().enumerate();
-    if let Some((_, card)) = before.find(|(place, card)| backends.cards[..*place].contains(card)) {
-        let (name, value) = ("the numbers of cards", format!("{card} and {card}"));
-        return Err(Error::Setting { name, value, expected: "each card once" });
+    let mut numbered = backends.cards.iter().enumerate();
+    if numbered.any(|(place, card)| backends.cards[..place].contains(card)) {
+        let value = backends.cards.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        return Err(Error::Setting { name: "the list of GPUs", value, expected: "of different ones" });
     }
     let ranks = stated.unwrap_or(cards.max(1));
     let name = if backends.stages.is_some() { "the number of stages" } else { "the number of ranks" };

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use akunu::Pooling;
-use akunu::chat::{ChatTemplate, ChatTemplates};
+use akunu::chat::ChatTemplates;
 use akunu_server::{
     Cors, Endpoint, Finder, Keys, KvEventsForm, KvEventsOptions, Limits, LogFormat, McpServers, ModelSpec,
     ModelsOptions, Options, PARALLEL, RequestLog, Server, TlsFiles,
