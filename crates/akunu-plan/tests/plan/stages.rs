@@ -24,7 +24,7 @@ fn gpu() -> Capabilities {
 /// Devices that begin at these layers.
 fn staged(model: &FakeModel, begins: &[usize]) -> ModelPlan {
     let with = Capabilities { stages: vec![gpu(); begins.len()], ..gpu() };
-    plan(model, &with, &PlanOptions { stages: begins.to_vec(), chain: 1, ..options() }).unwrap()
+    plan(model, &with, &PlanOptions { stages: begins.to_vec(), chain: 1, ..options() }).expect("a plan")
 }
 
 fn name_of(plan: &ModelPlan, id: BufferId) -> String {

@@ -29,27 +29,27 @@ pub(super) fn of(plan: &ModelPlan, capabilities: &Capabilities, is_of_chip: bool
     if begins.is_empty() {
         return Vec::new();
     }
-    let ends = begins.iter().copied().chain([plan.config.layer_count]);
-    let layers = [0].into_iter().chain(begins.iter().copied()).zip(ends);
-    let memory = plan.stages.iter().chain([&plan.memory]);
-    let devices = capabilities.stages.iter().chain([capabilities]);
-    let stage =
-        |(device, (((first, end), memory), of)): (usize, (((usize, usize), &MemoryPlan), &Capabilities))| {
-            let is_known = !is_of_chip && of.in_place == InPlace::Nothing;
-            let available = of.available_bytes.filter(|_| is_known);
-            let needed = super::needed(memory, of);
-            Stage {
-                device,
-                first_layer: first,
-                layers: end - first,
-                memory: (*memory).into(),
-                allocated: memory.allocated(),
-                available,
-                fits: available.map(|available| needed <= available),
-                needed,
-            }
-        };
-    layers.zip(memory).zip(devices).enumerate().map(stage).collect()
+    let begins: Vec<usize> = [0].into_iter().chain(begins.iter().copied()).collect();
+    let ends = begins.iter().skip(1).copied().chain([plan.config.layer_count]);
+    let memory: Vec<&MemoryPlan> = plan.stages.iter().chain([&plan.memory]).collect();
+    let devices: Vec<&Capabilities> = capabilities.stages.iter().chain([capabilities]).collect();
+    let stage = |(device, end): (usize, usize)| {
+        let (memory, of) = (memory[device], devices[device]);
+        let is_known = !is_of_chip && of.in_place == InPlace::Nothing;
+        let available = of.available_bytes.filter(|_| is_known);
+        let needed = super::needed(memory, of);
+        Stage {
+            device,
+            first_layer: begins[device],
+            layers: end - begins[device],
+            memory: (*memory).into(),
+            allocated: memory.allocated(),
+            available,
+            fits: available.map(|available| needed <= available),
+            needed,
+        }
+    };
+    ends.enumerate().map(stage).collect()
 }
 
 impl Stage {
