@@ -126,6 +126,7 @@ fn capabilities() -> Capabilities {
         workspace_row_bytes: 0,
         ranks: 1,
         host: None,
+        stages: Vec::new(),
         available_bytes: Some(u64::MAX),
     }
 }
