@@ -77,7 +77,9 @@ impl Line {
         let said =
             self.watch.reason_within(if matches!(error, FrameError::Late) { Duration::ZERO } else { SAYING });
         let why = match error {
-            FrameError::Late => format!("it did not take part in an exchange for {patience:?}"),
+            FrameError::Late => {
+                format!("it did not take part in an exchange for {patience:?}, or too slowly")
+            }
             FrameError::Truncated => FrameError::Closed.to_string(),
             other => other.to_string(),
         };
