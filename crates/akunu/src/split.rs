@@ -23,6 +23,10 @@ pub(crate) fn on_host(
     options: &EngineOptions,
 ) -> Result<OnHost, Error> {
     let host = stated(config, options);
+    let devices = capabilities.ranks.max(capabilities.stages.len() + 1);
+    if devices > 1 {
+        akunu_plan::check_host(config, devices, host)?;
+    }
     if !host.is_nothing() && capabilities.name == "cpu" && capabilities.host.is_none() {
         return Err(Error::NoGpuBesideCpu);
     }

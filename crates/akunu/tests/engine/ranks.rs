@@ -168,7 +168,8 @@ fn what_cannot_be_shared_out_is_refused_with_its_name() {
         Err(error) => error.to_string(),
         Ok(_) => panic!("{ranks} ranks were accepted"),
     };
-    assert_eq!(refused(3), "3 ranks cannot share the model's 8 heads equally");
+    let heads = "3 ranks cannot share the model's 8 heads equally; --pipeline-parallel gives each device whole layers instead";
+    assert_eq!(refused(3), heads);
     assert_eq!(refused(0), "the number of ranks is 0; it must be from 1 to 16");
     let backends = BackendOptions { ranks: Some(1), cards: vec![0, 1], ..BackendOptions::default() };
     let refused = akunu::open_device(DeviceChoice::Cpu, None, &backends).unwrap_err().to_string();
