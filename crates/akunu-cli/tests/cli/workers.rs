@@ -194,20 +194,20 @@ fn a_server_says_that_a_worker_is_lost_while_idle_and_nothing_when_it_ends() {
 
 #[test]
 fn a_worker_that_ends_before_all_have_joined_is_named_with_its_reason() {
-    let mut leader = lead(&["run", "Once upon a time", "-n", "4"], "3");
-    let mut worker = leader.worker("2", "3", &[], SECRET);
+    let mut leader = lead(&["run", "Once upon a time", "-n", "4"], "4");
+    let mut worker = leader.worker("2", "4", &[], SECRET);
     let mut told = BufReader::new(worker.stderr.take().unwrap()).lines();
     // It has its place.
-    while !told.next().unwrap().unwrap().contains("this is rank 2 of 3") {}
+    while !told.next().unwrap().unwrap().contains("this is rank 2 of 4") {}
     worker.kill().unwrap();
     let mut line = String::new();
     leader.stderr.read_line(&mut line).unwrap();
-    let expected = "note: rank 2 of 3 failed: the connection was closed; another worker may take its place\n";
+    let expected = "note: rank 2 of 4 failed: the connection was closed; another worker may take its place\n";
     assert_eq!(line, expected);
-    let workers = ["2", "1"].map(|rank| leader.worker(rank, "3", &[], SECRET));
+    let workers = ["2", "1", "3"].map(|rank| leader.worker(rank, "4", &[], SECRET));
     let (output, stderr) = leader.output();
     assert!(output.status.success(), "{stderr}");
-    assert_eq!(workers.map(|worker| ended(worker).0), [0, 0]);
+    assert_eq!(workers.map(|worker| ended(worker).0), [0; 3]);
     worker.wait().unwrap();
 }
 
