@@ -60,10 +60,7 @@ fn command_lines_that_cannot_work_say_why() {
     let (code, stderr) = run(&["--pipeline-parallel", "2", "--gpu-layers", "1"]);
     assert!(code == 1 && stderr.contains("cannot leave layers or experts to the CPU"), "{stderr}");
     let (code, stderr) = refused(&["run", "x", "--device", "cuda:1,0,1", "--pipeline-parallel", "3"]);
-    assert!(
-        code == 1 && stderr.contains("the list of GPUs is 1, 0, 1"),
-        "{stderr}"
-    );
+    assert!(code == 1 && stderr.contains("the list of GPUs is 1, 0, 1"), "{stderr}");
     let (code, stderr) = refused(&[&["plan", "--speed"], &STAGES[..]].concat());
     assert!(code == 2 && stderr.contains("leave out --speed or --pipeline-parallel"), "{stderr}");
     let (code, stderr) = run(&["--tensor-parallel", "7"]);
