@@ -68,17 +68,21 @@ mod tests {
         assert_eq!(mem_available("MemTotal: 5 kB\n"), None);
     }
 
-    #[test]
-    fn a_control_group_limits() {
+    /// The folder of a control group. Without files it has no limit.
+    fn group(files: [(&str, &str); 3]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(group_available(dir.path()), None);
-        for (name, text) in [
+        files.iter().for_each(|(name, text)| std::fs::write(dir.path().join(name), text).unwrap());
+        dir
+    }
+
+    #[test]
+    fn a_control_group_limits() {
+        let dir = group([
             ("memory.max", "1000\n"),
             ("memory.current", "700\n"),
             ("memory.stat", "anon 500\nfile 200\ninactive_file 150\nactive_file 50\n"),
-        ] {
-            std::fs::write(dir.path().join(name), text).unwrap();
-        }
+        ]);
         assert_eq!(group_available(dir.path()), Some(500));
         std::fs::write(dir.path().join("memory.max"), "max\n").unwrap();
         assert_eq!(group_available(dir.path()), None);
@@ -86,14 +90,11 @@ mod tests {
 
     #[test]
     fn a_control_group_of_version_1_limits() {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, text) in [
+        let dir = group([
             ("memory.limit_in_bytes", "1000\n"),
             ("memory.usage_in_bytes", "700\n"),
             ("memory.stat", "inactive_file 1\ntotal_inactive_file 150\ntotal_active_file 50\n"),
-        ] {
-            std::fs::write(dir.path().join(name), text).unwrap();
-        }
+        ]);
         assert_eq!(group_available(dir.path()), Some(500));
     }
 

@@ -126,6 +126,11 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// The devices that have some of the layers each, in the order of these: this one is the last.
+    pub fn devices(&self) -> impl Iterator<Item = &Capabilities> {
+        self.stages.iter().chain([self])
+    }
+
     /// Bytes that the device allocates for itself with tables of up to so many rows.
     pub fn workspace(&self, rows: usize) -> u64 {
         let more = rows.saturating_sub(self.prefill_rows).next_multiple_of(16) as u64;

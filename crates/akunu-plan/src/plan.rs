@@ -98,6 +98,13 @@ pub struct ModelPlan {
 }
 
 impl ModelPlan {
+    /// The memory of each device, in the order of [`Capabilities::devices`].
+    ///
+    /// [`Capabilities::devices`]: crate::Capabilities::devices
+    pub fn memory_of_devices(&self) -> impl Iterator<Item = &MemoryPlan> {
+        self.stages.iter().chain([&self.memory])
+    }
+
     /// The memory of all devices together.
     pub fn whole_memory(&self) -> MemoryPlan {
         self.stages.iter().fold(self.memory, |all, stage| all + *stage)

@@ -74,7 +74,7 @@ fn on_devices(
     let (part, of) = if is_own { (9, 10) } else { (1, 2) };
     // Each of several devices has the part of a stated limit that it has of what cannot be chosen.
     let fixed = |memory: &MemoryPlan| u128::from((memory.peak() - memory.kv).max(1));
-    let all = plan.stages.iter().chain([&plan.memory]).map(fixed).sum::<u128>();
+    let all = plan.memory_of_devices().map(fixed).sum::<u128>();
     let limit = |memory: &MemoryPlan| match options.memory {
         Some(limit) if is_own => (u128::from(limit) * fixed(memory) / all) as u64,
         limit => limit.unwrap_or(u64::MAX),

@@ -265,8 +265,7 @@ pub(crate) fn check_fits(plan: &ModelPlan, capabilities: &Capabilities) -> Resul
         return check_memory(&plan.whole_memory(), context, available(capabilities));
     }
     let count = plan.stages.len() + 1;
-    let memory = plan.stages.iter().chain([&plan.memory]);
-    let mut devices = memory.zip(capabilities.stages.iter().chain([capabilities])).enumerate();
+    let mut devices = plan.memory_of_devices().zip(capabilities.devices()).enumerate();
     devices.try_for_each(|(device, (memory, of))| {
         let named = |error| match count {
             1 => error,

@@ -72,14 +72,13 @@ pub(crate) fn may_choose(config: &ModelConfig, capabilities: &Capabilities, opti
 
 /// The layers at which devices begin that share out the layers: as many bytes of weights for each as its memory allows.
 pub(crate) fn stages(model: &Model, capabilities: &Capabilities) -> Result<Vec<usize>, Error> {
-    let devices = || capabilities.stages.iter().chain([capabilities]);
-    let own = devices().map(|device| match device.in_place {
+    let own = capabilities.devices().map(|device| match device.in_place {
         InPlace::Nothing => device.available_bytes,
         // They share the host's memory.
         _ => None,
     });
     let memory: Option<Vec<u64>> = own.collect();
-    let memory = memory.unwrap_or_else(|| devices().map(|_| 1).collect());
+    let memory = memory.unwrap_or_else(|| capabilities.devices().map(|_| 1).collect());
     Ok(akunu_plan::even_stages(model.weights(), &memory)?)
 }
 

@@ -70,7 +70,7 @@ fn each_device_allocates_what_was_planned() {
         akunu_plan::load(&plan, &*model, &mut staged, &mut akunu_plan::unwatched).unwrap();
         let sides = (0..plan.stages.len() as u8).map(Side::Stage).chain([Side::Device]);
         let found: Vec<u64> = sides.map(|side| staged.bytes_of(side).unwrap()).collect();
-        let planned = plan.stages.iter().chain([&plan.memory]).map(|memory| memory.allocated());
+        let planned = plan.memory_of_devices().map(|memory| memory.allocated());
         assert_eq!(found, planned.collect::<Vec<_>>(), "{}", name(&folder));
         assert_eq!(staged.allocated_bytes(), plan.whole_memory().allocated());
         compared += 1;

@@ -92,7 +92,7 @@ fn each_device_has_its_layers_and_what_they_use() {
     ] {
         assert_eq!(side(name), expected, "{name}");
     }
-    let kv: Vec<u64> = plan.stages.iter().chain([&plan.memory]).map(|memory| memory.kv).collect();
+    let kv: Vec<u64> = plan.memory_of_devices().map(|memory| memory.kv).collect();
     assert_eq!(kv, [2, 1, 2].map(|layers| one.memory.kv / 5 * layers));
     assert_eq!(plan.cache.other_layers, 3);
     let whole = plan.whole_memory();

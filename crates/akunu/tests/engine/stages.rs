@@ -143,8 +143,7 @@ fn with_memory(bytes: [u64; 2]) -> Box<dyn Device> {
 
 /// What each device needs while it loads.
 fn needed(plan: &ModelPlan) -> Vec<u64> {
-    let memory = plan.stages.iter().chain([&plan.memory]);
-    memory.map(|memory| memory.peak() - memory.workspace).collect()
+    plan.memory_of_devices().map(|memory| memory.peak() - memory.workspace).collect()
 }
 
 #[test]

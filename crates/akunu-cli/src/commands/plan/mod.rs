@@ -239,9 +239,9 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
                 true => speed::speeds(&model, &capabilities, &options, (on_host, paging.as_ref()))?,
                 false => Vec::new(),
             };
-            let hearing = plan.config.encoder.is_some().then(|| options.slots / options.beams);
-            let beams = hearing.map(|_| options.beams);
-            let pass = Pass::Generates { context, kv_type, prefill_rows, chain, windows: hearing, beams };
+            let windows = plan.config.encoder.is_some().then(|| options.slots / options.beams);
+            let beams = windows.map(|_| options.beams);
+            let pass = Pass::Generates { context, kv_type, prefill_rows, chain, windows, beams };
             let stages = stages::of(&plan, &capabilities, args.planned.chip.is_some());
             (pass, plan.whole_memory(), active, host, (speeds, paging, stages))
         }
@@ -325,7 +325,7 @@ fn available(capabilities: &Capabilities) -> Option<u64> {
 /// With that of the devices before the last one, if they have memory of their own.
 fn available_of_all(capabilities: &Capabilities) -> Option<u64> {
     match capabilities.in_place {
-        InPlace::Nothing => capabilities.stages.iter().chain([capabilities]).map(available).sum(),
+        InPlace::Nothing => capabilities.devices().map(available).sum(),
         _ => available(capabilities),
     }
 }

@@ -1,6 +1,6 @@
 //! Devices that have some of the layers each: what each of them needs.
 
-use akunu::{MemoryPlan, human};
+use akunu::human;
 use akunu_plan::{Capabilities, InPlace, ModelPlan};
 use serde::Serialize;
 
@@ -31,10 +31,9 @@ pub(super) fn of(plan: &ModelPlan, capabilities: &Capabilities, is_of_chip: bool
     }
     let begins: Vec<usize> = [0].into_iter().chain(begins.iter().copied()).collect();
     let ends = begins.iter().skip(1).copied().chain([plan.config.layer_count]);
-    let memory: Vec<&MemoryPlan> = plan.stages.iter().chain([&plan.memory]).collect();
-    let devices: Vec<&Capabilities> = capabilities.stages.iter().chain([capabilities]).collect();
+    let devices: Vec<_> = plan.memory_of_devices().zip(capabilities.devices()).collect();
     let stage = |(device, end): (usize, usize)| {
-        let (memory, of) = (memory[device], devices[device]);
+        let (memory, of) = devices[device];
         let is_known = !is_of_chip && of.in_place == InPlace::Nothing;
         let available = of.available_bytes.filter(|_| is_known);
         let needed = super::needed(memory, of);
