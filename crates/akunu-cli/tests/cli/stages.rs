@@ -65,7 +65,7 @@ fn command_lines_that_cannot_work_say_why() {
     assert!(code == 2 && stderr.contains("leave out --speed or --pipeline-parallel"), "{stderr}");
     let (code, stderr) = run(&["--tensor-parallel", "7"]);
     assert!(code == 1 && stderr.contains("--pipeline-parallel gives each device whole layers"), "{stderr}");
-    let (code, stderr) =
-        refused(&["embed", "embedded", "--ids", "1,2", "--pipeline-parallel", "2", "--device", "cpu"]);
+    let embed = ["embed", "embedded", "--ids", "1,2", "--pooling", "mean", "--device", "cpu"];
+    let (code, stderr) = refused(&[&embed[..], &["--pipeline-parallel", "2"]].concat());
     assert!(code == 1 && stderr.contains("by one device"), "{stderr}");
 }
