@@ -5,10 +5,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use akunu::chat::conversation::call_id;
-use akunu::chat::{AnswerDelta, Call, CallProgress, ToolChoice};
+use akunu::chat::{AnswerDelta, Call, CallProgress, ChatFormat, ToolChoice};
 use akunu::schedule::TokenLogprob;
 use akunu::{FinishReason, Timings};
 use akunu_tokenizer::InfillFile;
@@ -18,7 +19,7 @@ use tokio::time::Sleep;
 
 use crate::blocking::CancelOnDrop;
 use crate::memory::{Charge, score_bytes};
-use crate::models::Lease;
+use crate::models::{Lease, Loaded};
 use crate::refusal::{Reason, Refusal};
 use crate::response_format::RequestedFormat;
 use crate::samplers::Samplers;
@@ -57,6 +58,13 @@ impl Job {
     pub fn new(model: Option<String>, prompt: Prompt) -> Job {
         Job { model, prompts: vec![prompt], choices: 1, ..Job::default() }
     }
+
+    pub(crate) fn conversations(&self) -> impl Iterator<Item = &Conversation> {
+        self.prompts.iter().filter_map(|prompt| match prompt {
+            Prompt::Chat(conversation) => Some(conversation),
+            _ => None,
+        })
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -84,6 +92,8 @@ pub struct Conversation {
     pub tool_choice: ToolChoice,
     /// Further variables of the template, such as `enable_thinking`.
     pub variables: Map<String, Json>,
+    /// A chat template in place of the model's, in the form of a Modelfile.
+    pub template: Option<Arc<str>>,
     pub ending: Ending,
 }
 
@@ -100,6 +110,11 @@ pub enum Ending {
 }
 
 impl Conversation {
+    /// How it is written for a model.
+    pub(crate) fn chat_format(&self, loaded: &Loaded) -> Result<Arc<ChatFormat>, Refusal> {
+        loaded.chat_format(self.template.as_ref())
+    }
+
     /// The text that is continued.
     pub fn open_text(&self) -> Option<&str> {
         self.messages.last()?["content"].as_str().filter(|_| self.ending == Ending::Open)

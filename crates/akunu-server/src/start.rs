@@ -91,7 +91,11 @@ impl App {
         // If the client hangs up, this future is dropped, and the grammar need not be compiled.
         let cancel = CancelOnDrop::default();
         let (flag, owner) = (cancel.flag(), caller.owner);
-        let prepared = move || Prepared::all(&of_job, &of_lease, &memory, owner, &flag);
+        let turn = self.models().writing(job.conversations()).await;
+        let prepared = move || {
+            let _turn = turn;
+            Prepared::all(&of_job, &of_lease, &memory, owner, &flag)
+        };
         Ok((blocking(prepared).await??, cancel))
     }
 
@@ -170,19 +174,8 @@ impl App {
         let first_tokens = prepared.iter().map(first).collect();
         record::note(|record| note(record, &prepared, job.choices));
         let (left, deadline) = (prepared.len(), deadline.map(|deadline| Box::pin(sleep_until(deadline))));
-        let conversations = || {
-            job.prompts.iter().filter_map(|prompt| match prompt {
-                Prompt::Chat(of) => Some(of),
-                _ => None,
-            })
-        };
-        let format = lease.chat_format().ok();
-        let tools_are_text = conversations().any(|of| of.tools.is_some())
-            && format.is_some_and(|format| !format.writes_tools());
-        let ignores_reasoning = format.is_some_and(|format| {
-            conversations()
-                .any(|of| ignores_reasoning(format.used(of.tools.as_deref()).template(), &of.variables))
-        });
+        let tools_are_text = prepared.iter().any(|prepared| prepared.tools_are_text);
+        let ignores_reasoning = prepared.iter().any(|prepared| prepared.ignores_reasoning);
         let running = Running {
             outputs,
             left,
@@ -196,7 +189,7 @@ impl App {
             deadline,
         };
         let handle = running.lease.handle().ok_or(Refused::Closed)?;
-        let requests = prepared.into_iter().enumerate().map(|(choice, Prepared { request, reader })| {
+        let requests = prepared.into_iter().enumerate().map(|(choice, Prepared { request, reader, .. })| {
             let (metrics, priority) = (self.metrics().clone(), request.priority);
             let timer = TokenTimer { metrics, priority, started, last: None };
             let record = record::current().map(|record| (record, choice % job.choices == 0));
@@ -212,7 +205,7 @@ impl App {
 fn ignores_reasoning(template: &ChatTemplate, variables: &Map<String, Json>) -> bool {
     let asks = variables.get("enable_thinking") == Some(&Json::Bool(true));
     let source = template.source();
-    let reasons = || source.contains("enable_thinking") || source.contains(Tags::of_template(source).close);
+    let reasons = || template.mentions("enable_thinking") || source.contains(Tags::of_template(source).close);
     let effort = variables.get("reasoning_effort").is_some_and(|effort| effort != "none");
     asks && !reasons() || effort && !reads_effort(template)
 }
@@ -296,6 +289,10 @@ fn check_bytes(bytes: usize, loaded: &Loaded) -> Result<(), Refusal> {
 struct Prepared {
     request: Request,
     reader: AnswerReader,
+    /// The model's template writes no tools, so they are described to it.
+    tools_are_text: bool,
+    /// The model's template knows nothing of the reasoning that is asked for.
+    ignores_reasoning: bool,
 }
 
 impl Prepared {
@@ -365,9 +362,13 @@ impl Prepared {
         let plain = |format: Option<ResponseFormat>, options: &mut GenerateOptions| {
             AnswerReader::of_text(format.as_ref(), constraints, options).map_err(refuse)
         };
+        let (mut tools_are_text, mut is_ignored) = (false, false);
         let (ids, reader) = match prompt {
             Prompt::Chat(conversation) => {
-                let chat_format = loaded.chat_format()?;
+                let chat_format = conversation.chat_format(loaded)?;
+                let of_tools = chat_format.used(conversation.tools.as_deref());
+                tools_are_text = conversation.tools.is_some() && !chat_format.writes_tools();
+                is_ignored = ignores_reasoning(of_tools.template(), &conversation.variables);
                 prefill::check_format(conversation, job.format.as_ref())?;
                 let _copy = prefill::charge(conversation, memory)?;
                 let (rendered, _charge) = render_that_fits(conversation, loaded, memory)?;
@@ -402,13 +403,13 @@ impl Prepared {
         };
         akunu::check_prompt(&ids, loaded.model().config().vocab_size, loaded.context())?;
         let request = Request { prompt: ids, options, ..Request::default() };
-        Ok(Prepared { request, reader })
+        Ok(Prepared { request, reader, tools_are_text, ignores_reasoning: is_ignored })
     }
 }
 
 /// Renders a conversation with what its ending asks for.
 pub(crate) fn render(conversation: &Conversation, loaded: &Loaded) -> Result<akunu::chat::Rendered, Refusal> {
-    let chat_format = loaded.chat_format()?;
+    let chat_format = conversation.chat_format(loaded)?;
     let Conversation { messages, tools, variables, ending, .. } = conversation;
     let (messages, tools) = (messages.as_slice(), tools.as_deref());
     match ending {

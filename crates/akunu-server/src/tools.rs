@@ -134,6 +134,11 @@ async fn apply_template(State(app): State<App>, JsonBody(body): JsonBody) -> Res
         variant.begin(&mut conversation);
     }
     let lease = lease(&app, &fields).await?;
-    let rendered = blocking(move || render(&conversation, &lease)).await??;
+    let turn = app.models().writing([&conversation].into_iter()).await;
+    let write = move || {
+        let _turn = turn;
+        render(&conversation, &lease)
+    };
+    let rendered = blocking(write).await??;
     Ok(json(&json!({ "prompt": rendered.text })))
 }

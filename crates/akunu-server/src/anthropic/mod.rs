@@ -81,9 +81,11 @@ async fn count_tokens(State(app): State<App>, JsonBody(body): JsonBody) -> Resul
     }
     let lease = app.models().get(Some(name)).await?;
     let memory = app.memory().clone();
+    let turn = app.models().writing([&conversation].into_iter()).await;
     let counted = blocking(move || {
+        let _turn = turn;
         let (rendered, _charge) = render_that_fits(&conversation, &lease, &memory)?;
-        let ids = rendered.encode(&**lease.chat_format()?.tokenizer());
+        let ids = rendered.encode(&**conversation.chat_format(&lease)?.tokenizer());
         Ok::<usize, Refusal>(ids.map_err(akunu::Error::from)?.len())
     });
     Ok(warnings.on(json(&json!({ "input_tokens": counted.await?? }))))

@@ -38,7 +38,7 @@ const GENERATE_FIELDS: Group = Group {
         refused(
             "template",
             r#""{{ .Prompt }}""#,
-            "the model's own template is used; \"raw\": true uses none",
+            "the model's own template is used, or that of /api/create; \"raw\": true uses none",
         ),
         refused("context", "[1]", "use /api/chat with the earlier messages"),
         refused("images", r#"["aGk="]"#, "only text content is"),

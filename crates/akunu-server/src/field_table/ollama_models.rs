@@ -35,16 +35,20 @@ const CREATE_FIELDS: Group = Group {
         name(r#""made""#),
         done("from", r#""tales""#, "a model's name or alias, required here or in `modelfile`"),
         done("system", r#""Be brief.""#, "the system message of conversations that have none"),
+        done(
+            "template",
+            r#""{{ .Prompt }}""#,
+            "how conversations are written, in Go's or Jinja's language; else as the model's file says",
+        ),
         done("parameters", r#"{"temperature": 0.5}"#, "options of requests that do not set them"),
         done("messages", r#"[{"role": "user", "content": "Hello"}]"#, "begin every conversation"),
         done("license", r#""MIT""#, "a text, or a list of texts"),
         done(
             "modelfile",
             r#""FROM tales""#,
-            "a text with `FROM`, `PARAMETER`, `SYSTEM`, `MESSAGE`, `LICENSE`",
+            "a text with `FROM`, `PARAMETER`, `SYSTEM`, `TEMPLATE`, `MESSAGE`, `LICENSE`",
         ),
         STREAM,
-        refused("template", r#""{{ .Prompt }}""#, "the template of the model's file is used"),
         refused("adapters", r#"{"a": "sha256:0"}"#, "adapters are not available").unless("[{}]"),
         refused("files", r#"{"a": "sha256:0"}"#, "give the name of one of the server's models as 'from'")
             .unless("[{}]"),

@@ -43,13 +43,8 @@ impl Facts {
         let kind = Kind::of(model, options);
         let elements = |tensor: &TensorInfo| tensor.shape.iter().map(|&n| n as u64).product::<u64>();
         let chat_template = chat_template(spec, model, options).ok();
-        let template = chat_template.as_ref().map_or("", |template| template.source());
-        let has_calls = |template: &ChatTemplate| {
-            CallMarks::of_template(template.source()).is_some()
-                || CallMarks::one_for_tools(template).is_some()
-        };
         let generates = kind == Kind::Generates;
-        Facts {
+        let facts = Facts {
             kind,
             context: match kind {
                 Kind::Generates => Some(options.engine.context.unwrap_or(config.context_length)),
@@ -71,10 +66,26 @@ impl Facts {
                 .iter()
                 .max_by_key(|tensor| elements(tensor))
                 .map_or("", |tensor| tensor.dtype.name()),
-            has_tools: generates && chat_template.as_ref().is_some_and(has_calls),
-            has_reasoning: generates && template.contains(Tags::of_template(template).close),
+            has_tools: false,
+            has_reasoning: false,
             has_infill: generates
                 && model.tokenizer().is_ok_and(|tokenizer| InfillTokens::of(&**tokenizer).is_some()),
+        };
+        facts.with(chat_template.as_ref())
+    }
+
+    /// The same of the model with a chat template.
+    pub(crate) fn with(self, template: Option<&ChatTemplate>) -> Facts {
+        let template = template.filter(|_| self.kind == Kind::Generates);
+        let has_calls = |template: &ChatTemplate| {
+            CallMarks::of_template(template.source()).is_some()
+                || CallMarks::one_for_tools(template).is_some()
+        };
+        let has_reasoning = |source: &str| source.contains(Tags::of_template(source).close);
+        Facts {
+            has_tools: template.is_some_and(has_calls),
+            has_reasoning: template.is_some_and(|template| has_reasoning(template.source())),
+            ..self
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use akunu::chat::ChatFormat;
+use akunu::chat::{ChatFormat, ChatTemplate};
 use akunu::embed::plan_texts;
 use akunu::schedule::{Handle, Scheduler};
 use akunu::{
@@ -69,12 +69,17 @@ enum RequestQueue {
     Speech(SpeechQueue),
 }
 
+/// Formats of templates of clients that are kept.
+const MAX_GIVEN: usize = 16;
+
 #[derive(Debug)]
 pub struct Loaded {
     name: String,
     model: Arc<Model>,
     /// `Err`: why the model has no usable chat template.
-    chat_format: Result<ChatFormat, String>,
+    chat_format: Result<Arc<ChatFormat>, String>,
+    /// The formats of the templates that clients gave for models made of this one, by source; the last used are last.
+    given_formats: Mutex<Vec<(Arc<str>, Arc<ChatFormat>)>>,
     context: usize,
     most_text_bytes: usize,
     bytes: u64,
@@ -102,7 +107,8 @@ impl Loaded {
         let model = Arc::new(model.named(&spec.name));
         let kind = Kind::of(&model, &options);
         let chat_format = chat_template(spec, &model, &options)
-            .and_then(|template| ChatFormat::new(&model, template).map_err(|error| error.to_string()));
+            .and_then(|template| ChatFormat::new(&model, template).map_err(|error| error.to_string()))
+            .map(Arc::new);
         let (sender, receiver) = mpsc::channel();
         let (on_thread, kv_events) = (model.clone(), options.kv_events.clone());
         let thread = std::thread::Builder::new()
@@ -118,6 +124,7 @@ impl Loaded {
             constraints: Constraints::new(model.clone()),
             model,
             chat_format,
+            given_formats: Mutex::new(Vec::new()),
             context,
             most_text_bytes,
             bytes,
@@ -176,9 +183,12 @@ impl Loaded {
         self.most_text_bytes
     }
 
-    /// The model's chat template and format.
-    pub fn chat_format(&self) -> Result<&ChatFormat, Refusal> {
-        self.chat_format.as_ref().map_err(|reason| {
+    /// The chat template and format of a conversation: the model's, or the given one.
+    pub fn chat_format(&self, template: Option<&Arc<str>>) -> Result<Arc<ChatFormat>, Refusal> {
+        if let Some(source) = template {
+            return self.given_format(source);
+        }
+        self.chat_format.clone().map_err(|reason| {
             Refusal::invalid(format!(
                 "the model \"{}\" has no usable chat template: {reason}. Use /v1/completions with a prompt instead",
                 self.name
@@ -186,6 +196,26 @@ impl Loaded {
             .param("model")
             .code("no_chat_template")
         })
+    }
+
+    fn given_format(&self, source: &Arc<str>) -> Result<Arc<ChatFormat>, Refusal> {
+        let lock = || self.given_formats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock();
+        if let Some(index) = known.iter().position(|(of, _)| of == source) {
+            let last = known.remove(index);
+            let format = last.1.clone();
+            known.push(last);
+            return Ok(format);
+        }
+        drop(known);
+        let template = ChatTemplate::of_modelfile(source, &**self.model.tokenizer()?).map_err(Error::from)?;
+        let format = Arc::new(ChatFormat::new(&self.model, template)?);
+        let mut known = lock();
+        if known.len() == MAX_GIVEN {
+            known.remove(0);
+        }
+        known.push((source.clone(), format.clone()));
+        Ok(format)
     }
 
     /// The scheduler of a model that generates text.

@@ -21,6 +21,7 @@ use akunu::schedule::SchedulerOptions;
 use akunu::{Device, EngineOptions, Error, Model, Pooling, open_device};
 
 use crate::blocking::blocking;
+use crate::job::Conversation;
 use crate::kv_events::KvEvents;
 use crate::record;
 use crate::refusal::{Reason, Refusal};
@@ -173,10 +174,12 @@ pub struct Models {
     /// Held while the files of a model are read for a description. Only one is at a time, so that threads are left for the
     /// work of requests.
     looking: Arc<tokio::sync::Mutex<()>>,
+    /// Held while a template that a client has given writes a conversation, which may take seconds and much memory.
+    writing: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// See [`Models::loading`].
-type Loading = tokio::sync::OwnedMutexGuard<()>;
+/// A lock that is held while one of these is done.
+type Turn = tokio::sync::OwnedMutexGuard<()>;
 
 type LeaseResult = Result<Lease, LoadError>;
 
@@ -217,6 +220,7 @@ impl Models {
             options,
             loading: Arc::default(),
             looking: Arc::default(),
+            writing: Arc::default(),
         }
     }
 
@@ -287,9 +291,28 @@ impl Models {
         blocking(read).await.ok()?
     }
 
-    /// The chat template of a model.
-    pub(crate) fn chat_template(&self, spec: &ModelSpec, model: &Model) -> Option<ChatTemplate> {
-        entry::chat_template(spec, model, &self.options).ok()
+    /// The chat template of a model, or that of a variant of it.
+    pub(crate) fn chat_template(
+        &self,
+        spec: &ModelSpec,
+        variant: Option<&Variant>,
+        model: &Model,
+    ) -> Option<ChatTemplate> {
+        match variant.and_then(|variant| variant.settings.template.as_ref()) {
+            Some(source) => ChatTemplate::of_modelfile(source, &**model.tokenizer().ok()?).ok(),
+            None => entry::chat_template(spec, model, &self.options).ok(),
+        }
+    }
+
+    /// For conversations that a client's template writes: waits until no other does.
+    pub(crate) async fn writing(
+        &self,
+        mut conversations: impl Iterator<Item = &Conversation>,
+    ) -> Option<Turn> {
+        match conversations.any(|conversation| conversation.template.is_some()) {
+            true => Some(self.writing.clone().lock_owned().await),
+            false => None,
+        }
     }
 
     /// Reads a model's files for a description.
@@ -379,9 +402,9 @@ impl Models {
     async fn load_beside(
         &self,
         entry: &Arc<Entry>,
-        guard: Loading,
+        guard: Turn,
         may_split: bool,
-    ) -> Result<(LeaseResult, Loading), Refusal> {
+    ) -> Result<(LeaseResult, Turn), Refusal> {
         let budget = MemoryBudget { limit: self.options.memory, used: self.used(), may_split };
         let (entry, options) = (entry.clone(), self.options.clone());
         let load = move || {

@@ -52,6 +52,8 @@ pub(crate) struct Variant {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) system: Option<String>,
+    /// In place of the model's chat template.
+    pub(crate) template: Option<Arc<str>>,
     /// Messages before those of a request, in OpenAI's format.
     pub(crate) messages: Vec<Json>,
     /// As they were given.
@@ -88,9 +90,10 @@ impl Variant {
         job.sampling.fill(&preset.sampling);
     }
 
-    /// Begins a conversation with its system message, if it has none of its own, and messages.
+    /// Begins a conversation with its system message, if it has none of its own, and messages; its template writes it.
     pub(crate) fn begin(&self, conversation: &mut Conversation) {
-        let Settings { system, messages, .. } = &self.settings;
+        let Settings { system, template, messages, .. } = &self.settings;
+        conversation.template.clone_from(template);
         let is_system = |message: &Json| matches!(message["role"].as_str(), Some("system" | "developer"));
         let own = conversation.messages.first().is_some_and(is_system);
         let system = system.as_ref().filter(|_| !own);

@@ -1,7 +1,10 @@
 //! Makes models of others, with settings of their own, and removes them.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use akunu::Model;
+use akunu::chat::ChatTemplate;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
@@ -15,7 +18,7 @@ use crate::body::JsonBody;
 use crate::field_table;
 use crate::fields::Fields;
 use crate::job::Job;
-use crate::models::{MAX_BYTES, Preset, Settings, Variant};
+use crate::models::{MAX_BYTES, ModelSpec, Preset, Settings, Variant};
 use crate::openai;
 use crate::refusal::{Reason, Refusal};
 
@@ -36,6 +39,7 @@ pub(super) async fn create(
     };
     file.from = fields.text("from")?.map(str::to_string).or(file.from);
     file.system = fields.text("system")?.map(str::to_string).or(file.system);
+    file.template = fields.text("template")?.map(str::to_string).or(file.template);
     file.parameters.extend(fields.object("parameters")?.cloned().unwrap_or_default());
     file.messages.extend_from_slice(fields.list("messages")?.unwrap_or_default());
     file.license.extend(fields.texts("license")?);
@@ -66,11 +70,14 @@ fn status(is_streamed: bool, steps: &[&str]) -> Response {
 
 /// The settings of a model that is made from another, and that whose weights they share.
 async fn settings(app: &App, from: &str, file: Modelfile) -> Result<(String, Settings), Refusal> {
-    let of = app.models().spec(Some(from)).await.map_err(|refusal| refusal.param("from"))?.name.clone();
+    let spec = app.models().spec(Some(from)).await.map_err(|refusal| refusal.param("from"))?;
     let mut settings =
         app.models().variant(Some(from)).map(|variant| variant.settings.clone()).unwrap_or_default();
-    let Modelfile { system, parameters, messages, license, .. } = file;
+    let Modelfile { system, template, parameters, messages, license, .. } = file;
     settings.system = system.filter(|system| !system.is_empty()).or(settings.system);
+    if let Some(template) = template.filter(|template| !template.is_empty()) {
+        settings.template = Some(checked(app, &spec, template).await?);
+    }
     settings.parameters.extend(parameters);
     if !messages.is_empty() {
         let messages = messages.iter().enumerate().map(|(index, message)| to_openai_format(index, message));
@@ -81,12 +88,31 @@ async fn settings(app: &App, from: &str, file: Modelfile) -> Result<(String, Set
         settings.license = license;
     }
     settings.preset = preset(app, &settings.parameters)?;
-    let texts = json!([settings.system, settings.parameters, settings.messages, settings.license]);
-    if texts.to_string().len() > MAX_BYTES {
-        let message = format!("the settings of a model may have {MAX_BYTES} bytes, and these have more");
-        return Err(Refusal::new(Reason::TooLarge, message));
+    let Settings { system, template, messages, parameters, license, .. } = &settings;
+    check_size(json!([system, template.as_deref(), messages, parameters, license]).to_string().len())?;
+    Ok((spec.name.clone(), settings))
+}
+
+fn check_size(bytes: usize) -> Result<(), Refusal> {
+    match bytes <= MAX_BYTES {
+        true => Ok(()),
+        false => {
+            let message = format!("the settings of a model may have {MAX_BYTES} bytes, and these have more");
+            Err(Refusal::new(Reason::TooLarge, message))
+        }
     }
-    Ok((of, settings))
+}
+
+/// A template that can be read, with the tokens of the model.
+async fn checked(app: &App, spec: &ModelSpec, template: String) -> Result<Arc<str>, Refusal> {
+    check_size(template.len())?;
+    let read = move |model: &Model| -> Result<Arc<str>, Refusal> {
+        ChatTemplate::of_modelfile(&template, &**model.tokenizer()?).map_err(|error| {
+            Refusal::invalid(format!("'template': {error}")).param("template").code("invalid_value")
+        })?;
+        Ok(template.into())
+    };
+    app.models().look(spec, read).await?
 }
 
 /// What parameters mean. They are those of a request's `options`.

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value as Json, json};
@@ -63,9 +63,9 @@ pub(crate) fn load(app: &App, folder: &Path) -> io::Result<()> {
 
 fn to_json(variant: &Variant) -> Json {
     let Variant { name, of, settings, owner, created } = variant;
-    let Settings { system, messages, parameters, license, .. } = settings;
+    let Settings { system, template, messages, parameters, license, .. } = settings;
     json!({
-        "name": name, "of": of, "owner": owner.map(hex), "system": system, "messages": messages,
+        "name": name, "of": of, "owner": owner.map(hex), "system": system, "template": template.as_deref(), "messages": messages,
         "parameters": parameters, "license": license,
         "created": created.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
     })
@@ -77,6 +77,7 @@ fn from_json(app: &App, json: &Json) -> Option<Variant> {
     let license = json["license"].as_array()?.iter().map(|text| text.as_str().map(str::to_string));
     let settings = Settings {
         system: text("system"),
+        template: text("template").map(Arc::from),
         messages: json["messages"].as_array()?.clone(),
         preset: preset(app, &parameters).ok()?,
         parameters,

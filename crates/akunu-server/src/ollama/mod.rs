@@ -115,9 +115,13 @@ async fn generate(
         (Some(text), None) if is_raw => Some(Prompt::Text(text.to_string())),
         (Some(text), None) => {
             // A model without a template gets the text as it is, as in Ollama.
-            let lease = app.models().get(Some(model(&fields)?)).await?;
-            match (lease.chat_format(), system) {
-                (Err(_), None) => Some(Prompt::Text(text.to_string())),
+            let name = Some(model(&fields)?);
+            let lease = app.models().get(name).await?;
+            let variant = app.models().variant(name);
+            let has_template = variant.is_some_and(|variant| variant.settings.template.is_some())
+                || lease.chat_format(None).is_ok();
+            match (has_template, system) {
+                (false, None) => Some(Prompt::Text(text.to_string())),
                 (_, system) => {
                     let system = system.map(|system| json!({ "role": "system", "content": system }));
                     let mut messages: Vec<Json> = system.into_iter().collect();

@@ -9,6 +9,7 @@ use crate::refusal::Refusal;
 pub(super) struct Modelfile {
     pub(super) from: Option<String>,
     pub(super) system: Option<String>,
+    pub(super) template: Option<String>,
     pub(super) parameters: Map<String, Json>,
     /// Messages with `role` and `content`.
     pub(super) messages: Vec<Json>,
@@ -45,12 +46,11 @@ pub(super) fn parse(text: &str) -> Result<Modelfile, Refusal> {
         match command.as_str() {
             "FROM" => file.from = Some(value.to_string()),
             "SYSTEM" => file.system = Some(value.to_string()),
+            "TEMPLATE" => file.template = Some(value.to_string()),
             "LICENSE" => file.license.push(value.to_string()),
             "MESSAGE" => file.messages.push(json!({ "role": name, "content": value })),
             "PARAMETER" => add(&mut file.parameters, name, value),
-            "TEMPLATE" | "ADAPTER" => {
-                return Err(refuse(format!("{command} is not supported: the model's own is used")));
-            }
+            "ADAPTER" => return Err(refuse("ADAPTER is not supported: adapters are not available".into())),
             _ => {
                 let command: String = command.chars().take(40).collect();
                 return Err(refuse(format!("{command:?} is not a command of a Modelfile")));
@@ -95,11 +95,12 @@ mod tests {
     #[test]
     fn commands_have_values_of_each_form() {
         let text = "# a comment\nfrom tales:latest\n\nPARAMETER temperature 0.5\nPARAMETER stop \"a b\"\n\
-                    PARAMETER stop <|x|>\nSYSTEM \"\"\"\nYou are\n\"Mario\".\"\"\"\nMESSAGE user Who are you?\n\
+                    PARAMETER stop <|x|>\nTEMPLATE \"\"\"{{ .Prompt }}\n\"\"\"\nSYSTEM \"\"\"\nYou are\n\"Mario\".\"\"\"\nMESSAGE user Who are you?\n\
                     MESSAGE assistant \"Mario\"\nLICENSE MIT";
         let file = parse(text).unwrap();
         assert_eq!(file.from.as_deref(), Some("tales:latest"));
         assert_eq!(file.system.as_deref(), Some("\nYou are\n\"Mario\"."));
+        assert_eq!(file.template.as_deref(), Some("{{ .Prompt }}\n"));
         assert_eq!(Json::from(file.parameters), json!({ "temperature": 0.5, "stop": ["a b", "<|x|>"] }));
         let messages = json!([
             { "role": "user", "content": "Who are you?" }, { "role": "assistant", "content": "Mario" },
@@ -111,7 +112,6 @@ mod tests {
     fn what_is_no_modelfile_is_refused_with_the_reason() {
         for (text, reason) in [
             ("FROM", "FROM has no value"),
-            ("FROM a\nTEMPLATE {{ .Prompt }}", "TEMPLATE is not supported"),
             ("FROM a\nADAPTER ./b", "ADAPTER is not supported"),
             ("FROM a\nSYSTEM \"\"\"open", "the value of SYSTEM has no end"),
             ("FROM a\nFOO b", "\"FOO\" is not a command"),

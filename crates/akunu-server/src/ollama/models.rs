@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::app::{App, json};
 use crate::blocking::blocking;
 use crate::models::digest::hex;
-use crate::models::{Facts, ModelSpec, Variant};
+use crate::models::{Facts, ModelSpec, Settings, Variant};
 use crate::timestamp::timestamp;
 
 pub(super) async fn tags(State(app): State<App>) -> Response {
@@ -111,8 +111,9 @@ fn unknown_details(spec: &ModelSpec) -> Json {
 
 /// That of a variant, which changes with its settings.
 fn digest(of_model: &str, variant: &Variant) -> String {
-    let settings = &variant.settings;
-    let own = json!([of_model, settings.system, settings.messages, settings.parameters, settings.license]);
+    let Settings { system, template, messages, parameters, license, .. } = &variant.settings;
+    let mut own = json!([of_model, system, messages, parameters, license]);
+    own.as_array_mut().into_iter().for_each(|own| own.extend(template.as_deref().map(Json::from)));
     hex(Sha256::digest(own.to_string()))
 }
 

@@ -219,6 +219,72 @@ fn a_modelfile_and_copies_inherit() {
     assert_eq!(delete(&server, &json!({ "model": "seven" })).status, 404);
 }
 
+/// The prompt that a conversation with these messages has.
+fn prompt(server: &Served, model: &str, messages: Json) -> String {
+    let prompt = server.ok("/apply-template", &json!({ "model": model, "messages": messages }));
+    prompt["prompt"].as_str().unwrap().into()
+}
+
+#[test]
+fn a_created_model_has_its_own_template() {
+    let server = serve();
+    let make = |body: Json| {
+        let mut whole = json!({ "from": TALES, "stream": false });
+        whole.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
+        server.ok("/api/create", &whole)
+    };
+    let asked = json!([{ "role": "system", "content": "Rhyme." }, { "role": "user", "content": "a fox" }]);
+    // The same conversation in the language of Go as in the model's own template.
+    let go = "{{ range .Messages }}<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end }}<|im_start|>assistant\n";
+    make(json!({ "model": "same", "template": go }));
+    assert_eq!(prompt(&server, "same", asked.clone()), prompt(&server, TALES, asked.clone()));
+    for (path, body) in [
+        ("/api/chat", chat("same", json!({}))),
+        ("/api/generate", chat("same", json!({ "prompt": "tell me a story about a fox" }))),
+        ("/v1/chat/completions", json!({ "model": "same", "messages": asked, "temperature": 0 })),
+        (
+            "/v1/messages",
+            json!({ "model": "same", "messages": [asked[1]], "max_tokens": 30, "temperature": 0 }),
+        ),
+        ("/v1/messages/count_tokens", json!({ "model": "same", "messages": [asked[1]] })),
+    ] {
+        let text = |model: &str| {
+            let mut body = body.clone();
+            body["model"] = model.into();
+            let answer = server.ok(path, &body);
+            let shown = ["/message/content", "/response", "/choices/0/message", "/content", "/input_tokens"];
+            let found = shown.iter().find_map(|at| answer.pointer(at).cloned());
+            found.unwrap_or_else(|| panic!("{path}: {answer}"))
+        };
+        assert_eq!(text("same"), text(TALES), "{path}");
+    }
+    // One that differs, from a file, and its settings.
+    let modelfile = "FROM tales\nTEMPLATE \"\"\"[{{ .System }}|{{ .Prompt }}] <tool_call> </think>\"\"\"";
+    make(json!({ "model": "other", "modelfile": modelfile, "from": null }));
+    assert_eq!(prompt(&server, "other", asked.clone()), "<|endoftext|>[Rhyme.|a fox] <tool_call> </think>");
+    let shown = server.ok("/api/show", &json!({ "model": "other" }));
+    assert_eq!(shown["template"], "[{{ .System }}|{{ .Prompt }}] <tool_call> </think>");
+    assert!(shown["modelfile"].as_str().unwrap().contains(&modelfile[10..]), "{shown}");
+    assert_eq!(shown["capabilities"], json!(["completion", "tools", "thinking"]));
+    assert_eq!(server.ok("/api/show", &json!({ "model": TALES }))["capabilities"], json!(["completion"]));
+    let properties = server.get("/props?model=other").json();
+    assert_eq!((&properties["chat_template"], &shown["template"]), (&shown["template"], &shown["template"]));
+    assert_eq!(properties["chat_template_caps"]["supports_tools"], true);
+    // What is made of it has it, unless it is given another, as Jinja.
+    make(json!({ "model": "third", "from": "other" }));
+    assert_eq!(prompt(&server, "third", asked.clone()), "<|endoftext|>[Rhyme.|a fox] <tool_call> </think>");
+    make(
+        json!({ "model": "third", "from": "other", "template": "{% for m in messages %}{{ m.content }};{% endfor %}" }),
+    );
+    assert_eq!(prompt(&server, "third", asked.clone()), "Rhyme.;a fox;");
+    // One that never ends is an error of its request.
+    let endless = "{{ define \"a\" }}{{ template \"a\" . }}{{ end }}{{ template \"a\" . }}";
+    make(json!({ "model": "endless", "template": endless }));
+    let answer = server.post("/api/chat", &chat("endless", json!({})));
+    assert!(answer.status == 400 && error(&answer).contains("so it was stopped"), "{}", answer.text());
+    assert_eq!(prompt(&server, "same", asked.clone()), prompt(&server, TALES, asked));
+}
+
 #[test]
 fn what_cannot_be_made_or_deleted_is_refused_by_name() {
     let server = serve();
@@ -233,10 +299,16 @@ fn what_cannot_be_made_or_deleted_is_refused_by_name() {
         (json!({ "model": "story-teller", "from": TALES }), 403, "cannot be replaced"),
         (json!({ "model": "embedded", "from": TALES }), 403, "cannot be replaced"),
         (
-            json!({ "model": "a", "from": TALES, "template": "{{ .Prompt }}" }),
+            json!({ "model": "a", "from": TALES, "template": "Hi\n{{ if .Prompt }}" }),
             400,
-            "'template' is not supported",
+            "'template': the chat template, line 2: a block has no {{ end }}",
         ),
+        (
+            json!({ "model": "a", "from": TALES, "template": "{% if %}" }),
+            400,
+            "'template': the chat template, line 1",
+        ),
+        (json!({ "model": "a", "from": TALES, "template": "x".repeat(70_000) }), 413, "may have 65536 bytes"),
         (
             json!({ "model": "a", "from": TALES, "adapters": { "a": "b" } }),
             400,
@@ -373,14 +445,14 @@ fn models_that_clients_made_survive_a_restart() {
     };
     let show = |server: &Served, key: &str| ask(server, "POST", "/api/show", key, json!({ "model": "a" }));
     let server = start();
-    let made =
-        json!({ "model": "a", "from": TALES, "system": "Rhyme.", "parameters": { "temperature": 0.5 } });
+    let made = json!({ "model": "a", "from": TALES, "system": "Rhyme.", "template": "{{ .Prompt }}", "parameters": { "temperature": 0.5 } });
     assert_eq!(ask(&server, "POST", "/api/create", "one", made).status, 200);
     let before = show(&server, "one").json();
     drop(server);
     let server = start();
     let after = show(&server, "one").json();
     assert_eq!((&after["system"], &after["parameters"]), (&json!("Rhyme."), &before["parameters"]));
+    assert_eq!((&after["template"], &before["template"]), (&json!("{{ .Prompt }}"), &after["template"]));
     assert_eq!(show(&server, "two").status, 404);
     assert_eq!(ask(&server, "DELETE", "/api/delete", "one", json!({ "model": "a" })).status, 200);
     drop(server);

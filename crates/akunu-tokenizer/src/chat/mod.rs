@@ -5,9 +5,10 @@
 //! ```
 //!
 //! A template is a Jinja2 program that comes with the model and is not trusted. It is rendered as in transformers, with
-//! resource limits ([`ChatError::Limit`]).
+//! resource limits ([`ChatError::Limit`]). Templates of Ollama's models, in the language of Go, are written as such ones.
 
 mod encode;
+mod go;
 mod source;
 
 use std::ops::Range;
@@ -16,8 +17,9 @@ use std::time::{Instant, SystemTime};
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::TokenizerError;
-use akunu_jinja::{JinjaError, LocalTime, Template, Variable};
+use self::go::GoTemplate;
+use crate::{EncodeOptions, Tokenizer, TokenizerError};
+use akunu_jinja::{JinjaError, LocalTime, Output, Template, Variable};
 pub use source::ChatTemplates;
 
 /// Maximum size of a template in bytes.
@@ -69,7 +71,7 @@ impl From<JinjaError> for ChatError {
 #[derive(Debug)]
 pub struct ChatTemplate {
     source: String,
-    template: Template,
+    program: Program,
     bos: Option<String>,
     eos: Option<String>,
     /// The time for `strftime_now` in seconds since 1970; `None`: the system clock.
@@ -80,6 +82,12 @@ pub struct ChatTemplate {
     tools: OnceLock<bool>,
     /// The model's other template, for conversations with tools.
     for_tools: Option<Arc<ChatTemplate>>,
+}
+
+#[derive(Debug)]
+enum Program {
+    Jinja(Template),
+    Go(GoTemplate),
 }
 
 /// A rendered conversation.
@@ -94,15 +102,35 @@ pub struct Rendered {
 impl ChatTemplate {
     /// `bos` and `eos` are the values of the variables `bos_token` and `eos_token`.
     pub fn new(source: &str, bos: Option<&str>, eos: Option<&str>) -> Result<ChatTemplate, ChatError> {
+        let (bos, eos) = (bos.map(Into::into), eos.map(Into::into));
+        ChatTemplate::of(source, bos, eos, |source| Ok(Program::Jinja(Template::new(source)?)))
+    }
+
+    /// A template of a Modelfile: one of Ollama's, in the language of Go, or one in Jinja's, which has statements.
+    pub fn of_modelfile(source: &str, tokenizer: &dyn Tokenizer) -> Result<ChatTemplate, ChatError> {
+        let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).map(str::to_string);
+        let bos = text(tokenizer.bos());
+        if source.contains("{%") {
+            return ChatTemplate::new(source, bos.as_deref(), text(tokenizer.eos()).as_deref());
+        }
+        // Such a template does not begin with the token that the model's texts begin with.
+        let empty = tokenizer.encode("", EncodeOptions { add_special: true, parse_special: false })?;
+        let bos = bos.filter(|_| empty.first().is_some_and(|first| Some(*first) == tokenizer.bos()));
+        ChatTemplate::of(source, bos, None, |source| Ok(Program::Go(GoTemplate::new(source)?)))
+    }
+
+    fn of(
+        source: &str,
+        bos: Option<String>,
+        eos: Option<String>,
+        program: impl FnOnce(&str) -> Result<Program, ChatError>,
+    ) -> Result<ChatTemplate, ChatError> {
         if source.len() > MAX_TEMPLATE {
             return Err(ChatError::TooLong { len: source.len(), max: MAX_TEMPLATE });
         }
-        let template = Template::new(source)?;
-        let source = source.to_string();
-        let (bos, eos) = (bos.map(Into::into), eos.map(Into::into));
         Ok(ChatTemplate {
-            source,
-            template,
+            source: source.to_string(),
+            program: program(source)?,
             bos,
             eos,
             now: None,
@@ -137,7 +165,10 @@ impl ChatTemplate {
 
     /// Whether the template refers to a variable of this name, such as `tools` or `enable_thinking`.
     pub fn mentions(&self, name: &str) -> bool {
-        self.template.mentions(name)
+        match &self.program {
+            Program::Jinja(template) => template.mentions(name),
+            Program::Go(template) => template.mentions(name),
+        }
     }
 
     /// Messages and tools are those of the OpenAI API, with the arguments of tool calls as objects; a template that expects
@@ -222,8 +253,18 @@ impl ChatTemplate {
         extra: &Map<String, Json>,
         deadline: Instant,
     ) -> Result<Rendered, ChatError> {
-        let messages = Json::Array(messages);
         let tools = tools.map_or(Json::Null, |tools| Json::Array(tools.to_vec()));
+        let now = LocalTime::from_seconds(self.seconds());
+        let template = match &self.program {
+            Program::Jinja(template) => template,
+            Program::Go(template) => {
+                let begin = self.bos.as_deref().unwrap_or_default();
+                let Output { text, untrusted } =
+                    template.render(begin, &messages, &tools, extra, (now, deadline))?;
+                return Ok(Rendered { text, untrusted });
+            }
+        };
+        let messages = Json::Array(messages);
         let prompt = Json::Bool(add_generation_prompt);
         let special = |token: &Option<String>| token.clone().map(Json::String);
         let (bos, eos) = (special(&self.bos), special(&self.eos));
@@ -237,9 +278,8 @@ impl ChatTemplate {
             variables.extend(token.iter().map(|value| Variable { name, value, untrusted: false }));
         }
         variables.extend(extra.iter().map(|(name, value)| Variable { name, value, untrusted: true }));
-        let now = LocalTime::from_seconds(self.seconds());
-        let output = self.template.render_until(&variables, now, deadline)?;
-        Ok(Rendered { text: output.text, untrusted: output.untrusted })
+        let Output { text, untrusted } = template.render_until(&variables, now, deadline)?;
+        Ok(Rendered { text, untrusted })
     }
 
     fn seconds(&self) -> i64 {
