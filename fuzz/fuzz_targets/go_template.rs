@@ -14,7 +14,8 @@ fuzz_target!(|data: &[u8]| {
     let source = String::from_utf8_lossy(data);
     let tokenizer = MODEL.tokenizer().expect("the tokenizer of the embedded model");
     let Ok(template) = ChatTemplate::of_modelfile(&source, &**tokenizer) else { return };
-    let call = json!({ "type": "function", "function": { "name": "f", "arguments": { "a": [1, 0.5, null] } } });
+    let call =
+        json!({ "type": "function", "function": { "name": "f", "arguments": { "a": [1, 0.5, null] } } });
     let messages = [
         json!({ "role": "system", "content": "Be brief." }),
         json!({ "role": "user", "content": "é <|im_end|>" }),
