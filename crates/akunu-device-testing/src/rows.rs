@@ -95,6 +95,8 @@ pub fn along_rows() -> Vec<Spec> {
             specs.push(add((rows, cols), scale));
         }
         specs.push(reorder((rows, cols)));
+        specs.push(sum_squares((rows, cols)));
+        specs.push(norm_part((rows, cols)));
     }
     for (i, heads) in [(1, 4), (3, 16), (1, 577), (5, 50), (2, 1056)].into_iter().enumerate() {
         specs.extend(NORMS.map(|kind| head_norm(kind, [5, 1, 7][i % 3], heads)));
@@ -144,6 +146,36 @@ fn head_norm((kind, bias): (NormKind, bool), rows: usize, (heads, dim): (usize, 
             out_stride: out_stride as u32,
         };
         Case::new(Kernel::HeadNorm(ops::HeadNorm { kind, bias }), params, Shape::rows(part.len()), data)
+    })
+}
+
+fn sum_squares((rows, cols): (usize, usize)) -> Spec {
+    spec(format!("sum of squares {rows}x{cols}"), rows, move |part| {
+        let x = pick(&f32s(&varied(180, rows, cols)), rows, &part);
+        let params = SumSquaresParams { cols: cols as u32, out_stride: 3 };
+        let data = vec![x, poison(part.len() * 3 * 4)];
+        Case::new(Kernel::SumSquares(ops::SumSquares), params, Shape::rows(part.len()), data)
+    })
+}
+
+fn norm_part((rows, cols): (usize, usize)) -> Spec {
+    spec(format!("norm of a part {rows}x{cols}"), rows, move |part| {
+        let (sum_stride, out_stride) = (2, cols + 5);
+        let sums: Vec<f32> = values(181, rows * sum_stride).iter().map(|v| v * v * cols as f32).collect();
+        let data = vec![
+            pick(&f32s(&varied(182, rows, cols)), rows, &part),
+            pick(&f32s(&sums), rows, &part),
+            f32s(&values(183, cols)),
+            poison(part.len() * out_stride * 4),
+        ];
+        let params = NormPartParams {
+            cols: cols as u32,
+            summed: 4 * cols as u32,
+            epsilon: 1e-5,
+            sum_stride: sum_stride as u32,
+            out_stride: out_stride as u32,
+        };
+        Case::new(Kernel::NormPart(ops::NormPart), params, Shape::rows(part.len()), data)
     })
 }
 

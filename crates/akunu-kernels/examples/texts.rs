@@ -16,7 +16,7 @@ use akunu_kernels::{
 };
 use akunu_plan::ops::{
     self, AddParams, AllGatherParams, AttentionParams, ElementParams, EmbedParams, GluMatmulParams,
-    HeadNormParams, MatmulParams, NormParams, QkvParams, UnpackParams,
+    HeadNormParams, MatmulParams, NormParams, NormPartParams, QkvParams, SumSquaresParams, UnpackParams,
 };
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
@@ -199,6 +199,10 @@ fn add_rows(texts: &mut Texts) {
         let params = HeadNormParams { heads: 32, head_dim, epsilon, in_stride, out_stride };
         add_table(texts, &table(heads, params, 512));
     }
+    let params = SumSquaresParams { cols: 3072, out_stride: 2 };
+    add_table(texts, &table(Kernel::SumSquares(ops::SumSquares), params, 512));
+    let params = NormPartParams { cols: 3072, summed: 6144, epsilon: 1e-5, sum_stride: 2, out_stride: 4096 };
+    add_table(texts, &table(Kernel::NormPart(ops::NormPart), params, 512));
 }
 
 /// What ranks exchange, by kernels and by a library.

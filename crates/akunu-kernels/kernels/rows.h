@@ -81,6 +81,20 @@ BODY(head_norm) {
 }
 #endif
 
+// The sum of the squares of each row.
+BODY(sum_squares) {
+    const bool live = at.group_y < live_rows(pass, false);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (!live) return;
+    const Elements x = load_elements(in.x, at.group_y, at);
+    f32 squares = 0;
+    EACH_ELEMENT(k, col) squares += x.v[k] * x.v[k];
+    TG_ARRAY(f32, space, 0);
+    const f32 sum = group_sum(squares, space, at);
+    if (at.in_group == 0) ((DEVICE f32*)in.out)[(u64)at.group_y * params.sum_squares.out_stride] = sum;
+}
+
 // residual + x / rms(x) · weight
 BODY(norm_add) {
     const Elements weight = load_elements(in.weight, 0, at);
@@ -92,6 +106,20 @@ BODY(norm_add) {
     const Elements x = load_elements(in.x, at.group_y, at);
     const f32 scale = inverse_rms(x, params.norm.epsilon, at);
     EACH_ELEMENT(k, col) store_element(in, at.group_y, col, residual.v[k] + x.v[k] * scale * weight.v[k], LANE);
+}
+#endif
+
+#ifdef PART
+// x / rms · weight, where the squares of whole rows are summed up. One thread per element.
+BODY(norm_part) {
+    const u32 col = at.group_x * THREADS + at.in_group, row = at.group_y, live = live_rows(pass, false);
+    WAIT_FOR_INPUT();
+    LAUNCH_NEXT();
+    if (row >= live || col >= COLS) return;
+    const f32 sum = ((const DEVICE f32*)in.squares)[(u64)row * params.norm_part.sum_stride];
+    const f32 scale = 1.0f / SQRT(sum / (f32)params.norm_part.summed + params.norm_part.epsilon);
+    const f32 value = ((const DEVICE f32*)in.x)[(u64)row * COLS + col] * scale * ((const DEVICE f32*)in.weight)[col];
+    ((DEVICE f32*)in.out)[(u64)row * params.norm_part.out_stride + col] = value;
 }
 #endif
 

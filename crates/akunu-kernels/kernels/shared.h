@@ -134,6 +134,28 @@ PLACE(HeadNormParams, epsilon, 8);
 PLACE(HeadNormParams, in_stride, 12);
 PLACE(HeadNormParams, out_stride, 16);
 
+struct SumSquaresParams {
+    u32 cols;
+    u32 out_stride;
+};
+LAYOUT(SumSquaresParams, 8);
+PLACE(SumSquaresParams, cols, 0);
+PLACE(SumSquaresParams, out_stride, 4);
+
+struct NormPartParams {
+    u32 cols;
+    u32 summed;
+    f32 epsilon;
+    u32 sum_stride;
+    u32 out_stride;
+};
+LAYOUT(NormPartParams, 20);
+PLACE(NormPartParams, cols, 0);
+PLACE(NormPartParams, summed, 4);
+PLACE(NormPartParams, epsilon, 8);
+PLACE(NormPartParams, sum_stride, 12);
+PLACE(NormPartParams, out_stride, 16);
+
 struct MatmulParams {
     u32 inputs;
     u32 outputs;
@@ -417,6 +439,8 @@ union Params {
     AnglesParams angles;
     NormParams norm;
     HeadNormParams head_norm;
+    SumSquaresParams sum_squares;
+    NormPartParams norm_part;
     MatmulParams matmul;
     QkvParams qkv;
     GluMatmulParams glu_matmul;

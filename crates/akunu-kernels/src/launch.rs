@@ -175,6 +175,8 @@ impl Shape<'_> {
             Kernel::Norm(op) => self.norm(op)?,
             Kernel::NormAdd(ops::NormAdd) => self.norm_add()?,
             Kernel::HeadNorm(op) => self.head_norm(op)?,
+            Kernel::SumSquares(ops::SumSquares) => self.sum_squares()?,
+            Kernel::NormPart(ops::NormPart) => self.norm_part(),
             Kernel::Add(ops::Add) => self.add(),
             Kernel::Reorder(ops::Reorder) => self.reorder(),
             Kernel::Glu(op) if op.out.f16() => self.glu_halves(op)?,

@@ -128,6 +128,8 @@ fn of_op<V: Target>(kernel: Kernel) -> Option<Run> {
         Kernel::Norm(_) => V::run::<ops::Norm>,
         Kernel::NormAdd(_) => V::run::<ops::NormAdd>,
         Kernel::HeadNorm(_) => V::run::<ops::HeadNorm>,
+        Kernel::SumSquares(_) => V::run::<ops::SumSquares>,
+        Kernel::NormPart(_) => V::run::<ops::NormPart>,
         Kernel::Add(_) => V::run::<ops::Add>,
         Kernel::Matmul(_) => V::run::<ops::Matmul>,
         Kernel::Qkv(_) => V::run::<ops::Qkv>,

@@ -1,6 +1,6 @@
 //! RMS norms and layer norms of rows.
 
-use akunu_plan::ops::{self, F32, HeadNormParams, NormParams};
+use akunu_plan::ops::{self, F32, HeadNormParams, NormParams, NormPartParams, SumSquaresParams};
 use akunu_plan::{Kernel, NormKind, RowSet};
 
 use super::{OpKernel, RowValues, for_lanes, load, store, write_forms};
@@ -8,12 +8,22 @@ use crate::command::{Command, Context, f32s, u32s};
 use crate::isa::Lanes;
 use crate::isa::target::Target;
 
-/// `1 / √(mean of squares + ε)`, summed over the lanes of canonical arithmetic.
+/// `1 / √(mean of squares + ε)`.
 ///
 /// # Safety
 /// `n` elements can be read at `x`.
 #[inline(always)]
 pub(crate) unsafe fn inverse_rms<V: Lanes>(x: *const f32, n: usize, epsilon: f32) -> f32 {
+    // SAFETY: as the caller promises.
+    1.0 / (unsafe { sum_squares::<V>(x, n) } / n as f32 + epsilon).sqrt()
+}
+
+/// The sum of squares, over the lanes of canonical arithmetic.
+///
+/// # Safety
+/// `n` elements can be read at `x`.
+#[inline(always)]
+unsafe fn sum_squares<V: Lanes>(x: *const f32, n: usize) -> f32 {
     let mut acc = V::zero();
     // SAFETY: all elements are below `n`.
     unsafe {
@@ -28,7 +38,7 @@ pub(crate) unsafe fn inverse_rms<V: Lanes>(x: *const f32, n: usize, epsilon: f32
             acc = v.fma(v, acc);
         }
     }
-    1.0 / (acc.sum() / n as f32 + epsilon).sqrt()
+    acc.sum()
 }
 
 /// The mean, and `1 / √(variance + ε)`: two reductions over the lanes of canonical arithmetic, one after the other.
@@ -203,6 +213,41 @@ unsafe fn norm_heads<V: Lanes, const LAYER: bool, const BIAS: bool>(
             let norming = Norming::<LAYER, BIAS>::new::<V>(x, dim, p.epsilon, weights);
             let to = f32s(o.out).add(r * p.out_stride as usize + head * dim);
             for_lanes!(dim, |at, n| store(norming.at::<V>(at, n), to.add(at), n));
+        }
+    }
+}
+
+impl OpKernel for ops::SumSquares {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: SumSquaresParams = command.params();
+        let o = command.operands(ops::SumSquares);
+        let cols = p.cols as usize;
+        // SAFETY: rows are within the table's, and each is read by one worker.
+        unsafe {
+            for r in context.units(context.rows) {
+                *f32s(o.out).add(r * p.out_stride as usize) = sum_squares::<V>(f32s(o.x).add(r * cols), cols);
+            }
+        }
+    }
+}
+
+impl OpKernel for ops::NormPart {
+    #[inline(always)]
+    unsafe fn run<V: Target>(command: &Command, context: &Context) {
+        let p: NormPartParams = command.params();
+        let o = command.operands(ops::NormPart);
+        let cols = p.cols as usize;
+        // SAFETY: rows are within the table's, and each is written by one worker.
+        unsafe {
+            for r in context.units(context.rows) {
+                let sum = *f32s(o.squares).add(r * p.sum_stride as usize);
+                let scale = 1.0 / (sum / p.summed as f32 + p.epsilon).sqrt();
+                let (x, to) = (f32s(o.x).add(r * cols), f32s(o.out).add(r * p.out_stride as usize));
+                for_lanes!(cols, |at, n| {
+                    normed::<V>(x.add(at), f32s(o.weight).add(at), scale, n).store_n(to.add(at), n);
+                });
+            }
         }
     }
 }

@@ -37,14 +37,15 @@ fn emulated_ranks_match_float64_goldens() {
     if akunu_emulated::skipped() {
         return;
     }
-    let cases: [(&str, usize, usize, Make); 5] = [
+    let cases: [(&str, usize, usize, Make); 6] = [
         ("llama-hd64-gqa2", 2, 1, Emulator::cuda),
+        ("olmo2", 2, 7, Emulator::cuda),
         ("llama-hd64-gqa2", 2, 7, Emulator::cuda),
         ("qwen2-moe-shared", 3, 1, Emulator::default),
         ("gemma2-hd64-softcap", 4, 7, Emulator::default),
         ("llama4-hd32", 3, 7, Emulator::cuda),
     ];
-    for (name, count, chunk, gpu) in cases.into_iter().take(fewest_or(1, 5, 5)) {
+    for (name, count, chunk, gpu) in cases.into_iter().take(fewest_or(1, 6, 6)) {
         let worst = worst(name, chunk, &mut || ranks(count, gpu));
         assert!(worst < 1e-5, "{name} on {count} ranks, chunks of {chunk}: {worst:.2e}");
     }
@@ -55,12 +56,13 @@ fn emulated_ranks_of_several_processes_match_float64_goldens() {
     if akunu_emulated::skipped() {
         return;
     }
-    let cases: [(&str, usize, usize, Make); 3] = [
+    let cases: [(&str, usize, usize, Make); 4] = [
         ("llama-hd64-gqa2", 2, 7, Emulator::cuda),
+        ("minimax-m2", 2, 1, Emulator::cuda),
         ("qwen2-moe-shared", 3, 1, Emulator::default),
         ("gemma2-hd64-softcap", 4, 7, Emulator::cuda),
     ];
-    for (name, count, chunk, gpu) in cases.into_iter().take(fewest_or(1, 2, 3)) {
+    for (name, count, chunk, gpu) in cases.into_iter().take(fewest_or(1, 2, 4)) {
         let worst = worst(name, chunk, &mut || gathering(count, gpu));
         assert!(worst < 1e-5, "{name} on {count} ranks, chunks of {chunk}: {worst:.2e}");
     }

@@ -10,9 +10,6 @@ use akunu_testing::{fewest_or, some_of};
 
 use crate::common::{cpus, references};
 
-/// Models that normalise the queries of all heads together.
-const NORMS_OF_ROWS: [&str; 3] = ["minimax-m2", "olmo2", "olmoe"];
-
 pub fn folders(kind: &str) -> Vec<PathBuf> {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(kind);
     let mut folders: Vec<PathBuf> = std::fs::read_dir(models).unwrap().map(|e| e.unwrap().path()).collect();
@@ -27,12 +24,10 @@ pub fn name(folder: &Path) -> String {
 }
 
 /// Why so many ranks cannot share a model.
-fn refusal(name: &str, model: &dyn WeightProvider, ranks: usize) -> Option<String> {
+fn refusal(model: &dyn WeightProvider, ranks: usize) -> Option<String> {
     let heads = model.config().head_count;
-    match heads.is_multiple_of(ranks) {
-        false => Some(format!("{ranks} ranks cannot share the model's {heads} heads equally")),
-        true => NORMS_OF_ROWS.contains(&name).then(|| "normalises all heads together".to_string()),
-    }
+    (!heads.is_multiple_of(ranks))
+        .then(|| format!("{ranks} ranks cannot share the model's {heads} heads equally"))
 }
 
 /// These models on so many ranks; returns how many could be shared.
@@ -47,7 +42,7 @@ fn all_match(
         let model = Dequantised::as_stored(&*open_model(&folder).unwrap());
         let worst =
             goldens::worst(&model, open, &folder.join("golden.json"), (7, KvType::F32, OnHost::default()));
-        match (refusal(&name, &model, ranks), worst) {
+        match (refusal(&model, ranks), worst) {
             (None, Ok(worst)) => {
                 assert!(worst < 1e-5, "{name} on {ranks} ranks: {worst:.2e}");
                 shared += 1;

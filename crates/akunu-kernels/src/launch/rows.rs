@@ -2,7 +2,7 @@
 
 use akunu_plan::ops::{
     Activate, AddParams, AnglesParams, ElementParams, Glu, GluKind, HeadNorm, HeadNormParams, Norm,
-    NormParams,
+    NormParams, NormPartParams, SumSquaresParams,
 };
 use akunu_plan::{Activation, NormKind, OutputForms, RowSet};
 
@@ -98,6 +98,18 @@ impl Shape<'_> {
         let head = Norm { kind, bias, out: OutputForms::F32, rows: RowSet::All, pick: false };
         let groups = [p.heads, self.rows];
         self.in_registers("head_norm", groups, p.head_dim, sums_of(kind), |builder| builder.of_norm(head))
+    }
+
+    pub(super) fn sum_squares(&self) -> Result<Launch, MissingKernel> {
+        let cols = self.command.params::<SumSquaresParams>().cols;
+        self.in_registers("sum_squares", [1, self.rows], cols, 1, |builder| builder.out(OutputForms::F32))
+    }
+
+    pub(super) fn norm_part(&self) -> Launch {
+        let cols = self.command.params::<NormPartParams>().cols;
+        self.elementwise("norm_part", &[&ROWS], [self.rows, cols], |builder| {
+            builder.out(OutputForms::F32).constants([("PART", 1)])
+        })
     }
 
     /// A threadgroup per `cols` elements, held in registers. `sums`: reductions, each with its own threadgroup memory.

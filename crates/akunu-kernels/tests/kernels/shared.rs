@@ -68,6 +68,8 @@ fn params() -> Vec<Layout> {
         AnglesParams { pairs: u32, magnitude: f32 }
         NormParams { cols: u32, epsilon: f32 }
         HeadNormParams { heads: u32, head_dim: u32, epsilon: f32, in_stride: u32, out_stride: u32 }
+        SumSquaresParams { cols: u32, out_stride: u32 }
+        NormPartParams { cols: u32, summed: u32, epsilon: f32, sum_stride: u32, out_stride: u32 }
         MatmulParams { inputs: u32, outputs: u32, out_stride: u32, soft_cap: f32, epsilon: f32 }
         QkvParams { inputs: u32, q: u32, k: u32, v: u32 }
         GluMatmulParams { inputs: u32, outputs: u32 }

@@ -12,7 +12,7 @@ use super::stages::Sides;
 use super::weights::{Matrix, Norm, RopeTable, Tensors, position_bias, query_factors};
 use crate::ops::{GluKind, RowSet};
 use crate::plan::PlanError;
-use crate::{BufferId, Card, Side};
+use crate::{BufferId, Card, NormKind, Side};
 
 /// The epsilon of the norms within latent attention, whatever that of a model's other norms is.
 const LATENT_EPSILON: f32 = 1e-6;
@@ -253,6 +253,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let label = |part: &str| format!("layer.{layer}.{part}");
         let qkv = self.graph.value("qkv", q_size + 2 * kv_size, RowSet::All);
         let parts = [("q", 0, q_size, heads.count), ("k", q_size, kv_size, heads.kv)];
+        let mut of_ranks = Vec::new();
         for (name, first, outputs, count) in parts {
             let of = |part: &str| format!("{}blk.{layer}.attn_{part}", self.prefix);
             let (beside, name_of, label) = (of("v"), of(name), label(name));
@@ -262,12 +263,18 @@ impl<'a, 'w> Blocks<'a, 'w> {
                 Some(QkNorm::PerHeadWeights) => {
                     self.normed_product(layer, name, (x, part, to), [count, heads.dim])?
                 }
+                Some(QkNorm::Row) if self.tensors.is_shared() => {
+                    let raw = self.graph.value(format!("{name}_raw"), outputs, RowSet::All);
+                    self.product(x, part, Columns { of: raw, first: 0 });
+                    of_ranks.push((name, raw, to));
+                }
                 Some(QkNorm::Row) => self.normed_product(layer, name, (x, part, to), [1, outputs])?,
                 Some(QkNorm::Head | QkNorm::HeadAfterRope | QkNorm::Plain) | None => {
                     self.product(x, part, to)
                 }
             }
         }
+        self.norm_parts(layer, &of_ranks)?;
         let part = self.part(layer, "attn_v", "v", [kv_size, inputs])?;
         self.product(x, part, Columns { of: qkv, first: q_size + kv_size });
         let norms = match attention.qk_norm {
@@ -434,6 +441,33 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let x = Columns { of: raw, first: 0 };
         let label = format!("layer.{layer}.{name}_norm");
         self.graph.push(label, Action::HeadNorm { norm, heads, dim, x, out });
+        Ok(())
+    }
+
+    /// Norms of rows of which every rank has a part: the squares of all are added up over the ranks at once.
+    fn norm_parts(&mut self, layer: usize, parts: &[(&str, Value, Columns)]) -> Result<(), PlanError> {
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let squares = self.graph.value("squares", parts.len(), RowSet::All);
+        for (column, (name, x, _)) in parts.iter().enumerate() {
+            let out = Columns { of: squares, first: column };
+            self.graph.push(format!("layer.{layer}.{name}_squares"), Action::SumSquares { x: *x, out });
+        }
+        let sums = self.summed(&format!("layer.{layer}.squares"), squares);
+        for (column, &(name, x, out)) in parts.iter().enumerate() {
+            let cols = self.graph.cols(x);
+            let weight = format!("blk.{layer}.attn_{name}_norm.weight");
+            let norm = self.tensors.norm(&weight, &[cols])?;
+            if norm.kind == NormKind::Layer || norm.bias.is_some() {
+                return Err(PlanError::Unsupported(format!("{weight}: ranks share only RMS norms of rows")));
+            }
+            // Keys that several ranks have are as often in the sum.
+            let summed = cols * self.tensors.ranks();
+            let sums = Columns { of: sums, first: column };
+            let action = Action::NormPart { norm, summed, x, sums, out };
+            self.graph.push(format!("layer.{layer}.{name}_norm"), action);
+        }
         Ok(())
     }
 

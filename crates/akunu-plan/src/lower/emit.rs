@@ -21,10 +21,12 @@ use crate::ops::{
     ExpertMatmulOperands, ExpertParams, ExpertSum, ExpertSumOperands, F16, F32, Forms, Gather,
     GatherOperands, GatherParams, Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands, HeadNorm,
     HeadNormOperands, HeadNormParams, HeadScores, HeadScoresOperands, HeadScoresParams, Indices, Input,
-    InputForm, Matmul, MatmulOperands, MatmulParams, NormAdd, NormAddOperands, NormOperands, NormParams, Op,
-    Order, Pool, PoolKind, PoolOperands, Q8, Qkv, QkvOperands, QkvParams, Queries, Reorder, ReorderOperands,
-    RopeAngles, RopeKv, RopeKvOperands, RopeKvParams, Rounding, Route, RouteOperands, RouteParams, Routing,
-    RowSet, Rows, U32, Unfold, UnfoldOperands, UnfoldParams, WeighInputs, WeighInputsOperands, Weight,
+    InputForm, Matmul, MatmulOperands, MatmulParams, NormAdd, NormAddOperands, NormOperands, NormParams,
+    NormPart, NormPartOperands, NormPartParams, Op, Order, Pool, PoolKind, PoolOperands, Q8, Qkv,
+    QkvOperands, QkvParams, Queries, Reorder, ReorderOperands, RopeAngles, RopeKv, RopeKvOperands,
+    RopeKvParams, Rounding, Route, RouteOperands, RouteParams, Routing, RowSet, Rows, SumSquares,
+    SumSquaresOperands, SumSquaresParams, U32, Unfold, UnfoldOperands, UnfoldParams, WeighInputs,
+    WeighInputsOperands, Weight,
 };
 use crate::table::Binding;
 use crate::{BufferId, DispatchCommand, MatmulForm, OutputForms, Rope, Side, TableIo};
@@ -154,6 +156,27 @@ impl<'a> Emitter<'a> {
                 };
                 let op = HeadNorm { kind: norm.kind, bias: norm.bias.is_some() };
                 self.push(label, op.command(operands, params));
+            }
+            Action::SumSquares { x, out } => {
+                let operands = SumSquaresOperands { x: self.f32s(*x), out: self.columns(*out) };
+                let params = SumSquaresParams { cols: self.cols(*x), out_stride: self.cols(out.of) };
+                self.push(label, SumSquares.command(operands, params));
+            }
+            Action::NormPart { norm, summed, x, sums, out } => {
+                let operands = NormPartOperands {
+                    x: self.f32s(*x),
+                    squares: self.columns(*sums),
+                    weight: F32(norm.weight.into()),
+                    out: self.columns(*out),
+                };
+                let params = NormPartParams {
+                    cols: self.cols(*x),
+                    summed: *summed as u32,
+                    epsilon: norm.epsilon,
+                    sum_stride: self.cols(sums.of),
+                    out_stride: self.cols(out.of),
+                };
+                self.push(label, NormPart.command(operands, params));
             }
             Action::Activate { activation, x, unfinished, rows, out } => {
                 let forms = self.forms.written(*out);

@@ -341,6 +341,19 @@ pub(super) enum Action {
         x: Columns,
         out: Columns,
     },
+    /// The sum of the squares of each row.
+    SumSquares {
+        x: Value,
+        out: Columns,
+    },
+    /// Normalizes a part of each row by the sum of the squares of `summed` numbers.
+    NormPart {
+        norm: Norm,
+        summed: usize,
+        x: Value,
+        sums: Columns,
+        out: Columns,
+    },
     Activate {
         activation: Activation,
         x: Value,
@@ -597,6 +610,8 @@ impl Action {
                 vec![(*x, Read::F16), (*scales_of, Read::F16)]
             }
             Action::HeadNorm { x, .. } => vec![f32(x.of)],
+            Action::SumSquares { x, .. } => vec![f32(*x)],
+            Action::NormPart { x, sums, .. } => vec![f32(*x), f32(sums.of)],
             Action::Product(product) => {
                 let mut all: Vec<_> =
                     product.parts.iter().map(|part| (product.x, product.reads(part.matrix.dtype))).collect();
@@ -682,7 +697,10 @@ impl Action {
                 let deferred = defers.iter().flat_map(|defers| [defers.normed, defers.squares]);
                 [*out].into_iter().chain(deferred).collect()
             }
-            Action::HeadNorm { out, .. } | Action::HeadScores { out, .. } => vec![out.of],
+            Action::HeadNorm { out, .. }
+            | Action::SumSquares { out, .. }
+            | Action::NormPart { out, .. }
+            | Action::HeadScores { out, .. } => vec![out.of],
             Action::RopeKv { q, .. } => q.iter().copied().collect(),
             Action::Attend(attend) => vec![attend.out],
             Action::HeadsApart { out, starts, .. } => vec![*out, *starts],

@@ -164,6 +164,11 @@ impl<'a> Tensors<'a> {
         self.shards.is_some()
     }
 
+    /// Ranks that share the model.
+    pub fn ranks(&self) -> usize {
+        self.shards.map_or(1, Sharded::ranks)
+    }
+
     /// The tokens of a vocabulary of `all` that a rank has.
     pub fn tokens(&self, all: usize) -> usize {
         self.shards.map_or(all, Sharded::tokens)

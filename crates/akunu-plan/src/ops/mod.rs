@@ -108,6 +108,8 @@ kernels! {
     norm::Norm,
     norm_add::NormAdd,
     head_norm::HeadNorm,
+    sum_squares::SumSquares,
+    norm_part::NormPart,
     add::Add,
     matmul::Matmul,
     qkv::Qkv,
