@@ -21,6 +21,7 @@
 mod available;
 pub mod ceilings;
 mod command;
+mod control_groups;
 mod device;
 mod execution;
 mod floats;
@@ -40,6 +41,7 @@ mod read_pattern;
 mod tile;
 
 pub use available::available_memory;
+pub use control_groups::{Controller, control_groups, memory_limit, processor_limit};
 pub use device::{CpuDevice, CpuOptions, capabilities};
 pub use host::{features, physical_cores};
 pub use isa::{Isa, IsaError};

@@ -5,8 +5,11 @@ mod ranks;
 
 use std::str::FromStr;
 
+pub use akunu_cpu::{
+    Controller, Isa, IsaError, ceilings, control_groups, features, memory_limit, physical_cores,
+    processor_limit,
+};
 use akunu_cpu::{CpuDevice, CpuOptions};
-pub use akunu_cpu::{Isa, IsaError, ceilings, features, physical_cores};
 pub use akunu_fleet::hosts::{HostsError, Join, Secret, Timing};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{Capabilities, Device, DeviceError};

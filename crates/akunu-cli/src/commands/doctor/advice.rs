@@ -189,26 +189,6 @@ fn hub(found: &Findings) -> Option<String> {
     ))
 }
 
-/// The limits of the control groups of version 2, whose folders are given, the process's own first.
-pub fn group_limits(groups: &[PathBuf]) -> (Option<u64>, Option<f64>) {
-    let read = |group: &PathBuf, name: &str| std::fs::read_to_string(group.join(name)).ok();
-    let memory =
-        groups.iter().filter_map(|group| read(group, "memory.max")?.trim().parse::<u64>().ok()).min();
-    let quota = |group: &PathBuf| {
-        let text = read(group, "cpu.max")?;
-        let (quota, period) = text.trim().split_once(' ')?;
-        Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok().filter(|&period| period > 0.0)?)
-    };
-    (memory, groups.iter().filter_map(quota).min_by(f64::total_cmp))
-}
-
-/// The control group of this process and those around it.
-pub fn own_groups() -> Vec<PathBuf> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or("");
-    Path::new(own).ancestors().map(|group| Path::new("/sys/fs/cgroup").join(group)).collect()
-}
-
 /// The governor, if it keeps the frequency low. The `powersave` of drivers that choose frequencies by themselves does not.
 pub fn slow_governor(cpu: &Path) -> Option<String> {
     let read =
@@ -326,15 +306,6 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
-        write("a/b/memory.max", "max\n");
-        write("a/memory.max", "4096\n");
-        write("memory.max", "8192\n");
-        write("a/b/cpu.max", "150000 100000\n");
-        write("a/cpu.max", "max 100000\n");
-        let groups = ["a/b", "a", ""].map(|group| dir.path().join(group));
-        assert_eq!(group_limits(&groups), (Some(4096), Some(1.5)));
-        assert_eq!(group_limits(&[dir.path().join("none")]), (None, None));
-
         write("cpu0/cpufreq/scaling_governor", "powersave\n");
         write("cpu0/cpufreq/scaling_driver", "acpi-cpufreq\n");
         let cpu = dir.path().join("cpu0");

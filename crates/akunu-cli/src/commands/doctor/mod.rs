@@ -5,7 +5,7 @@ mod advice;
 use std::path::Path;
 
 use akunu::devices::ceilings::{self, Ceilings, CeilingsError};
-use akunu::devices::{Isa, unused_gpu};
+use akunu::devices::{self, Controller, Isa, unused_gpu};
 use akunu::{BackendOptions, DeviceChoice, human};
 use clap::Args;
 use serde::Serialize;
@@ -139,7 +139,8 @@ fn findings(report: &DoctorReport, backends: &BackendOptions) -> Findings {
     let gpu_is_default = DeviceChoice::Auto.resolve(backends) != DeviceChoice::Cpu;
     let memory = if gpu_is_default { "GPU memory" } else { "memory" };
     let free = default.and_then(|device| device.available_bytes).or(report.memory_available);
-    let (memory_limit, processor_limit) = advice::group_limits(&advice::own_groups());
+    let memory_limit = devices::memory_limit(&devices::control_groups(Controller::Memory));
+    let processor_limit = devices::processor_limit(&devices::control_groups(Controller::Processors));
     let processors =
         read("/proc/cpuinfo").map(|text| text.lines().filter(|l| l.starts_with("processor")).count());
     let settings = environment::hub().ok();
