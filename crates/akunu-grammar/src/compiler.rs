@@ -194,8 +194,14 @@ impl Workers {
             state = step.unwrap_or_else(PoisonError::into_inner).0;
         };
         ticket.is_abandoned.store(true, Ordering::Relaxed);
-        if state.result.is_none() && !self.compiling.withdraw(key) {
-            state.abandoned = Some(self.compiling.abandon());
+        if state.result.is_none() {
+            let waiting = self.compiling.waiting();
+            if !self.compiling.withdraw(key) {
+                state.abandoned = Some(self.compiling.abandon());
+            } else if matches!(error, GrammarError::CompileTime { .. }) {
+                // It has not begun, so the format is not to blame.
+                return Err(GrammarError::Busy { waiting });
+            }
         }
         Err(error)
     }
