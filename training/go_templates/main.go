@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"text/template"
 	"text/template/parse"
@@ -30,6 +31,7 @@ func (o object) String() string { return jsonText(o) }
 
 type property struct {
 	Type        string `json:"type,omitempty"`
+	Items       any    `json:"items,omitempty"`
 	Description string `json:"description,omitempty"`
 	Enum        []any  `json:"enum,omitempty"`
 }
@@ -157,13 +159,32 @@ func has(node parse.Node, name string) bool {
 	return false
 }
 
+// Whether .Response itself is among the arguments.
+func printsResponse(pipe *parse.PipeNode) bool {
+	for _, command := range pipe.Cmds {
+		for _, argument := range command.Args {
+			switch n := argument.(type) {
+			case *parse.FieldNode:
+				if slices.Contains(n.Ident, "Response") {
+					return true
+				}
+			case *parse.PipeNode:
+				if printsResponse(n) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 // Removes what follows the first action with .Response; true if there is one.
 func cut(list *parse.ListNode) bool {
 	for i, node := range list.Nodes {
 		var branch *parse.BranchNode
 		switch n := node.(type) {
 		case *parse.ActionNode:
-			if has(n, "Response") {
+			if printsResponse(n.Pipe) {
 				list.Nodes = list.Nodes[:i+1]
 				return true
 			}

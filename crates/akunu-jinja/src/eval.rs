@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::ast::{Args, Expr, Filter, ForLoop, MacroDef, Stmt, StmtKind, Symbol, Target};
 use super::functions::Arguments;
-use super::limits::{Limits, OUTPUT};
+use super::limits::{Limits, OUTPUT, TOO_MUCH_TEXT};
 use super::parser::Parsed;
 use super::text::{Text, TextBuffer};
 use super::time::LocalTime;
@@ -147,7 +147,7 @@ impl<'t> Interpreter<'t> {
         if let Some(out) = self.outputs.last_mut() {
             out.push_text(text);
             if !nested && out.len() > OUTPUT {
-                return Err(JinjaError::Limit("writes too much text"));
+                return Err(JinjaError::Limit(TOO_MUCH_TEXT));
             }
         }
         Ok(())

@@ -126,4 +126,25 @@ impl Template {
     ) -> JinjaResult<Output> {
         eval::render(&self.parsed, variables, now, &mut limits::Limits::until(deadline))
     }
+
+    /// Renders templates, each with a variable of its own, one after the other into one text, for which together there are
+    /// the limits of one.
+    pub fn render_parts<'t>(
+        parts: impl IntoIterator<Item = (&'t Template, Variable<'t>)>,
+        now: LocalTime,
+        deadline: Instant,
+    ) -> JinjaResult<Output> {
+        let mut limits = limits::Limits::until(deadline);
+        let mut all = Output { text: String::new(), untrusted: Vec::new() };
+        for (template, variable) in parts {
+            let part = eval::render(&template.parsed, &[variable], now, &mut limits)?;
+            let at = all.text.len();
+            if at + part.text.len() > limits::OUTPUT {
+                return Err(JinjaError::Limit(limits::TOO_MUCH_TEXT));
+            }
+            all.untrusted.extend(part.untrusted.iter().map(|range| range.start + at..range.end + at));
+            all.text.push_str(&part.text);
+        }
+        Ok(all)
+    }
 }

@@ -15,6 +15,7 @@ const DEPTH: usize = 640;
 
 /// Maximum size of the output in bytes.
 pub(super) const OUTPUT: usize = 64 << 20;
+pub(super) const TOO_MUCH_TEXT: &str = "writes too much text";
 
 /// Steps are counted, so that a template fails everywhere or nowhere; this is for what they do not count well enough.
 pub(super) const TIME: Duration = Duration::from_secs(3);

@@ -37,8 +37,9 @@ async fn model(State(app): State<App>, PathParameter(name): PathParameter) -> Re
     let spec = app.models().spec(Some(&name)).await?;
     let lease = app.models().list().into_iter().find(|(other, _)| other.name == spec.name);
     let lease = lease.and_then(|(_, lease)| lease);
-    let facts = app.models().facts(&spec).await;
-    Ok(json(&describe(&name, &spec, facts.as_deref(), lease.as_ref())))
+    let variant = app.models().variant(Some(&name));
+    let facts = app.models().facts(&spec).await.map(|facts| facts.of_variant(variant.as_deref()));
+    Ok(json(&describe(&name, &spec, facts.as_ref(), lease.as_ref())))
 }
 
 fn describe(name: &str, spec: &ModelSpec, facts: Option<&Facts>, lease: Option<&Lease>) -> Json {

@@ -10,7 +10,7 @@ use axum::routing::{MethodRouter, get};
 use serde_json::{Value as Json, json};
 
 use crate::app::{App, json};
-use crate::models::{Facts, Lease, ModelSpec};
+use crate::models::{Lease, ModelSpec};
 use crate::openai;
 use crate::protocol::Protocol;
 use crate::refusal::{Reason, Refusal};
@@ -57,17 +57,17 @@ async fn props(State(app): State<App>, uri: Uri) -> Result<Response, Refusal> {
     let loaded = app.models().loaded_context(&spec);
     let context = loaded.or(facts.context).unwrap_or(0);
     let (opened, of_app) = (spec.clone(), app.clone());
-    let (variant, of_model) = (app.models().variant(name.as_deref()), facts.clone());
+    let variant = app.models().variant(name.as_deref());
+    let facts = facts.of_variant(variant.as_deref());
     let read = move |model: &Model| {
         let neutral = Sampling { temperature: 1.0, ..Sampling::default() };
         let sampling = Sampling::suggested(&model.config().sampling, &neutral);
         let template = of_app.models().chat_template(&opened, variant.as_deref(), model);
         let source = template.as_ref().map_or(String::new(), |template| template.source().into());
         let for_tools = template.as_ref().and_then(CallMarks::one_for_tools);
-        let facts = Facts::clone(&of_model).with(template.as_ref());
-        (sampling, source, for_tools.map(|other| other.source().to_string()), facts)
+        (sampling, source, for_tools.map(|other| other.source().to_string()))
     };
-    let (sampling, template, for_tools, facts) = app.models().look(&spec, read).await?;
+    let (sampling, template, for_tools) = app.models().look(&spec, read).await?;
     let mut properties = json!({
         "default_generation_settings": {
             "id": 0,

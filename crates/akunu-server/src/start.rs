@@ -22,7 +22,7 @@ use crate::job::{
 };
 use crate::memory::{Charge, RequestMemory, score_bytes};
 use crate::metrics::Metrics;
-use crate::models::{Kind, Lease, Loaded};
+use crate::models::{Kind, Lease, Loaded, Turn};
 use crate::prefill;
 use crate::record::{self, Record};
 use crate::refusal::{Reason, Refusal};
@@ -91,11 +91,8 @@ impl App {
         // If the client hangs up, this future is dropped, and the grammar need not be compiled.
         let cancel = CancelOnDrop::default();
         let (flag, owner) = (cancel.flag(), caller.owner);
-        let turn = self.models().writing(job.conversations()).await;
-        let prepared = move || {
-            let _turn = turn;
-            Prepared::all(&of_job, &of_lease, &memory, owner, &flag)
-        };
+        let turn = self.models().writing(job.conversations()).await?;
+        let prepared = move || Prepared::all(&of_job, &of_lease, &memory, owner, &flag, turn);
         Ok((blocking(prepared).await??, cancel))
     }
 
@@ -303,6 +300,7 @@ impl Prepared {
         memory: &Arc<RequestMemory>,
         owner: u64,
         cancel: &Arc<AtomicBool>,
+        mut turn: Option<Turn>,
     ) -> Result<Vec<Prepared>, Refusal> {
         let constraints = loaded.constraints().of(owner);
         let seed = job.sampling.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 11);
@@ -328,7 +326,7 @@ impl Prepared {
         for prompt in &job.prompts {
             for choice in 0..job.choices {
                 let mut prepared = match choice {
-                    0 => Prepared::new(job, prompt, (loaded, &constraints), &options, memory)?,
+                    0 => Prepared::new(job, prompt, (loaded, &constraints), &options, memory, &mut turn)?,
                     _ => all.last().cloned().ok_or_else(|| Refusal::internal("no choice"))?,
                 };
                 prepared.request.options.sampling.seed = seed.wrapping_add(choice as u64);
@@ -345,6 +343,7 @@ impl Prepared {
         (loaded, constraints): (&Loaded, &Constraints),
         options: &GenerateOptions,
         memory: &Arc<RequestMemory>,
+        turn: &mut Option<Turn>,
     ) -> Result<Prepared, Refusal> {
         let mut options = options.clone();
         let format = job.format.as_ref().map(|requested| requested.format.clone());
@@ -372,6 +371,8 @@ impl Prepared {
                 prefill::check_format(conversation, job.format.as_ref())?;
                 let _copy = prefill::charge(conversation, memory)?;
                 let (rendered, _charge) = render_that_fits(conversation, loaded, memory)?;
+                // A job has one conversation, and what follows may wait for a grammar.
+                drop(turn.take());
                 let Conversation { tools, tool_choice, .. } = conversation.clone();
                 let answer = AnswerOptions { tools, tool_choice, format, one_call: job.one_call };
                 let reader =

@@ -134,7 +134,7 @@ async fn apply_template(State(app): State<App>, JsonBody(body): JsonBody) -> Res
         variant.begin(&mut conversation);
     }
     let lease = lease(&app, &fields).await?;
-    let turn = app.models().writing([&conversation].into_iter()).await;
+    let turn = app.models().writing([&conversation].into_iter()).await?;
     let write = move || {
         let _turn = turn;
         render(&conversation, &lease)

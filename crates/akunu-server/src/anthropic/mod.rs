@@ -81,7 +81,7 @@ async fn count_tokens(State(app): State<App>, JsonBody(body): JsonBody) -> Resul
     }
     let lease = app.models().get(Some(name)).await?;
     let memory = app.memory().clone();
-    let turn = app.models().writing([&conversation].into_iter()).await;
+    let turn = app.models().writing([&conversation].into_iter()).await?;
     let counted = blocking(move || {
         let _turn = turn;
         let (rendered, _charge) = render_that_fits(&conversation, &lease, &memory)?;

@@ -10,7 +10,7 @@ use akunu_format::TensorInfo;
 use akunu_tokenizer::InfillTokens;
 
 use super::digest::Digest;
-use super::{Kind, Lease, Loaded, ModelSpec, ModelsOptions};
+use super::{Kind, Lease, Loaded, ModelSpec, ModelsOptions, Variant};
 
 /// What is known of a model without loading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,20 +71,24 @@ impl Facts {
             has_infill: generates
                 && model.tokenizer().is_ok_and(|tokenizer| InfillTokens::of(&**tokenizer).is_some()),
         };
-        facts.with(chat_template.as_ref())
+        let Some(template) = chat_template else { return facts };
+        let facts = facts.with_template(template.source());
+        Facts { has_tools: facts.has_tools || CallMarks::one_for_tools(&template).is_some(), ..facts }
     }
 
-    /// The same of the model with a chat template.
-    pub(crate) fn with(self, template: Option<&ChatTemplate>) -> Facts {
-        let template = template.filter(|_| self.kind == Kind::Generates);
-        let has_calls = |template: &ChatTemplate| {
-            CallMarks::of_template(template.source()).is_some()
-                || CallMarks::one_for_tools(template).is_some()
-        };
-        let has_reasoning = |source: &str| source.contains(Tags::of_template(source).close);
+    /// Those of a model that a client has made of this one.
+    pub(crate) fn of_variant(&self, variant: Option<&Variant>) -> Facts {
+        match variant.and_then(|variant| variant.settings.template.as_ref()) {
+            Some(template) => self.clone().with_template(template),
+            None => self.clone(),
+        }
+    }
+
+    fn with_template(self, template: &str) -> Facts {
+        let generates = self.kind == Kind::Generates;
         Facts {
-            has_tools: template.is_some_and(has_calls),
-            has_reasoning: template.is_some_and(|template| has_reasoning(template.source())),
+            has_tools: generates && CallMarks::of_template(template).is_some(),
+            has_reasoning: generates && template.contains(Tags::of_template(template).close),
             ..self
         }
     }

@@ -179,9 +179,12 @@ pub struct Models {
 }
 
 /// A lock that is held while one of these is done.
-type Turn = tokio::sync::OwnedMutexGuard<()>;
+pub(crate) type Turn = tokio::sync::OwnedMutexGuard<()>;
 
 type LeaseResult = Result<Lease, LoadError>;
+
+/// How long a conversation waits until others are written by templates of clients.
+const LONGEST_WRITING: Duration = Duration::from_secs(2);
 
 /// Names of models in an error message.
 const MAX_NAMES: usize = 20;
@@ -304,15 +307,19 @@ impl Models {
         }
     }
 
-    /// For conversations that a client's template writes: waits until no other does.
+    /// For conversations that a client's template writes: waits until no other does, but not for long.
     pub(crate) async fn writing(
         &self,
         mut conversations: impl Iterator<Item = &Conversation>,
-    ) -> Option<Turn> {
-        match conversations.any(|conversation| conversation.template.is_some()) {
-            true => Some(self.writing.clone().lock_owned().await),
-            false => None,
+    ) -> Result<Option<Turn>, Refusal> {
+        if !conversations.any(|conversation| conversation.template.is_some()) {
+            return Ok(None);
         }
+        let turn = tokio::time::timeout(LONGEST_WRITING, self.writing.clone().lock_owned()).await;
+        turn.map(Some).map_err(|_| {
+            let message = "templates of models made by clients write other conversations; try again later";
+            Refusal::new(Reason::TooMany, message).code("queue_full").retry_after(1)
+        })
     }
 
     /// Reads a model's files for a description.

@@ -65,8 +65,8 @@ fn to_json(variant: &Variant) -> Json {
     let Variant { name, of, settings, owner, created } = variant;
     let Settings { system, template, messages, parameters, license, .. } = settings;
     json!({
-        "name": name, "of": of, "owner": owner.map(hex), "system": system, "template": template.as_deref(), "messages": messages,
-        "parameters": parameters, "license": license,
+        "name": name, "of": of, "owner": owner.map(hex), "system": system, "template": template.as_deref(),
+        "messages": messages, "parameters": parameters, "license": license,
         "created": created.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
     })
 }

@@ -77,7 +77,12 @@ fn add(parameters: &mut Map<String, Json>, name: &str, value: &str) {
 fn value(text: &str) -> Option<(&str, &str)> {
     for quotes in ["\"\"\"", "\""] {
         if let Some(inside) = text.strip_prefix(quotes) {
-            return inside.split_once(quotes);
+            let end = inside.find(quotes)?;
+            // The last of several quotes end a value, of which the others are a part.
+            let more =
+                inside[end + quotes.len()..].bytes().take_while(|byte| quotes.len() > 1 && *byte == b'"');
+            let end = end + more.count();
+            return Some((&inside[..end], &inside[end + quotes.len()..]));
         }
     }
     let (line, rest) = text.split_once('\n').unwrap_or((text, ""));
@@ -95,12 +100,13 @@ mod tests {
     #[test]
     fn commands_have_values_of_each_form() {
         let text = "# a comment\nfrom tales:latest\n\nPARAMETER temperature 0.5\nPARAMETER stop \"a b\"\n\
-                    PARAMETER stop <|x|>\nTEMPLATE \"\"\"{{ .Prompt }}\n\"\"\"\nSYSTEM \"\"\"\nYou are\n\"Mario\".\"\"\"\nMESSAGE user Who are you?\n\
-                    MESSAGE assistant \"Mario\"\nLICENSE MIT";
+                    PARAMETER stop <|x|>\n\
+                    TEMPLATE \"\"\"{{ .Prompt }}\"\"\"\"\nSYSTEM \"\"\"\nYou are\n\"Mario\".\"\"\"\n\
+                    MESSAGE user Who are you?\nMESSAGE assistant \"Mario\"\nLICENSE MIT";
         let file = parse(text).unwrap();
         assert_eq!(file.from.as_deref(), Some("tales:latest"));
         assert_eq!(file.system.as_deref(), Some("\nYou are\n\"Mario\"."));
-        assert_eq!(file.template.as_deref(), Some("{{ .Prompt }}\n"));
+        assert_eq!(file.template.as_deref(), Some("{{ .Prompt }}\""));
         assert_eq!(Json::from(file.parameters), json!({ "temperature": 0.5, "stop": ["a b", "<|x|>"] }));
         let messages = json!([
             { "role": "user", "content": "Who are you?" }, { "role": "assistant", "content": "Mario" },

@@ -18,11 +18,11 @@ pub(super) async fn tags(State(app): State<App>) -> Response {
     app.models().refresh().await;
     let mut list = Vec::new();
     for (spec, _) in app.models().list() {
-        let described = listed(&app, &spec).await;
+        let described = listed(&app, &spec, None).await;
         let names = std::iter::once(&spec.name).chain(&spec.aliases);
         list.extend(names.map(|name| named(&described, name)));
         for variant in app.models().variants().iter().filter(|variant| spec.name == variant.of) {
-            let mut model = named(&described, &variant.name);
+            let mut model = named(&listed(&app, &spec, Some(variant)).await, &variant.name);
             model["digest"] = digest(model["digest"].as_str().unwrap_or_default(), variant).into();
             model["modified_at"] = timestamp(variant.created).into();
             model["details"]["parent_model"] = tagged(&variant.of).into();
@@ -38,7 +38,7 @@ const FAR: Duration = Duration::from_secs(10_413_792_000);
 pub(super) async fn ps(State(app): State<App>) -> Response {
     let mut list = Vec::new();
     for loaded in app.models().in_memory() {
-        let mut model = named(&listed(&app, &loaded.spec).await, &loaded.spec.name);
+        let mut model = named(&listed(&app, &loaded.spec, None).await, &loaded.spec.name);
         let expires_at = match loaded.expires_in {
             Some(time) => SystemTime::now() + time,
             None => UNIX_EPOCH + FAR,
@@ -59,8 +59,8 @@ pub(super) async fn ps(State(app): State<App>) -> Response {
     json(&json!({ "models": list }))
 }
 
-/// A model without its name. Clients rely on all fields, also where the files cannot be read.
-async fn listed(app: &App, spec: &ModelSpec) -> Json {
+/// A model, or what a client has made of it, without its name. Clients rely on all fields, also where the files cannot be read.
+async fn listed(app: &App, spec: &ModelSpec, variant: Option<&Variant>) -> Json {
     let facts = app.models().facts(spec).await;
     let of = spec.clone();
     let about = blocking(move || (of.path.as_deref().and_then(size), of.changed())).await.unwrap_or_default();
@@ -72,7 +72,7 @@ async fn listed(app: &App, spec: &ModelSpec) -> Json {
         "details": facts.as_ref().map_or_else(|| unknown_details(spec), |facts| details(facts)),
     });
     if let Some(facts) = facts {
-        model["capabilities"] = facts.capabilities().into();
+        model["capabilities"] = facts.of_variant(variant).capabilities().into();
     }
     model
 }
@@ -112,8 +112,7 @@ fn unknown_details(spec: &ModelSpec) -> Json {
 /// That of a variant, which changes with its settings.
 fn digest(of_model: &str, variant: &Variant) -> String {
     let Settings { system, template, messages, parameters, license, .. } = &variant.settings;
-    let mut own = json!([of_model, system, messages, parameters, license]);
-    own.as_array_mut().into_iter().for_each(|own| own.extend(template.as_deref().map(Json::from)));
+    let own = json!([of_model, system, template.as_deref(), messages, parameters, license]);
     hex(Sha256::digest(own.to_string()))
 }
 

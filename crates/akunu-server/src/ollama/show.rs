@@ -25,9 +25,9 @@ pub(super) async fn show(State(app): State<App>, JsonBody(body): JsonBody) -> Re
     let unreadable = || Refusal::new(Reason::Unavailable, "the model's files cannot be read");
     let facts = facts.ok_or_else(unreadable)?;
     let (of, of_app) = (spec.clone(), app.clone());
+    let facts = facts.of_variant(variant.as_deref());
     let describe = move |model: &Model| {
         let template = of_app.models().chat_template(&of, variant.as_deref(), model);
-        let facts = Facts::clone(&facts).with(template.as_ref());
         let template = template.map_or(String::new(), |template| template.source().into());
         describe(&of, model, &facts, variant, &template)
     };

@@ -235,7 +235,8 @@ fn a_created_model_has_its_own_template() {
     };
     let asked = json!([{ "role": "system", "content": "Rhyme." }, { "role": "user", "content": "a fox" }]);
     // The same conversation in the language of Go as in the model's own template.
-    let go = "{{ range .Messages }}<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end }}<|im_start|>assistant\n";
+    let go = "{{ range .Messages }}<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end }}\
+              <|im_start|>assistant\n";
     make(json!({ "model": "same", "template": go }));
     assert_eq!(prompt(&server, "same", asked.clone()), prompt(&server, TALES, asked.clone()));
     for (path, body) in [
@@ -268,8 +269,16 @@ fn a_created_model_has_its_own_template() {
     assert_eq!(shown["capabilities"], json!(["completion", "tools", "thinking"]));
     assert_eq!(server.ok("/api/show", &json!({ "model": TALES }))["capabilities"], json!(["completion"]));
     let properties = server.get("/props?model=other").json();
-    assert_eq!((&properties["chat_template"], &shown["template"]), (&shown["template"], &shown["template"]));
+    assert_eq!(properties["chat_template"], shown["template"]);
     assert_eq!(properties["chat_template_caps"]["supports_tools"], true);
+    for (path, list, name) in [("/v1/models", "data", "other"), ("/api/tags", "models", "other:latest")] {
+        let all = server.get(path).json();
+        let is_it = |model: &&Json| model["id"] == name || model["name"] == name;
+        let listed = all[list].as_array().unwrap().iter().find(is_it).unwrap();
+        assert_eq!(listed["capabilities"], shown["capabilities"], "{path}");
+    }
+    let listed = server.get("/api/v0/models/other").json();
+    assert_eq!(listed["capabilities"], json!(["tool_use"]));
     // What is made of it has it, unless it is given another, as Jinja.
     make(json!({ "model": "third", "from": "other" }));
     assert_eq!(prompt(&server, "third", asked.clone()), "<|endoftext|>[Rhyme.|a fox] <tool_call> </think>");
@@ -452,7 +461,7 @@ fn models_that_clients_made_survive_a_restart() {
     let server = start();
     let after = show(&server, "one").json();
     assert_eq!((&after["system"], &after["parameters"]), (&json!("Rhyme."), &before["parameters"]));
-    assert_eq!((&after["template"], &before["template"]), (&json!("{{ .Prompt }}"), &after["template"]));
+    assert_eq!(after["template"], "{{ .Prompt }}");
     assert_eq!(show(&server, "two").status, 404);
     assert_eq!(ask(&server, "DELETE", "/api/delete", "one", json!({ "model": "a" })).status, 200);
     drop(server);

@@ -40,6 +40,9 @@ pub enum ChatError {
     Syntax { line: usize, message: String },
     #[error("the chat template failed in line {line}: {message}")]
     Runtime { line: usize, message: String },
+    /// Without a line, because the template was translated.
+    #[error("the chat template failed: {message}")]
+    Failed { message: String },
     /// The template rejects the conversation by `raise_exception`.
     #[error("the model's chat template refuses this conversation: {message}")]
     Raised { message: String },
@@ -110,9 +113,27 @@ impl ChatTemplate {
     pub fn of_modelfile(source: &str, tokenizer: &dyn Tokenizer) -> Result<ChatTemplate, ChatError> {
         let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).map(str::to_string);
         let bos = text(tokenizer.bos());
-        if source.contains("{%") {
-            return ChatTemplate::new(source, bos.as_deref(), text(tokenizer.eos()).as_deref());
+        let jinja = || ChatTemplate::new(source, bos.as_deref(), text(tokenizer.eos()).as_deref());
+        let go = || ChatTemplate::of_go(source, tokenizer, bos.clone());
+        match source.contains("{%") {
+            true => jinja().or_else(|error| go().ok().filter(ChatTemplate::reads_values).ok_or(error)),
+            false => go().or_else(|error| jinja().ok().filter(ChatTemplate::reads_values).ok_or(error)),
         }
+    }
+
+    /// Whether it writes a conversation, and is not a text that the language does not know as anything else.
+    fn reads_values(&self) -> bool {
+        match &self.program {
+            Program::Jinja(template) => template.mentions("messages"),
+            Program::Go(template) => template.has_fields(),
+        }
+    }
+
+    fn of_go(
+        source: &str,
+        tokenizer: &dyn Tokenizer,
+        bos: Option<String>,
+    ) -> Result<ChatTemplate, ChatError> {
         // Such a template does not begin with the token that the model's texts begin with.
         let empty = tokenizer.encode("", EncodeOptions { add_special: true, parse_special: false })?;
         let bos = bos.filter(|_| empty.first().is_some_and(|first| Some(*first) == tokenizer.bos()));

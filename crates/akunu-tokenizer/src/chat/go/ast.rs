@@ -12,9 +12,10 @@ pub(super) enum Node {
     With(Branch),
     Range(Branch),
     /// `{{ template "name" pipeline }}`
-    Call(String, Option<Pipe>),
-    Break,
-    Continue,
+    Call(String, Option<Pipe>, usize),
+    /// With their lines.
+    Break(usize),
+    Continue(usize),
 }
 
 #[derive(Debug)]

@@ -6,9 +6,9 @@
 
 use std::fmt::Write;
 
-use super::Failure;
 use super::ast::{Base, Branch, Command, Node, Nodes, Operand, Pipe};
 use super::parser::Parsed;
+use super::{ChatError, fail};
 
 /// Values as Go prints them: nothing for nil, and JSON for what Ollama prints as such.
 const BEGIN: &str = "\
@@ -17,7 +17,8 @@ const BEGIN: &str = "\
 {% if x is boolean %}{{ 'true' if x else 'false' }}\
 {% elif x is string or x is number %}{{ x }}\
 {% elif x is mapping or x is sequence and x and x[0] is mapping %}{{ go_json(x) }}\
-{% elif x is sequence and x is defined %}[{{ x | join(' ') }}]\
+{% elif x is sequence and x is defined %}\
+[{% for i in x %}{{ '' if loop.first else ' ' }}{{ go_text(i) }}{% endfor %}]\
 {% endif %}{% endmacro %}";
 
 /// Names of fields of Ollama's values, and those that they have in JSON. Other names are keys as they are.
@@ -53,7 +54,7 @@ pub(super) const ROOT: &str = "d";
 type Written<T> = Result<T, String>;
 
 /// The Jinja template. `until_response`: only up to the first `.Response`, where a model answers.
-pub(super) fn write(parsed: &Parsed, until_response: bool) -> Result<String, Failure> {
+pub(super) fn write(parsed: &Parsed, until_response: bool) -> Result<String, ChatError> {
     let mut writer = Writer {
         parsed,
         jinja: BEGIN.into(),
@@ -62,11 +63,11 @@ pub(super) fn write(parsed: &Parsed, until_response: bool) -> Result<String, Fai
         numbers: 0,
         loops: 0,
         line: 1,
-        until_response: false,
+        until_response,
         is_over: false,
     };
-    let written = writer.templates(until_response);
-    written.map_err(|what| Failure::at(writer.line, what))?;
+    let written = writer.templates();
+    written.or_else(|what| fail(writer.line, what))?;
     Ok(writer.jinja)
 }
 
@@ -85,13 +86,14 @@ struct Writer<'p> {
 }
 
 impl Writer<'_> {
-    fn templates(&mut self, until_response: bool) -> Written<()> {
+    fn templates(&mut self) -> Written<()> {
+        // Templates that are called are whole, as in Ollama.
+        let until_response = std::mem::take(&mut self.until_response);
         for (index, (_, nodes)) in self.parsed.defined.iter().enumerate() {
             let _ = write!(self.jinja, "{{% macro go_template{index}({ROOT}) %}}");
             self.body(nodes)?;
             self.jinja.push_str("{% endmacro %}");
         }
-        // Templates that are called are whole, as in Ollama.
         self.until_response = until_response;
         self.body(&self.parsed.main)
     }
@@ -137,7 +139,7 @@ impl Writer<'_> {
                     }
                     false => self.assign(pipe, &value)?,
                 }
-                self.is_over = self.until_response && super::prints_response(pipe);
+                self.is_over = self.until_response && super::reads_response(pipe);
             }
             Node::If(branch) => {
                 let (known, value) = (self.variables.len(), self.pipe(&branch.pipe)?);
@@ -156,7 +158,8 @@ impl Writer<'_> {
                 self.variables.truncate(known);
             }
             Node::Range(branch) => self.range(branch)?,
-            Node::Call(name, pipe) => {
+            Node::Call(name, pipe, line) => {
+                self.line = *line;
                 let index = self.parsed.defined.iter().rposition(|(known, _)| known == name);
                 let index = index.ok_or_else(|| format!("the template {name:?} is not defined"))?;
                 let value = match pipe {
@@ -165,11 +168,12 @@ impl Writer<'_> {
                 };
                 let _ = write!(self.jinja, "{{{{ go_template{index}({value}) }}}}");
             }
-            Node::Break | Node::Continue if self.loops == 0 => {
+            Node::Break(line) | Node::Continue(line) if self.loops == 0 => {
+                self.line = *line;
                 return Err("{{ break }} and {{ continue }} belong into a {{ range }}".into());
             }
-            Node::Break => self.jinja.push_str("{% break %}"),
-            Node::Continue => self.jinja.push_str("{% continue %}"),
+            Node::Break(_) => self.jinja.push_str("{% break %}"),
+            Node::Continue(_) => self.jinja.push_str("{% continue %}"),
         }
         Ok(())
     }
@@ -287,6 +291,8 @@ impl Writer<'_> {
             Base::Nil => "none".into(),
             Base::Bool(value) => value.to_string(),
             Base::Int(value) => format!("({value})"),
+            // Go prints no fraction that is zero.
+            Base::Float(value) if value.fract() == 0.0 && value.abs() < 1e15 => format!("({value:.0})"),
             Base::Float(value) => format!("({value:?})"),
             Base::Text(text) => literal(text),
             Base::Pipe(pipe) if pipe.variables.is_empty() => self.pipe(pipe)?,
@@ -300,8 +306,13 @@ impl Writer<'_> {
 fn fields(value: String, names: &[String]) -> String {
     names.iter().fold(value, |value, name| {
         let known = FIELDS.iter().find(|(go, _)| go == name);
-        format!("({value} or {{}})[{}]", literal(known.map_or(name.as_str(), |(_, json)| json)))
+        field(&value, &literal(known.map_or(name.as_str(), |(_, json)| json)))
     })
+}
+
+/// What an object has under a key; a subscript would find methods of Python, too.
+fn field(value: &str, key: &str) -> String {
+    format!("({value} or {{}}).get({key})")
 }
 
 /// The call of a function. `format`: its first argument as it is written.
@@ -325,13 +336,17 @@ fn call(name: &str, arguments: &[String], format: Option<&Base>) -> Written<Stri
         (_, [left, right]) if !operator.is_empty() => Ok(format!("({left} {operator} {right})")),
         ("len", [value]) => Ok(format!("(({value} or []) | length)")),
         ("index", [value, keys @ ..]) => {
-            Ok(keys.iter().fold(value.clone(), |value, key| format!("({value} or {{}})[{key}]")))
+            Ok(keys.iter().fold(value.clone(), |value, key| match key.starts_with('\'') {
+                true => field(&value, key),
+                false => format!("({value} or {{}})[{key}]"),
+            }))
         }
         ("slice", [value]) => Ok(value.clone()),
         ("slice", [value, from]) => Ok(format!("({value} or [])[{from}:]")),
         ("slice", [value, from, to]) => Ok(format!("({value} or [])[{from}:{to}]")),
         ("json", [value]) => Ok(format!("go_json({value})")),
-        ("print", _) if count <= 1 => Ok(arguments.first().map_or("''".into(), text)),
+        ("print", [value]) => Ok(text(value)),
+        ("print", []) => Ok("''".into()),
         ("println", _) => {
             let texts: Vec<String> = arguments.iter().map(text).collect();
             Ok(format!("({} ~ '\\n')", if count == 0 { "''".into() } else { texts.join(" ~ ' ' ~ ") }))
@@ -384,6 +399,6 @@ fn printf(format: &str, values: &[String]) -> Written<String> {
 
 /// A text as Jinja writes it.
 fn literal(text: &str) -> String {
-    let escaped = text.replace('\\', "\\\\").replace('\'', "\\'").replace('\n', "\\n");
+    let escaped = text.replace('\\', "\\\\").replace('\'', "\\'").replace('\n', "\\n").replace('\r', "\\r");
     format!("'{escaped}'")
 }

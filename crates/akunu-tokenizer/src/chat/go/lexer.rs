@@ -1,6 +1,6 @@
 //! Splits a Go template into its text and its actions, and an action into tokens.
 
-use super::{Failure, fail};
+use super::{ChatError, fail};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {
@@ -39,7 +39,7 @@ pub(super) enum Piece {
 const SPACE: [char; 4] = [' ', '\t', '\r', '\n'];
 
 /// The text between actions without the space that they trim, and the actions without comments.
-pub(super) fn pieces(source: &str) -> Result<Vec<Piece>, Failure> {
+pub(super) fn pieces(source: &str) -> Result<Vec<Piece>, ChatError> {
     let mut pieces = Vec::new();
     let (mut at, mut trims) = (0, false);
     let (mut line, mut counted) = (1, 0);
@@ -65,7 +65,7 @@ pub(super) fn pieces(source: &str) -> Result<Vec<Piece>, Failure> {
             comment + len + 2
         } else {
             let mut tokens = Vec::new();
-            let end = tokens_of(source, inside, &mut tokens).map_err(|what| Failure::at(line, what))?;
+            let end = tokens_of(source, inside, &mut tokens).or_else(|what| fail(line, what))?;
             pieces.push(Piece::Action(tokens, line));
             end
         };
@@ -133,12 +133,33 @@ fn word(text: &str) -> &str {
 fn number(text: &str) -> Result<(Token, usize), String> {
     let signs = text.starts_with(['-', '+']) as usize;
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_');
-    let len = signs + text[signs..].find(|c| !is_part(c)).unwrap_or(text.len() - signs);
-    let digits = text[..len].replace('_', "");
-    let token = digits.parse().map(Token::Int).or_else(|_| digits.parse().map(Token::Float));
-    match token {
-        Ok(token) if text[signs..].starts_with(|c: char| c.is_ascii_digit() || c == '.') => Ok((token, len)),
-        _ => Err(format!("unexpected {:?}", text.chars().next().unwrap_or_default())),
+    let mut len = signs + text[signs..].find(|c| !is_part(c)).unwrap_or(text.len() - signs);
+    let is_hex = text[signs..].starts_with("0x");
+    if !is_hex && text[..len].ends_with(['e', 'E']) && text[len..].starts_with(['-', '+']) {
+        len += 1 + text[len + 1..].find(|c| !is_part(c)).unwrap_or(text.len() - len - 1);
+    }
+    let unexpected = || format!("unexpected {:?}", text.chars().next().unwrap_or_default());
+    if !text[signs..].starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+        return Err(unexpected());
+    }
+    let digits = text[signs..len].replace('_', "");
+    let (radix, whole) = match digits.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (16, &digits[2..]),
+        [b'0', b'o' | b'O', ..] => (8, &digits[2..]),
+        [b'0', b'b' | b'B', ..] => (2, &digits[2..]),
+        // As in Go and C.
+        [b'0', b'0'..=b'9', ..] => (8, &digits[1..]),
+        _ => (10, digits.as_str()),
+    };
+    let is_negative = text.starts_with('-');
+    if let Ok(value) = i64::from_str_radix(whole, radix) {
+        return Ok((Token::Int(if is_negative { -value } else { value }), len));
+    }
+    let value: f64 = digits.parse().map_err(|_| unexpected())?;
+    // A whole number that is too large is not a fraction.
+    match value.is_finite() && digits.contains(['.', 'e', 'E']) {
+        true => Ok((Token::Float(if is_negative { -value } else { value }), len)),
+        false => Err(format!("the number {} is not supported", &text[..len])),
     }
 }
 

@@ -16,23 +16,16 @@ mod parser;
 mod tests;
 mod values;
 
-use std::ops::Range;
 use std::time::Instant;
 
-use akunu_jinja::{LocalTime, Output, Template, Variable};
+use akunu_jinja::{JinjaError, LocalTime, Output, Template, Variable};
 use serde_json::{Map, Value as Json};
 
 use self::ast::{Base, Branch, Node, Nodes, Operand, Pipe};
-use super::ChatError as Failure;
+use super::ChatError;
 
-impl Failure {
-    fn at(line: usize, message: impl Into<String>) -> Failure {
-        Failure::Syntax { line, message: message.into() }
-    }
-}
-
-fn fail<T>(line: usize, message: impl Into<String>) -> Result<T, Failure> {
-    Err(Failure::at(line, message))
+fn fail<T>(line: usize, message: impl Into<String>) -> Result<T, ChatError> {
+    Err(ChatError::Syntax { line, message: message.into() })
 }
 
 #[derive(Debug)]
@@ -45,7 +38,7 @@ pub(super) struct GoTemplate {
 }
 
 impl GoTemplate {
-    pub(super) fn new(source: &str) -> Result<GoTemplate, Failure> {
+    pub(super) fn new(source: &str) -> Result<GoTemplate, ChatError> {
         let mut parsed = parser::parse(lexer::pieces(source)?)?;
         let mut names = Vec::new();
         for nodes in [&parsed.main].into_iter().chain(parsed.defined.iter().map(|(_, nodes)| nodes)) {
@@ -56,7 +49,7 @@ impl GoTemplate {
         if !has_messages && !has("response") {
             parsed.main.push(Node::Action(response()));
         }
-        let template = |until_response| -> Result<Template, Failure> {
+        let template = |until_response| -> Result<Template, ChatError> {
             Ok(Template::new(&jinja::write(&parsed, until_response)?)?)
         };
         let until_response = if has_messages { None } else { Some(template(true)?) };
@@ -75,6 +68,10 @@ impl GoTemplate {
         }
     }
 
+    pub(super) fn has_fields(&self) -> bool {
+        !self.names.is_empty()
+    }
+
     /// `begin`: what the text begins with, whether the template writes it or not.
     pub(super) fn render(
         &self,
@@ -83,7 +80,7 @@ impl GoTemplate {
         tools: &Json,
         extra: &Map<String, Json>,
         (now, deadline): (LocalTime, Instant),
-    ) -> Result<Output, Failure> {
+    ) -> Result<Output, ChatError> {
         let parts = match &self.until_response {
             None => vec![(&self.whole, values::of_conversation(messages, tools, extra))],
             Some(until_response) => {
@@ -93,24 +90,22 @@ impl GoTemplate {
                 turns.into_iter().map(|turn| (&self.whole, turn)).chain(last).collect()
             }
         };
-        let mut all = Output { text: String::new(), untrusted: Vec::new() };
-        for (template, values) in &parts {
-            let dot = Variable { name: jinja::ROOT, value: values, untrusted: true };
-            let part = template.render_until(&[dot], now, deadline)?;
-            all.untrusted.extend(moved(part.untrusted, all.text.len()));
-            all.text.push_str(&part.text);
+        let dot = |values| Variable { name: jinja::ROOT, value: values, untrusted: true };
+        let parts = parts.iter().map(|(template, values)| (*template, dot(values)));
+        let mut output = match Template::render_parts(parts, now, deadline) {
+            // The line is that of the Jinja template.
+            Err(JinjaError::Runtime { message, .. }) => return Err(ChatError::Failed { message }),
+            rendered => rendered?,
+        };
+        let is_begun = output.untrusted.first().is_none_or(|range| range.start >= begin.len());
+        if !(is_begun && output.text.starts_with(begin)) {
+            output.text.insert_str(0, begin);
+            for range in &mut output.untrusted {
+                *range = range.start + begin.len()..range.end + begin.len();
+            }
         }
-        let is_begun = all.untrusted.first().is_none_or(|range| range.start >= begin.len());
-        if !(is_begun && all.text.starts_with(begin)) {
-            all.text.insert_str(0, begin);
-            all.untrusted = moved(all.untrusted, begin.len()).collect();
-        }
-        Ok(all)
+        Ok(output)
     }
-}
-
-fn moved(ranges: Vec<Range<usize>>, by: usize) -> impl Iterator<Item = Range<usize>> {
-    ranges.into_iter().map(move |range| range.start + by..range.end + by)
 }
 
 /// `{{ .Response }}`
@@ -119,11 +114,11 @@ fn response() -> Pipe {
     Pipe { variables: Vec::new(), declares: false, commands: vec![vec![operand]], line: 0 }
 }
 
-/// Whether what is printed is the answer.
-fn prints_response(pipe: &Pipe) -> bool {
+/// Whether it has the answer.
+fn reads_response(pipe: &Pipe) -> bool {
     pipe.commands.iter().flatten().any(|operand| match &operand.base {
         Base::Dot => operand.fields.iter().any(|name| name == "Response"),
-        Base::Pipe(pipe) => prints_response(pipe),
+        Base::Pipe(pipe) => reads_response(pipe),
         _ => false,
     })
 }
@@ -142,7 +137,7 @@ fn names_of(pipe: &Pipe) -> Vec<String> {
 fn each_pipe(nodes: &Nodes, visit: &mut dyn FnMut(&Pipe)) {
     for node in nodes {
         match node {
-            Node::Action(pipe) | Node::Call(_, Some(pipe)) => visit(pipe),
+            Node::Action(pipe) | Node::Call(_, Some(pipe), _) => visit(pipe),
             Node::If(Branch { pipe, body, otherwise })
             | Node::With(Branch { pipe, body, otherwise })
             | Node::Range(Branch { pipe, body, otherwise }) => {
@@ -150,7 +145,7 @@ fn each_pipe(nodes: &Nodes, visit: &mut dyn FnMut(&Pipe)) {
                 each_pipe(body, visit);
                 each_pipe(otherwise, visit);
             }
-            Node::Text(_) | Node::Call(_, None) | Node::Break | Node::Continue => {}
+            Node::Text(_) | Node::Call(_, None, _) | Node::Break(_) | Node::Continue(_) => {}
         }
     }
 }

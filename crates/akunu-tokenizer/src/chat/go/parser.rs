@@ -4,7 +4,7 @@ use std::vec::IntoIter;
 
 use super::ast::{Base, Branch, Command, Node, Nodes, Operand, Pipe};
 use super::lexer::{Piece, Placed, Token};
-use super::{Failure, fail};
+use super::{ChatError, fail};
 
 /// Maximum depth of blocks and parentheses in each other.
 const MAX_DEPTH: usize = 64;
@@ -16,7 +16,7 @@ pub(super) struct Parsed {
     pub(super) defined: Vec<(String, Nodes)>,
 }
 
-pub(super) fn parse(pieces: Vec<Piece>) -> Result<Parsed, Failure> {
+pub(super) fn parse(pieces: Vec<Piece>) -> Result<Parsed, ChatError> {
     let mut parser = Parser { pieces: pieces.into_iter(), defined: Vec::new(), depth: 0, line: 1 };
     match parser.nodes()? {
         (main, End::Source) => Ok(Parsed { main, defined: parser.defined }),
@@ -51,7 +51,7 @@ impl std::fmt::Display for End {
 }
 
 impl Parser {
-    fn enter(&mut self) -> Result<(), Failure> {
+    fn enter(&mut self) -> Result<(), ChatError> {
         self.depth += 1;
         match self.depth > MAX_DEPTH {
             true => fail(self.line, format!("blocks and parentheses are nested deeper than {MAX_DEPTH}")),
@@ -59,7 +59,7 @@ impl Parser {
         }
     }
 
-    fn nodes(&mut self) -> Result<(Nodes, End), Failure> {
+    fn nodes(&mut self) -> Result<(Nodes, End), ChatError> {
         self.enter()?;
         let mut nodes = Vec::new();
         let end = loop {
@@ -84,11 +84,11 @@ impl Parser {
                 Some("range") => nodes.push(Node::Range(self.branch(tokens)?)),
                 Some("break") => {
                     tokens.end()?;
-                    nodes.push(Node::Break);
+                    nodes.push(Node::Break(line));
                 }
                 Some("continue") => {
                     tokens.end()?;
-                    nodes.push(Node::Continue);
+                    nodes.push(Node::Continue(line));
                 }
                 Some("define") => {
                     let name = tokens.name()?;
@@ -100,13 +100,13 @@ impl Parser {
                     let pipe = self.pipe(&mut tokens)?;
                     tokens.end()?;
                     self.define(name.clone())?;
-                    nodes.push(Node::Call(name, Some(pipe)));
+                    nodes.push(Node::Call(name, Some(pipe), line));
                 }
                 Some("template") => {
                     let name = tokens.name()?;
                     let pipe = if tokens.peek().is_some() { Some(self.pipe(&mut tokens)?) } else { None };
                     tokens.end()?;
-                    nodes.push(Node::Call(name, pipe));
+                    nodes.push(Node::Call(name, pipe, line));
                 }
                 _ => {
                     // What was taken for a statement is a function.
@@ -121,7 +121,7 @@ impl Parser {
         Ok((nodes, end))
     }
 
-    fn define(&mut self, name: String) -> Result<(), Failure> {
+    fn define(&mut self, name: String) -> Result<(), ChatError> {
         match self.nodes()? {
             (nodes, End::Block) => self.defined.push((name, nodes)),
             (_, end) => return fail(self.line, format!("{end} instead of an {{{{ end }}}}")),
@@ -130,7 +130,7 @@ impl Parser {
     }
 
     /// The rest of a block, after its first word.
-    fn branch(&mut self, mut tokens: Tokens) -> Result<Branch, Failure> {
+    fn branch(&mut self, mut tokens: Tokens) -> Result<Branch, ChatError> {
         let pipe = self.pipe(&mut tokens)?;
         tokens.end()?;
         let (body, end) = self.nodes()?;
@@ -153,14 +153,14 @@ impl Parser {
         Ok(Branch { pipe, body, otherwise })
     }
 
-    fn nested(&mut self, tokens: Tokens) -> Result<Branch, Failure> {
+    fn nested(&mut self, tokens: Tokens) -> Result<Branch, ChatError> {
         self.enter()?;
         let branch = self.branch(tokens)?;
         self.depth -= 1;
         Ok(branch)
     }
 
-    fn pipe(&mut self, tokens: &mut Tokens) -> Result<Pipe, Failure> {
+    fn pipe(&mut self, tokens: &mut Tokens) -> Result<Pipe, ChatError> {
         self.enter()?;
         let (variables, declares) = tokens.variables();
         let mut commands = vec![self.command(tokens)?];
@@ -171,7 +171,7 @@ impl Parser {
         Ok(Pipe { variables, declares, commands, line: tokens.line })
     }
 
-    fn command(&mut self, tokens: &mut Tokens) -> Result<Command, Failure> {
+    fn command(&mut self, tokens: &mut Tokens) -> Result<Command, ChatError> {
         let mut operands = Vec::new();
         while let Some(operand) = self.operand(tokens)? {
             operands.push(operand);
@@ -182,7 +182,7 @@ impl Parser {
         }
     }
 
-    fn operand(&mut self, tokens: &mut Tokens) -> Result<Option<Operand>, Failure> {
+    fn operand(&mut self, tokens: &mut Tokens) -> Result<Option<Operand>, ChatError> {
         let mut fields = Vec::new();
         let Some(token) = tokens.peek().cloned() else { return Ok(None) };
         let base = match token {
@@ -249,7 +249,7 @@ impl Tokens {
     }
 
     /// The name of a template.
-    fn name(&mut self) -> Result<String, Failure> {
+    fn name(&mut self) -> Result<String, ChatError> {
         match self.peek() {
             Some(Token::Text(name)) => {
                 let name = name.clone();
@@ -281,7 +281,7 @@ impl Tokens {
         (Vec::new(), false)
     }
 
-    fn end(&self) -> Result<(), Failure> {
+    fn end(&self) -> Result<(), ChatError> {
         match self.peek() {
             None => Ok(()),
             Some(token) => fail(self.line, format!("unexpected {token:?}")),

@@ -4,7 +4,7 @@ use super::*;
 
 const CASES: &str = include_str!("../../../../../testdata/go_templates.json");
 
-fn rendered(template: &str, case: &Json) -> Result<Output, Failure> {
+fn rendered(template: &str, case: &Json) -> Result<Output, ChatError> {
     let messages = case["messages"].as_array().unwrap();
     let mut extra = Map::new();
     extra.extend(case.get("think").map(|think| ("enable_thinking".to_string(), think.clone())));
@@ -24,7 +24,7 @@ fn templates_give_what_go_gives() {
     }
 }
 
-fn of(template: &str) -> Result<Output, Failure> {
+fn of(template: &str) -> Result<Output, ChatError> {
     let messages = serde_json::json!([
         { "role": "system", "content": "<s>" },
         { "role": "user", "content": "a" },
@@ -43,14 +43,9 @@ fn what_messages_say_is_not_trusted_and_what_the_template_says_is() {
         "<s>{{ .System }}{{ .Prompt }}{{ printf \"<s>%s\" .System }}",
     ] {
         let Output { text, untrusted } = of(template).unwrap();
-        assert!(
-            !untrusted.is_empty() && untrusted.iter().all(|range| !text[range.clone()].contains("<s><s>"))
-        );
-        let trusted: usize = untrusted.iter().map(|range| range.len()).sum();
-        assert!(
-            text.starts_with("<s>") && untrusted[0].start >= 3 && trusted < text.len(),
-            "{text} {untrusted:?}"
-        );
+        let said: Vec<&str> = untrusted.iter().map(|range| &text[range.clone()]).collect();
+        assert!(text.starts_with("<s>") && untrusted[0].start >= 3, "{text} {untrusted:?}");
+        assert!(said.contains(&"<s>") && said.iter().all(|part| !part.contains("<s><s>")), "{said:?}");
     }
 }
 
@@ -77,7 +72,10 @@ fn contents_of_parts_and_without_text_are_texts() {
     assert_eq!(text, "[<s>][a][-][bc]");
     let text = of("{{ range .Messages }}{{ range .ToolCalls }}{{ .Function.Arguments }}{{ end }}{{ end }}");
     assert_eq!(text.unwrap().text, "{}");
-    assert_eq!(of("{{ currentDate }} {{ .Messages.None.None }}").unwrap().text, "2023-11-14 ");
+    assert_eq!(
+        of("{{ currentDate }} {{ .None.None }}{{ range .Messages }}{{ end }}").unwrap().text,
+        "2023-11-14 "
+    );
 }
 
 #[test]
@@ -106,7 +104,11 @@ fn what_is_no_template_is_refused_with_the_line() {
         ("{{ template \"a\" }}", "the template \"a\" is not defined"),
         ("{{ define }}{{ end }}", "the name of a template is missing"),
         ("{{ define \"a\" }}", "the end of the template instead of an {{ end }}"),
-        ("{{ break }}", "belong into a {{ range }}"),
+        ("\n\n{{ .A }}\n{{ break }}", "line 4: {{ break }} and {{ continue }} belong into a {{ range }}"),
+        ("\n{{ template \"a\" }}", "line 2: the template \"a\" is not defined"),
+        ("{{ 1e999 }}", "the number 1e999 is not supported"),
+        ("{{ 9223372036854775808 }}", "the number 9223372036854775808 is not supported"),
+        ("{{ 08 }}", "the number 08 is not supported"),
         ("{{ not }}", "the function not does not take 0 arguments"),
         ("{{ printf \"%d %d\" 1 }}", "printf has no value for %d"),
         ("{{ printf \"%z\" 1 }}", "printf does not know %z"),
@@ -133,10 +135,21 @@ fn no_template_takes_more_than_it_may() {
     }
     for template in [
         "{{ define \"a\" }}{{ template \"a\" . }}{{ end }}{{ template \"a\" . }}",
-        "{{ range .Messages }}{{ define \"a\" }}{{ range .M }}x{{ end }}{{ template \"a\" . }}{{ end }}{{ template \"a\" $ }}{{ end }}",
+        "{{ range .Messages }}{{ define \"a\" }}{{ range .M }}x{{ end }}{{ template \"a\" . }}{{ end }}\
+         {{ template \"a\" $ }}{{ end }}",
     ] {
-        assert!(matches!(of(template), Err(Failure::Limit { .. })), "{template}");
+        assert!(matches!(of(template), Err(ChatError::Limit { .. })), "{template}");
     }
+    // All turns of a conversation have the limits of one.
+    let doubled = "{{ $x = printf \"%s%s\" $x $x }}".repeat(18);
+    let template = format!("{{{{ $x := \"{}\" }}}}{doubled}{{{{ $x }}}}{{{{ .Prompt }}}}", "a".repeat(64));
+    let turn = |n: usize| {
+        let role = if n % 2 == 0 { "user" } else { "assistant" };
+        serde_json::json!({ "role": role, "content": "a" })
+    };
+    let messages: Vec<Json> = (0..41).map(turn).collect();
+    let rendered = rendered(&template, &serde_json::json!({ "messages": messages }));
+    assert!(matches!(rendered, Err(ChatError::Limit { .. })));
     // What is written is at most a few times as long as the template.
     let long = "{{ if eq .A .B }}{{ .A.B.C }}{{ end }}".repeat(2_000);
     let written = jinja::write(&parser::parse(lexer::pieces(&long).unwrap()).unwrap(), false).unwrap();
