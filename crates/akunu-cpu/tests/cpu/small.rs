@@ -53,7 +53,8 @@ fn rows() {
 #[cfg_attr(miri, ignore = "takes hours")]
 fn every_op_has_a_small_shape() {
     let ops = |specs: Vec<Spec>, cases: Vec<Case>| -> BTreeSet<String> {
-        let cases = specs.iter().map(Spec::whole).chain(cases);
+        // One row of each: which op it is does not depend on how many there are.
+        let cases = specs.iter().map(|spec| (spec.build)(0..1)).chain(cases);
         let op = |case: Case| format!("{:?}", case.kernel).split('(').next().unwrap().to_string();
         cases.map(op).collect()
     };

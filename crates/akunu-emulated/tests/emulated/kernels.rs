@@ -3,7 +3,7 @@
 //!
 //! Compiling takes most of the time, so of a test's texts only those are compiled that cover something new
 //! ([`Cover`]): every value of a variant and every weight type. Of these the first of each kernel and every third run
-//! (every ninth with the fewest cases), in one shape. With `AKUNU_TEST_CASES=many` all run, also every pair of these that
+//! (every sixtieth with the fewest cases), in one shape. With `AKUNU_TEST_CASES=many` all run, also every pair of these that
 //! occurs together in a spec, and what is compiled runs in all its shapes. With `AKUNU_TEST_CASES=all`, all are compiled.
 
 #![cfg(all(unix, any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -74,7 +74,7 @@ impl<E: Fn() -> Emulator> Few<E> {
     }
 
     /// With few cases the first of each kernel, and every third of those that have a new text; with the fewest, every
-    /// fifteenth.
+    /// sixtieth.
     fn may_run(&mut self, functions: &[&Function]) -> bool {
         if cases() > Cases::Few {
             return true;
@@ -82,7 +82,7 @@ impl<E: Fn() -> Emulator> Few<E> {
         let first = functions.iter().filter(|f| self.seen.insert(f.entry.into())).count() > 0;
         let new = functions.iter().filter(|f| self.seen.insert(emulated_text(f))).count() > 0;
         self.new += usize::from(new);
-        let step = if cases() == Cases::Fewest { 15 } else { 3 };
+        let step = if cases() == Cases::Fewest { 60 } else { 3 };
         first || new && self.new.is_multiple_of(step)
     }
 }

@@ -133,7 +133,7 @@ fn emulated_gpus_leave_parts_to_the_cpu() {
         ("gemma2-hd64-softcap", 7, Emulator::default),
         ("llama4-hd32", 7, Emulator::cuda),
     ];
-    for (case, (name, chunk, gpu)) in cases.into_iter().enumerate().step_by(fewest_or(2, 1, 1)) {
+    for (case, (name, chunk, gpu)) in cases.into_iter().enumerate().step_by(fewest_or(4, 1, 1)) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models").join(name);
         let model = Dequantised::as_stored(&*open_model(&folder).unwrap());
         let mut open = || -> Box<dyn Device> {

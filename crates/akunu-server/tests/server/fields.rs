@@ -301,9 +301,8 @@ fn check_all(is_wanted: impl Fn(&Route) -> bool) {
     let is_here = |route: &Route| cfg!(unix) || route.paths != ["/mcp/call"];
     for route in ROUTES.iter().filter(|route| is_wanted(route) && is_here(route)) {
         let Route { paths, .. } = route;
-        // Each path of forms has its own audio to transcribe, and both are read by the same code.
-        let most = if route.is_form { fewest_or(1, usize::MAX, usize::MAX) } else { usize::MAX };
-        for path in paths.iter().take(most) {
+        // The paths of a route are read by the same code.
+        for path in paths.iter().take(fewest_or(1, usize::MAX, usize::MAX)) {
             let plain = said(&send(&server, route, path, &base(path)));
             let fails = |field: &&Field| {
                 catch_unwind(AssertUnwindSafe(|| check(&server, route, path, field, &plain))).is_err()

@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use akunu_testing::fewest_or;
 use akunu_tokenizer::chat::{ChatError, ChatTemplate};
 use serde_json::{Map, Value as Json};
 
@@ -261,7 +262,7 @@ fn hostile_templates_are_stopped() {
         ("the smallest number", "{{ (-170141183460469231731687303715884105727 - 1) // -1 }}".into()),
         ("no remainder", "{{ 1 % 0 }}".into()),
     ];
-    for (name, source) in cases {
+    for (name, source) in cases.into_iter().step_by(fewest_or(2, 1, 1)) {
         let start = std::time::Instant::now();
         let result = render(&source, None, None, &Json::Null);
         println!("{name}: {:?} in {:?}", result.as_ref().map(String::len), start.elapsed());

@@ -162,7 +162,7 @@ fn transcripts_do_not_depend_on_threads_instruction_sets_or_what_is_beside_them(
     let others = Isa::available().into_iter().skip(least).filter(|isa| *isa != best).take(most);
     let others = others.map(|isa| (isa, 2));
     let mut expected = None;
-    let of_best = [1, 2, 3].into_iter().step_by(fewest_or(2, 1, 1)).map(|threads| (best, threads));
+    let of_best = [1, 2, 3].into_iter().take(fewest_or(1, 3, 3)).map(|threads| (best, threads));
     for (isa, threads) in of_best.chain(others) {
         let device =
             CpuDevice::new(CpuOptions { threads: Some(threads), isa: Some(isa), ..Default::default() });
