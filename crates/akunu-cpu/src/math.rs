@@ -10,16 +10,33 @@ use crate::isa::Lanes;
 #[inline(always)]
 pub(crate) fn exp<V: Lanes>(x: V) -> V {
     // The bound is the first operand of each comparison, so that NaN passes through.
-    let x = V::splat(89.0).min(V::splat(-104.0).max(x));
-    let n = x.mul(V::splat(std::f32::consts::LOG2_E)).round();
-    // ln 2 in two parts (Cody-Waite), the first with so few bits that n · ln2_high is exact.
-    let r = n.fma(V::splat(-0.693_359_4), x);
-    let r = n.fma(V::splat(2.121_944_4e-4), r);
-    let mut p = V::splat(1.987_569_1e-4);
-    for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
-        p = p.fma(r, V::splat(c));
+    let [y] = exps([V::splat(89.0).min(x)]);
+    y
+}
+
+/// The same of N values side by side, none of which is above 89. So it needs no upper bound.
+#[inline(always)]
+pub(crate) fn exps<V: Lanes, const N: usize>(mut x: [V; N]) -> [V; N] {
+    let (mut n, mut p) = ([V::zero(); N], [V::splat(1.987_569_1e-4); N]);
+    for i in 0..N {
+        x[i] = V::splat(-104.0).max(x[i]);
+        n[i] = x[i].mul(V::splat(std::f32::consts::LOG2_E)).round();
     }
-    p.fma(r.mul(r), r).add(V::splat(1.0)).scale2(n)
+    // ln 2 in two parts (Cody-Waite), the first with so few bits that n · ln2_high is exact.
+    for part in [-0.693_359_4, 2.121_944_4e-4] {
+        for i in 0..N {
+            x[i] = n[i].fma(V::splat(part), x[i]);
+        }
+    }
+    for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+        for i in 0..N {
+            p[i] = p[i].fma(x[i], V::splat(c));
+        }
+    }
+    for i in 0..N {
+        p[i] = p[i].fma(x[i].mul(x[i]), x[i]).add(V::splat(1.0)).scale2(n[i]);
+    }
+    p
 }
 
 /// Within 2 ulp.

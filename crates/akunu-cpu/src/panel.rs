@@ -22,6 +22,9 @@ pub(crate) const FLOAT_CHUNK: usize = 512;
 pub(crate) const MAX_ROW: usize = 1 << 17;
 /// Positions of one attention tile: two groups of sixteen.
 pub(crate) const KV_TILE: usize = 32;
+/// Numbers of the keys or values of a tile of twice as many positions, of short heads: 16 KB.
+pub(crate) const KV_TILE_FLOATS: usize = 2 * KV_TILE * 64;
+const _: () = assert!(KV_TILE_FLOATS <= KV_TILE * MAX_HEAD);
 /// Positions of a block of the cache: whole tiles, so that a tile is in one block.
 pub(crate) const BLOCK: usize = 64;
 /// Positions per segment; the partial results of segments are merged in order.

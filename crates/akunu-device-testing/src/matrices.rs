@@ -167,6 +167,8 @@ pub fn large_matrices() -> Vec<Spec> {
     // With few rows, and enough outputs for the wide tiles of kernels for few rows.
     specs.push(matmul(DType::Q4_0, 5, (288, 600), true, true));
     specs.push(matmul(DType::Q6K, 37, (512, 520), false, true));
+    // So many rows of such wide inputs are cut into tiles that stay in a CPU's second cache.
+    specs.push(matmul(DType::Q8_0, 259, (1536, 33), true, true));
     for (rows, outs) in [(18, 160), (70, 352), (300, 544)] {
         specs.push(glu_matmul(DType::Q4_0, rows, 96, outs, Activation::Silu, OutputForms::Both));
         specs.push(glu_matmul(DType::Q2K, rows, 256, outs, Activation::GeluTanh, OutputForms::Q8));

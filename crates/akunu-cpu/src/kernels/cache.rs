@@ -83,6 +83,13 @@ impl Cache {
         count.min(end - at)
     }
 
+    /// Whether runs of `count` positions, counted from a sequence's start, are next to each other; `count` is a power of
+    /// two.
+    #[inline(always)]
+    pub(crate) fn has_runs_of(&self, count: usize, start: usize) -> bool {
+        self.blocks.is_none_or(|Blocks { shift, .. }| (1 << shift) >= count && start.is_multiple_of(count))
+    }
+
     /// Elements of a head, padded to a multiple of sixteen.
     #[inline(always)]
     pub(crate) fn padded(&self) -> usize {

@@ -1,4 +1,5 @@
-//! Matrix products with their epilogues. Work is divided by outputs: a worker computes its outputs for all rows.
+//! Matrix products with their epilogues. Work is divided by outputs, and a worker computes its outputs for all rows; many
+//! rows of integers are divided too (`Product::work`).
 
 use std::ops::Range;
 
@@ -22,6 +23,8 @@ const ROWS_AHEAD: usize = 8;
 /// Bytes of weights that a worker takes at once for one row: few enough for the streams that it reads alternately to
 /// be close together, enough for each to be long.
 const WINDOW_BYTES: usize = 160 << 10;
+/// Bytes of packed rows that stay in L2 beside the weights that pass through it: two thirds of the 1 MB of Zen 4 and 5.
+const NEAR_BYTES: usize = 640 << 10;
 /// The most outputs that a worker takes at once for one row.
 const WINDOW: usize = 512;
 /// Outputs that a worker takes at once for several rows; also the row stride of the sums before the epilogue.
@@ -102,6 +105,41 @@ impl Product {
     pub(super) fn row_tiles(&self, rows: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let most = if self.packed.is_some() { MOST_ROWS } else { TILE_ROWS };
         (0..rows).step_by(most).map(move |first| (first, most.min(rows - first)))
+    }
+
+    /// What a worker computes next: some units of `unit` outputs, of `units` in all, by the rows (first, count) of a
+    /// tile.
+    ///
+    /// Rows of integers that fill more than one tile are dealt out together with the outputs. All outputs are then
+    /// multiplied with a tile before the next one is begun, so that its rows stay in L2: they are read once for every
+    /// sixteen outputs. Fewer rows are multiplied with each piece of the outputs in turn, so that weights, which come
+    /// from further away, are read once; and so are rows of floats, whose weights take long to unpack.
+    #[inline(always)]
+    fn work(
+        &self,
+        context: &Context,
+        (units, unit): (usize, usize),
+        rows: usize,
+    ) -> impl Iterator<Item = (Range<usize>, (usize, usize))> {
+        let product = *self;
+        let near = match self.packed {
+            Some((kernel, _)) if rows > MOST_ROWS && kernel.outputs == GROUP => {
+                let groups = (NEAR_BYTES / group_bytes(self.inputs, &kernel)).clamp(2, MOST_ROWS / SIDE);
+                Some(groups / 2 * 2 * SIDE)
+            }
+            _ => None,
+        };
+        let times = near.map_or(1, |most| rows.div_ceil(most));
+        context.pieces(units * times, self.at_once(rows) / unit).flat_map(move |piece| {
+            let first = piece.start / units.max(1);
+            (first..piece.end.div_ceil(units.max(1))).flat_map(move |time| {
+                let of = |at: usize| at.clamp(time * units, (time + 1) * units) - time * units;
+                let units = of(piece.start)..of(piece.end);
+                let one = near.map(|most| (time * most, most.min(rows - time * most)));
+                let all = product.row_tiles(if one.is_some() { 0 } else { rows });
+                one.into_iter().chain(all).map(move |rows| (units.clone(), rows))
+            })
+        })
     }
 
     /// The tile of outputs `first .. first + outputs` and `rows` rows from `row` on, with sums to `out` ([`SUMS`]
@@ -273,28 +311,26 @@ impl OpKernel for ops::Matmul {
         // and each output is written by one worker.
         unsafe {
             let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
-            for units in context.pieces(outputs.div_ceil(GROUP), product.at_once(total) / GROUP) {
+            for (units, (row, count)) in product.work(context, (outputs.div_ceil(GROUP), GROUP), total) {
                 let (first, n) = outputs_of(&units, GROUP, outputs);
-                for (row, count) in product.row_tiles(total) {
-                    product.sums(context, [o.weight], (first, n), (row, count), [sums]);
-                    for (r, half, n) in pieces(count, n) {
-                        let first = first + half;
-                        let mut v = V::load(sums.add(r * SUMS + half));
-                        if let Some(bias) = bias {
-                            v = v.add(V::load_n(bias.add(first), n));
-                        }
-                        let at = (row + r) * stride + first;
-                        let next = at + ROWS_AHEAD * stride;
-                        V::prefetch(out.wrapping_add(next).cast());
-                        if let Some(residual) = residual {
-                            V::prefetch(residual.wrapping_add(next).cast());
-                            v = v.add(V::load_n(residual.add(at), n));
-                        }
-                        if p.soft_cap != 0.0 {
-                            v = math::soft_cap(p.soft_cap, v);
-                        }
-                        v.store_n(out.add(at), n);
+                product.sums(context, [o.weight], (first, n), (row, count), [sums]);
+                for (r, half, n) in pieces(count, n) {
+                    let first = first + half;
+                    let mut v = V::load(sums.add(r * SUMS + half));
+                    if let Some(bias) = bias {
+                        v = v.add(V::load_n(bias.add(first), n));
                     }
+                    let at = (row + r) * stride + first;
+                    let next = at + ROWS_AHEAD * stride;
+                    V::prefetch(out.wrapping_add(next).cast());
+                    if let Some(residual) = residual {
+                        V::prefetch(residual.wrapping_add(next).cast());
+                        v = v.add(V::load_n(residual.add(at), n));
+                    }
+                    if p.soft_cap != 0.0 {
+                        v = math::soft_cap(p.soft_cap, v);
+                    }
+                    v.store_n(out.add(at), n);
                 }
             }
         }
@@ -319,7 +355,7 @@ impl OpKernel for ops::Qkv {
         // each output is written by one worker.
         unsafe {
             let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
-            for units in context.pieces(starts[3], product.at_once(context.rows) / GROUP) {
+            for (units, (row, count)) in product.work(context, (starts[3], GROUP), context.rows) {
                 for part in 0..3 {
                     let (before, start) = (starts[part], parts[..part].iter().sum::<usize>());
                     let [from, to] =
@@ -328,18 +364,16 @@ impl OpKernel for ops::Qkv {
                     if n == 0 {
                         continue;
                     }
-                    for (row, count) in product.row_tiles(context.rows) {
-                        product.sums(context, [weights[part]], (first, n), (row, count), [sums]);
-                        for (r, half, n) in pieces(count, n) {
-                            let first = first + half;
-                            let mut v = V::load(sums.add(r * SUMS + half));
-                            if let Some(bias) = biases[part] {
-                                v = v.add(V::load_n(bias.add(first), n));
-                            }
-                            let at = (row + r) * stride + start + first;
-                            V::prefetch(out.wrapping_add(at + ROWS_AHEAD * stride).cast());
-                            v.store_n(out.add(at), n);
+                    product.sums(context, [weights[part]], (first, n), (row, count), [sums]);
+                    for (r, half, n) in pieces(count, n) {
+                        let first = first + half;
+                        let mut v = V::load(sums.add(r * SUMS + half));
+                        if let Some(bias) = biases[part] {
+                            v = v.add(V::load_n(bias.add(first), n));
                         }
+                        let at = (row + r) * stride + start + first;
+                        V::prefetch(out.wrapping_add(at + ROWS_AHEAD * stride).cast());
+                        v.store_n(out.add(at), n);
                     }
                 }
             }
@@ -361,28 +395,25 @@ impl OpKernel for ops::GluMatmul {
         unsafe {
             let gate = (&raw mut (*context.scratch).tile).cast::<f32>();
             let up = (&raw mut (*context.scratch).tile_up).cast::<f32>();
-            let piece = product.at_once(context.rows) / q8::BLOCK;
-            for units in context.pieces(outputs.div_ceil(q8::BLOCK), piece) {
+            let units = outputs.div_ceil(q8::BLOCK);
+            for (units, (row, count)) in product.work(context, (units, q8::BLOCK), context.rows) {
                 let (first, n) = outputs_of(&units, q8::BLOCK, outputs);
-                for (row, count) in product.row_tiles(context.rows) {
-                    let weights = [o.gate_weight, o.up_weight];
-                    product.sums(context, weights, (first, n), (row, count), [gate, up]);
-                    for (r, half, n) in pieces(count, n) {
-                        let at = r * SUMS + half;
-                        let v =
-                            math::activation(op.activation, V::load(gate.add(at))).mul(V::load(up.add(at)));
-                        v.store(gate.add(at));
-                        if let Some(out) = o.out.f32 {
-                            v.store_n(f32s(out).add((row + r) * outputs + first + half), n);
-                        }
+                let weights = [o.gate_weight, o.up_weight];
+                product.sums(context, weights, (first, n), (row, count), [gate, up]);
+                for (r, half, n) in pieces(count, n) {
+                    let at = r * SUMS + half;
+                    let v = math::activation(op.activation, V::load(gate.add(at))).mul(V::load(up.add(at)));
+                    v.store(gate.add(at));
+                    if let Some(out) = o.out.f32 {
+                        v.store_n(f32s(out).add((row + r) * outputs + first + half), n);
                     }
-                    if let Some(out) = o.out.q8 {
-                        for r in 0..count {
-                            let to = out.0.add((row + r) * q8::row_bytes(outputs));
-                            for block in 0..n / q8::BLOCK {
-                                let from = gate.add(r * SUMS + block * q8::BLOCK);
-                                put_q8::<V>(to, outputs, first / q8::BLOCK + block, from);
-                            }
+                }
+                if let Some(out) = o.out.q8 {
+                    for r in 0..count {
+                        let to = out.0.add((row + r) * q8::row_bytes(outputs));
+                        for block in 0..n / q8::BLOCK {
+                            let from = gate.add(r * SUMS + block * q8::BLOCK);
+                            put_q8::<V>(to, outputs, first / q8::BLOCK + block, from);
                         }
                     }
                 }

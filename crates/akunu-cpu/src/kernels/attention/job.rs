@@ -12,8 +12,8 @@ use crate::command::f32s;
 use crate::isa::Lanes;
 use crate::kernels::cache::Cache;
 use crate::kernels::put_q8;
-use crate::math::{exp, soft_cap};
-use crate::panel::{F16x, KV_TILE, SCORES, SEGMENT, Scratch, Softmax};
+use crate::math::{exp, exps, soft_cap};
+use crate::panel::{F16x, KV_TILE, KV_TILE_FLOATS, SCORES, SEGMENT, Scratch, Softmax};
 
 const EMPTY: Softmax = Softmax { m: f32::NEG_INFINITY, l: 0.0 };
 
@@ -192,7 +192,8 @@ impl Job<'_> {
             let states = i * self.heads.len()..(i + 1) * self.heads.len();
             scratch.seen[states].fill(part);
         }
-        let tiles = first / KV_TILE..end.div_ceil(KV_TILE);
+        let long = self.tile_positions();
+        let tiles = first / long..end.div_ceil(long);
         // SAFETY: only positions that are visible to some row are read, and these are within the cache.
         unsafe {
             for pass in [Pass::Keys, Pass::Values] {
@@ -204,17 +205,18 @@ impl Job<'_> {
                     }
                     Pass::Keys => {}
                 }
-                let mut from = self.place(pass, start + tiles.start * KV_TILE);
+                let mut from = self.place(pass, start + tiles.start * long);
                 for tile in tiles.clone() {
-                    let at = tile * KV_TILE;
+                    let at = tile * long;
                     let next = match pass {
-                        Pass::Keys if tile + 1 == tiles.end => (Pass::Values, tiles.start * KV_TILE),
-                        Pass::Values if tile + 1 == tiles.end => (Pass::Keys, at + KV_TILE),
-                        pass => (pass, at + KV_TILE),
+                        Pass::Keys if tile + 1 == tiles.end => (Pass::Values, tiles.start * long),
+                        Pass::Values if tile + 1 == tiles.end => (Pass::Keys, at + long),
+                        pass => (pass, at + long),
                     };
                     let next = self.place(next.0, start + next.1);
-                    let tile = Tile { from: std::mem::replace(&mut from, next), next, first: at };
-                    let part = first.max(at)..end.min(at + KV_TILE);
+                    let from = std::mem::replace(&mut from, next);
+                    let tile = Tile { from, next, first: at, end: at + long };
+                    let part = first.max(at)..end.min(tile.end);
                     if !self.is_lean::<V>() {
                         self.load::<V>(scratch, pass, &tile, part);
                     }
@@ -230,6 +232,20 @@ impl Job<'_> {
     fn is_lean<V: Lanes>(&self) -> bool {
         let whole = self.cache.kv == KvType::F16 && self.cache.head_dim == self.cache.padded();
         whole && self.states() <= product::most_rows::<V>()
+    }
+
+    /// Positions of a tile: twice [`KV_TILE`] if heads are so short that their keys or values still fill at most half
+    /// of the first cache, and a tile is in one block of the cache. A product then does twice the work before sums are
+    /// stored.
+    #[inline(always)]
+    fn tile_positions(&self) -> usize {
+        let long = 2 * KV_TILE;
+        let is_short = long * self.cache.padded() <= KV_TILE_FLOATS;
+        if is_short && self.cache.has_runs_of(long, self.all[self.rows.start].start as usize) {
+            long
+        } else {
+            KV_TILE
+        }
     }
 
     /// The logical position in the cache of a position of the sequence.
@@ -264,7 +280,7 @@ impl Job<'_> {
         unsafe {
             match pass {
                 Pass::Keys => {
-                    for sixteen in [tile.first, tile.first + KEY_GROUP] {
+                    for sixteen in (tile.first..tile.end).step_by(KEY_GROUP) {
                         if part.start < sixteen + KEY_GROUP && sixteen < part.end {
                             self.keys::<V>(scratch, tile, sixteen);
                         }
@@ -344,7 +360,7 @@ impl Job<'_> {
                 union = (union.0.min(*start), union.1.max(*end));
                 common = (common.0.max(*start), common.1.min(*end));
             }
-            let clip = |(start, end): (usize, usize)| (start.max(tile.first), end.min(tile.end()));
+            let clip = |(start, end): (usize, usize)| (start.max(tile.first), end.min(tile.end));
             let (union, common) = (clip(union), clip(common));
             if union.0 < union.1 {
                 // SAFETY: the states are below `self.states()`, and the tile has been staged for what is visible to
@@ -407,10 +423,10 @@ impl Job<'_> {
     ) {
         let (padded, lean) = (self.cache.padded(), self.is_lean::<V>());
         if common.0 >= common.1 {
-            common = (tile.end(), tile.end());
+            common = (tile.end, tile.end);
         }
         let multiply = if lean { self.products.lean_values } else { self.products.values };
-        for within in [(tile.first, common.0), common, (common.1, tile.end())] {
+        for within in [(tile.first, common.0), common, (common.1, tile.end)] {
             let part_of = |seen: (usize, usize)| (seen.0.max(within.0), seen.1.min(within.1));
             let mut state = first;
             while state < first + count {
@@ -479,16 +495,39 @@ impl Job<'_> {
                 }
                 let m = most.max_lane();
                 let mut sum = V::zero();
-                for at in (first..last).step_by(16) {
-                    let p = exp(V::load(scores.add(at)).sub(V::splat(m)));
-                    p.store(scores.add(at));
-                    sum = sum.add(p);
+                let fours = first + (last - first) / 64 * 64;
+                for at in (first..fours).step_by(64) {
+                    Self::weights::<V, 4>(scores.add(at), m, &mut sum);
+                }
+                for at in (fours..last).step_by(16) {
+                    Self::weights::<V, 1>(scores.add(at), m, &mut sum);
                 }
                 scratch.segment_softmax[state] = Softmax { m, l: sum.sum() };
                 let acc = (&raw mut scratch.segment).cast::<f32>().add(state * padded);
                 for at in (0..padded).step_by(16) {
                     V::zero().store(acc.add(at));
                 }
+            }
+        }
+    }
+
+    /// Turns N times sixteen scores into weights and adds these to the sum. Several exponentials are computed side by
+    /// side, since each is one long chain.
+    ///
+    /// # Safety
+    /// There are as many scores, none greater than `m`.
+    #[inline(always)]
+    unsafe fn weights<V: Lanes, const N: usize>(scores: *mut f32, m: f32, sum: &mut V) {
+        let mut p = [V::zero(); N];
+        // SAFETY: as the caller promises.
+        unsafe {
+            for n in 0..N {
+                p[n] = V::load(scores.add(n * 16)).sub(V::splat(m));
+            }
+            let p = exps(p);
+            for n in 0..N {
+                p[n].store(scores.add(n * 16));
+                *sum = sum.add(p[n]);
             }
         }
     }
@@ -580,20 +619,17 @@ enum Pass {
     Values,
 }
 
-/// Keys or values of [`KV_TILE`] positions in the cache.
+/// Keys or values of [`Job::tile_positions`] in the cache.
 struct Tile {
     from: *const u8,
     /// What will be read next, for prefetching.
     next: *const u8,
     /// Its first position, counted from the segment's start.
     first: usize,
+    end: usize,
 }
 
 impl Tile {
-    fn end(&self) -> usize {
-        self.first + KV_TILE
-    }
-
     #[inline(always)]
     fn prefetch<V: Lanes>(&self, bytes: Range<usize>) {
         for at in bytes.step_by(64) {
