@@ -22,7 +22,7 @@ const BEGIN: &str = "\
 {% endif %}{% endmacro %}";
 
 /// Names of fields of Ollama's values, and those that they have in JSON. Other names are keys as they are.
-const FIELDS: [(&str, &str); 22] = [
+const FIELDS: [(&str, &str); 21] = [
     ("AnyOf", "anyOf"),
     ("Arguments", "arguments"),
     ("Content", "content"),
@@ -44,7 +44,6 @@ const FIELDS: [(&str, &str); 22] = [
     ("ToolCalls", "tool_calls"),
     ("ToolName", "name"),
     ("Type", "type"),
-    ("Value", "value"),
 ];
 
 /// The variable that a template is given, and that Go calls `$`.
