@@ -144,7 +144,7 @@ fn no_template_takes_more_than_it_may() {
     let doubled = "{{ $x = printf \"%s%s\" $x $x }}".repeat(18);
     let template = format!("{{{{ $x := \"{}\" }}}}{doubled}{{{{ $x }}}}{{{{ .Prompt }}}}", "a".repeat(64));
     let turn = |n: usize| {
-        let role = if n % 2 == 0 { "user" } else { "assistant" };
+        let role = if n.is_multiple_of(2) { "user" } else { "assistant" };
         serde_json::json!({ "role": role, "content": "a" })
     };
     let messages: Vec<Json> = (0..41).map(turn).collect();
