@@ -40,13 +40,15 @@ struct Shared {
     state: Mutex<State>,
     /// There is something to read, or threads are to end.
     work: Condvar,
-    /// A piece was read.
+    /// A piece was read, or a thread has begun.
     done: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     reads: VecDeque<(usize, Read)>,
+    /// Threads that have begun.
+    started: usize,
     /// By number, how many pieces are not read yet.
     left: Vec<usize>,
     error: Option<String>,
@@ -72,6 +74,8 @@ impl Readers {
             let thread = std::thread::Builder::new().name(format!("akunu-read-{number}"));
             readers.threads.push(thread.spawn(move || serve(&shared))?);
         }
+        // What the start of a thread allocates is not allocated in a pass.
+        let _ = readers.wait_until(|state| state.started == THREADS);
         Ok(readers)
     }
 
@@ -111,6 +115,8 @@ impl Readers {
 }
 
 fn serve(shared: &Shared) {
+    shared.lock().started += 1;
+    shared.done.notify_all();
     loop {
         let waiting = shared.work.wait_while(shared.lock(), |state| state.reads.is_empty() && !state.quit);
         let mut state = waiting.unwrap_or_else(PoisonError::into_inner);
