@@ -100,7 +100,10 @@ def test_a_model_that_is_closed_ends_its_requests_with_an_error():
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_ctrl_c_ends_a_generation():
     program = textwrap.dedent("""
+        import signal
         import akunu
+        # A process in the background of a shell inherits that it ignores the signal.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         with akunu.Model(threads=1, context=100_000, device="cpu") as model:
             print("ready", flush=True)
             try:
