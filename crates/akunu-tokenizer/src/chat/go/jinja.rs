@@ -140,22 +140,8 @@ impl Writer<'_> {
                 }
                 self.is_over = self.until_response && super::reads_response(pipe);
             }
-            Node::If(branch) => {
-                let (known, value) = (self.variables.len(), self.pipe(&branch.pipe)?);
-                let number = self.number();
-                self.set("b", number, &value);
-                self.assign(&branch.pipe, &format!("v.b{number}"))?;
-                self.condition(number, branch, None)?;
-                self.variables.truncate(known);
-            }
-            Node::With(branch) => {
-                let (known, value) = (self.variables.len(), self.pipe(&branch.pipe)?);
-                let number = self.number();
-                self.set("b", number, &value);
-                self.assign(&branch.pipe, &format!("v.b{number}"))?;
-                self.condition(number, branch, Some(format!("v.b{number}")))?;
-                self.variables.truncate(known);
-            }
+            Node::If(branch) => self.condition(branch, false)?,
+            Node::With(branch) => self.condition(branch, true)?,
             Node::Range(branch) => self.range(branch)?,
             Node::Call(name, pipe, line) => {
                 self.line = *line;
@@ -201,15 +187,21 @@ impl Writer<'_> {
         found.map(|(_, number)| *number).ok_or_else(|| format!("the variable ${name} is not defined"))
     }
 
-    /// The blocks of a condition, which is already set; `dot` is what the first one is of.
-    fn condition(&mut self, number: usize, branch: &Branch, dot: Option<String>) -> Written<()> {
-        let _ = write!(self.jinja, "{{% if v.b{number} %}}");
-        self.inside(&branch.body, dot)?;
+    /// A condition and its blocks. `is_dot`: the first block is of what the condition is.
+    fn condition(&mut self, branch: &Branch, is_dot: bool) -> Written<()> {
+        let (known, value) = (self.variables.len(), self.pipe(&branch.pipe)?);
+        let number = self.number();
+        let set = format!("v.b{number}");
+        self.set("b", number, &value);
+        self.assign(&branch.pipe, &set)?;
+        let _ = write!(self.jinja, "{{% if {set} %}}");
+        self.inside(&branch.body, is_dot.then_some(set))?;
         if !branch.otherwise.is_empty() {
             self.jinja.push_str("{% else %}");
             self.nodes(&branch.otherwise)?;
         }
         self.jinja.push_str("{% endif %}");
+        self.variables.truncate(known);
         Ok(())
     }
 
