@@ -10,6 +10,7 @@ use axum::response::Response;
 use serde_json::{Map, Value as Json, json};
 use tokio::task_local;
 
+use super::Facts;
 use crate::app::{App, Caller};
 use crate::job::{Conversation, Job, Prompt, SamplingOverrides};
 use crate::refusal::{Reason, Refusal};
@@ -88,6 +89,13 @@ impl Variant {
             job.stop.clone_from(&preset.stop);
         }
         job.sampling.fill(&preset.sampling);
+    }
+
+    /// Changes what a description of the model that it was made from says of its template.
+    pub(crate) fn describe(&self, model: &mut Json, facts: Option<&Facts>) {
+        if let (Some(_), Some(facts)) = (&self.settings.template, facts) {
+            model["capabilities"] = facts.of_variant(Some(self)).capabilities().into();
+        }
     }
 
     /// Begins a conversation with its system message, if it has none of its own, and messages; its template writes it.

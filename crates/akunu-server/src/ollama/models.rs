@@ -18,11 +18,13 @@ pub(super) async fn tags(State(app): State<App>) -> Response {
     app.models().refresh().await;
     let mut list = Vec::new();
     for (spec, _) in app.models().list() {
-        let described = listed(&app, &spec, None).await;
+        let described = listed(&app, &spec).await;
+        let facts = app.models().facts(&spec).await;
         let names = std::iter::once(&spec.name).chain(&spec.aliases);
         list.extend(names.map(|name| named(&described, name)));
         for variant in app.models().variants().iter().filter(|variant| spec.name == variant.of) {
-            let mut model = named(&listed(&app, &spec, Some(variant)).await, &variant.name);
+            let mut model = named(&described, &variant.name);
+            variant.describe(&mut model, facts.as_deref());
             model["digest"] = digest(model["digest"].as_str().unwrap_or_default(), variant).into();
             model["modified_at"] = timestamp(variant.created).into();
             model["details"]["parent_model"] = tagged(&variant.of).into();
@@ -38,7 +40,7 @@ const FAR: Duration = Duration::from_secs(10_413_792_000);
 pub(super) async fn ps(State(app): State<App>) -> Response {
     let mut list = Vec::new();
     for loaded in app.models().in_memory() {
-        let mut model = named(&listed(&app, &loaded.spec, None).await, &loaded.spec.name);
+        let mut model = named(&listed(&app, &loaded.spec).await, &loaded.spec.name);
         let expires_at = match loaded.expires_in {
             Some(time) => SystemTime::now() + time,
             None => UNIX_EPOCH + FAR,
@@ -59,8 +61,8 @@ pub(super) async fn ps(State(app): State<App>) -> Response {
     json(&json!({ "models": list }))
 }
 
-/// A model, or what a client has made of it, without its name. Clients rely on all fields, also where the files cannot be read.
-async fn listed(app: &App, spec: &ModelSpec, variant: Option<&Variant>) -> Json {
+/// A model without its name. Clients rely on all fields, also where the files cannot be read.
+async fn listed(app: &App, spec: &ModelSpec) -> Json {
     let facts = app.models().facts(spec).await;
     let of = spec.clone();
     let about = blocking(move || (of.path.as_deref().and_then(size), of.changed())).await.unwrap_or_default();
@@ -72,7 +74,7 @@ async fn listed(app: &App, spec: &ModelSpec, variant: Option<&Variant>) -> Json 
         "details": facts.as_ref().map_or_else(|| unknown_details(spec), |facts| details(facts)),
     });
     if let Some(facts) = facts {
-        model["capabilities"] = facts.of_variant(variant).capabilities().into();
+        model["capabilities"] = facts.capabilities().into();
     }
     model
 }

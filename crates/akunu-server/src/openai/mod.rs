@@ -75,12 +75,14 @@ async fn models(State(app): State<App>) -> Response {
     let variants = app.models().variants();
     let mut list = Vec::new();
     for (spec, _) in app.models().list() {
-        let described = describe(&app, &spec, None).await;
+        let described = describe(&app, &spec).await;
         let names = [&spec.name].into_iter().chain(&spec.aliases);
         list.extend(names.map(|name| named(described.clone(), name, None)));
+        let facts = app.models().facts(&spec).await;
         for variant in variants.iter().filter(|variant| variant.of == spec.name) {
-            let described = describe(&app, &spec, Some(variant)).await;
-            list.push(named(described, &variant.name, Some(variant)));
+            let mut model = named(described.clone(), &variant.name, Some(variant));
+            variant.describe(&mut model, facts.as_deref());
+            list.push(model);
         }
     }
     let id = |model: Option<&Json>| model.map(|model| model["id"].clone());
@@ -93,7 +95,11 @@ async fn models(State(app): State<App>) -> Response {
 async fn model(State(app): State<App>, PathParameter(name): PathParameter) -> Result<Response, Refusal> {
     let spec = app.models().spec(Some(&name)).await?;
     let variant = app.models().variant(Some(&name));
-    Ok(json(&named(describe(&app, &spec, variant.as_deref()).await, &name, variant.as_deref())))
+    let mut model = named(describe(&app, &spec).await, &name, variant.as_deref());
+    if let Some(variant) = variant {
+        variant.describe(&mut model, app.models().facts(&spec).await.as_deref());
+    }
+    Ok(json(&model))
 }
 
 /// A described model under its name, or that of a model that a client has made of it.
@@ -108,14 +114,14 @@ fn named(mut model: Json, name: &str, variant: Option<&Variant>) -> Json {
 
 /// A model without its id. `type`, `display_name` and `created_at` are those of Anthropic's list. `capabilities`,
 /// `context_length` and `kv_cache_tokens` are extensions. They are missing if the model's files cannot be read.
-async fn describe(app: &App, spec: &ModelSpec, variant: Option<&Variant>) -> Json {
+async fn describe(app: &App, spec: &ModelSpec) -> Json {
     let created = spec.changed().unwrap_or(UNIX_EPOCH);
     let mut model = json!({
         "id": "", "object": "model", "created": seconds(created), "owned_by": "akunu",
         "type": "model", "display_name": "", "created_at": timestamp(created),
     });
     if let Some(facts) = app.models().facts(spec).await {
-        model["capabilities"] = facts.of_variant(variant).capabilities().into();
+        model["capabilities"] = facts.capabilities().into();
         if let Some(context) = facts.context {
             model["context_length"] = app.models().loaded_context(spec).unwrap_or(context).into();
         }
