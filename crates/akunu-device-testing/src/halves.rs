@@ -230,5 +230,12 @@ pub fn packed() -> Vec<Spec> {
             specs.push(packed_matmul(DType::Q4_0, [rows, 384 + 128 * turn, outs], [turn % 2 == 0, true]));
         }
     }
+    // Few outputs of many inputs, which several threadgroups split.
+    for (turn, [rows, inputs, outs]) in
+        [[40, 2048, 64], [64, 4096, 70], [100, 3072, 130]].into_iter().enumerate()
+    {
+        specs.push(packed_matmul(DType::Q4_0, [rows, inputs, outs], [turn == 0, turn == 1]));
+        specs.push(packed_matmul(DType::Q6K, [rows, inputs, outs], [turn == 1, turn == 2]));
+    }
     specs
 }

@@ -42,7 +42,8 @@ impl Hazards {
         });
         let ends_a_step = matches!(command.kernel, Kernel::Argmax(ops::Argmax) | Kernel::Sample(ops::Sample));
         // Commands whose threadgroups exchange data through scratch memory.
-        let meets = ends_a_step || matches!(command.kernel, Kernel::Attention(_));
+        let meets = ends_a_step
+            || matches!(command.kernel, Kernel::Attention(_) | Kernel::HalfMatmul(_) | Kernel::HalfQkv(_));
         let own = [(PASS, ends_a_step, true), (SCRATCH, true, meets)];
         let own = own.into_iter().filter(|(.., uses)| *uses);
         let own = own.map(|(buffer, writes, _)| Use { buffer, bytes: 0..1, writes });

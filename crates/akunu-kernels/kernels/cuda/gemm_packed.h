@@ -25,7 +25,9 @@
 
 // Whether codes are nibbles that need no table.
 #define NIBBLES (BITS == 4 && !TABLE_OF)
-#define GROUPS (INPUTS / 128)
+// Groups of 128 inputs of a threadgroup, and the first of them.
+#define GROUPS (INPUTS / 128 / PARTS)
+#define FIRST_GROUP (at.group_z * GROUPS)
 // Groups of a stage that a warpgroup multiplies.
 #define OWN (DEEP / SLICES)
 // Stages of rows in threadgroup memory: those that are copied, the one that is multiplied, and the one before it. Each
@@ -43,7 +45,7 @@
 INLINE void copy_rows(Bindings in, Place at, u32 first_row, u32 live, u32 from, THREADGROUP u8* stage) {
     const u32 chunk = at.in_group % CHUNKS, row = at.in_group / CHUNKS;
     const bool there = GROUPS % DEEP == 0 || from + chunk / 16 < GROUPS;
-    const DEVICE u8* source = in.x + ((u64)(first_row + row) * INPUTS + (there ? from * 128 + chunk * 8 : 0)) * 2;
+    const DEVICE u8* source = in.x + ((u64)(first_row + row) * INPUTS + FIRST_GROUP * 128 + (there ? from * 128 + chunk * 8 : 0)) * 2;
     THREADGROUP u8* const to = stage + chunk / 8 * (ROWS * 128) + row * 128;
     UNROLL for (u32 i = 0; i < ROWS; i += CHUNK_STEP) {
         const u32 place = chunk % 8 ^ (row + i) % 8;
@@ -67,7 +69,7 @@ INLINE Lines first_lines(Bindings in, Place at, u32 first_out) {
     UNROLL for (u32 r = 0; r < 2; r++) {
         const u32 o = first_out + TOP + LANE / 4 + 8 * r;
         // Past the last output, use the last one again.
-        lines.block[r] = in.weight + ((u64)(o < OUTPUTS ? o : OUTPUTS - 1) * INPUTS + LANE % 4 * 32) * 2;
+        lines.block[r] = in.weight + ((u64)(o < OUTPUTS ? o : OUTPUTS - 1) * INPUTS + FIRST_GROUP * 128 + LANE % 4 * 32) * 2;
     }
     return lines;
 }
@@ -99,7 +101,7 @@ INLINE Lines first_lines(Bindings in, Place at, u32 first_out) {
         // Past the last output, use the last one again.
         u32 row = o < OUTPUTS ? o : OUTPUTS - 1;
         lines.planes[r] = planes_of(matrix_of(in, 0, &row));
-        lines.block[r] = row * BLOCKS + LANE % 4;
+        lines.block[r] = row * BLOCKS + FIRST_GROUP * 4 + LANE % 4;
     }
     return lines;
 }
@@ -306,29 +308,68 @@ INLINE void store_four(Bindings in, u32 row, u32 o, Four sums, f32 scale, Four a
 #define PIECES (LINES / 4)
 #define BATCH 8
 
-INLINE void store_sums(Bindings in, Place at, const THREADGROUP f32* areas, u32 first_row, u32 first_out, u32 live) {
+// Four sums of line `line` of the threadgroup's rows, from piece `piece` on: of all slices.
+INLINE Four sums_of_slices(const THREADGROUP f32* areas, u32 line, u32 piece) {
+    Four sums = {};
+    UNROLL for (u32 s = 0; s < SLICES; s++) {
+        const f32x4 four = *(const THREADGROUP f32x4*)(areas + s * SUM_AREA + line * SUM_STRIDE + piece * 4);
+        sums.v[0] += four.x;
+        sums.v[1] += four.y;
+        sums.v[2] += four.z;
+        sums.v[3] += four.w;
+    }
+    return sums;
+}
+
+#if PARTS > 1
+// Where a part's sums are in scratch memory, row by row.
+INLINE DEVICE f32x4* sums_at(DEVICE u8* scratch, u32 tile, u32 part) {
+    return (DEVICE f32x4*)(scratch + COUNTER_BYTES) + (u64)(tile * PARTS + part) * (ROWS * PIECES);
+}
+
+INLINE Four sums_of_parts(DEVICE u8* scratch, u32 tile, u32 i) {
+    Four sums = {};
+    UNROLL for (u32 part = 0; part < PARTS; part++) {
+        const f32x4 four = published(&sums_at(scratch, tile, part)[i]);
+        sums.v[0] += four.x;
+        sums.v[1] += four.y;
+        sums.v[2] += four.z;
+        sums.v[3] += four.w;
+    }
+    return sums;
+}
+#endif
+
+INLINE void store_sums(Bindings in, DEVICE u8* scratch, Place at, const THREADGROUP f32* areas, u32 first_row, u32 first_out, u32 live) {
+#if PARTS > 1
+    const u32 tile = at.group_y * TILES + at.group_x;
+    for (u32 i = at.in_group; i < live * PIECES; i += WORKERS) {
+        const Four sums = sums_of_slices(areas, i / PIECES, i % PIECES);
+        const f32x4 four = {sums.v[0], sums.v[1], sums.v[2], sums.v[3]};
+        publish(&sums_at(scratch, tile, at.group_z)[i], four);
+    }
+    if (!last_to_finish(scratch, tile, PARTS, at)) return;
+#endif
     const bool whole = in_fours(in);
     for (u32 from = at.in_group; from < live * PIECES; from += BATCH * WORKERS) {
         f32 scales[BATCH];
-        Four added[BATCH];
+        Four added[BATCH], sums[BATCH];
         UNROLL for (u32 k = 0; k < BATCH; k++) {
             const u32 i = from + k * WORKERS, row = first_row + i / PIECES, o = first_out + i % PIECES * 4;
             if (i >= live * PIECES || o >= OUTPUTS) continue;
             scales[k] = ((const DEVICE f32*)in.x_scales)[row];
             added[k] = addends(in, row, o, whole);
+#if PARTS > 1
+            sums[k] = sums_of_parts(scratch, tile, i);
+#endif
         }
         UNROLL for (u32 k = 0; k < BATCH; k++) {
-            const u32 i = from + k * WORKERS, line = i / PIECES, beside = i % PIECES * 4, o = first_out + beside;
+            const u32 i = from + k * WORKERS, line = i / PIECES, o = first_out + i % PIECES * 4;
             if (i >= live * PIECES || o >= OUTPUTS) continue;
-            Four sums = {};
-            UNROLL for (u32 s = 0; s < SLICES; s++) {
-                const f32x4 four = *(const THREADGROUP f32x4*)(areas + s * SUM_AREA + line * SUM_STRIDE + beside);
-                sums.v[0] += four.x;
-                sums.v[1] += four.y;
-                sums.v[2] += four.z;
-                sums.v[3] += four.w;
-            }
-            store_four(in, first_row + line, o, sums, scales[k], added[k], whole);
+#if PARTS == 1
+            sums[k] = sums_of_slices(areas, line, i % PIECES);
+#endif
+            store_four(in, first_row + line, o, sums[k], scales[k], added[k], whole);
         }
     }
 }
@@ -373,5 +414,5 @@ BODY(gemm_packed) {
     TG_ARRAY(f32, areas, 0);
     put_sums(at, sums, areas + SLICE * SUM_AREA);
     BARRIER();
-    store_sums(in, at, areas, first_row, first_out, live);
+    store_sums(in, scratch, at, areas, first_row, first_out, live);
 }

@@ -33,8 +33,6 @@ static ARGMAX: Source = source!("argmax.h");
 
 /// The most splits or parts that are combined, one per lane.
 const MOST_PARTS: u32 = 32;
-/// With contexts up to this, many rows alone are faster in tiles.
-const SHORT_CONTEXT: u32 = 512;
 /// Threads of an attention threadgroup.
 const THREADS: u32 = 256;
 
@@ -196,11 +194,7 @@ impl Shape<'_> {
         const LONG_RUN: u32 = 4;
         // With more rows, most are of prompts. Of q8, tiles are slow for rows alone. Both kernels tell rows alone apart by the rows of
         // the small tile, so that there must be no large one.
-        let most_mixed = match op.kv {
-            KvType::Q8_0 => u32::MAX,
-            _ if self.context > SHORT_CONTEXT => MOST_ROWS_OF_SMALL,
-            _ => 64,
-        };
+        let most_mixed = if op.kv == KvType::Q8_0 { u32::MAX } else { MOST_ROWS_OF_SMALL };
         let alone = |long_run| self.attention_few(p, op, long_run);
         if self.rows <= FEW_ROWS {
             return alone(None).into_iter().collect();

@@ -20,7 +20,7 @@ pub(super) struct Rules {
     /// differ.
     pub picks: bool,
     pub products: Products,
-    /// Matrices of 16 bits for the logits are multiplied packed.
+    /// Matrices for the logits are multiplied packed, if their type suits.
     pub packs_logits: bool,
     pub kv: KvType,
 }
@@ -42,7 +42,7 @@ pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
     }
     leave_queries(&mut graph);
     if rules.packs_logits {
-        pack_logits(&mut graph);
+        pack_logits(&mut graph, rules.products);
     }
     if rules.products == Products::Eights {
         leave_other_types(&mut graph);
@@ -367,13 +367,15 @@ fn leave_other_types(graph: &mut Graph) {
     }
 }
 
-/// The rows for logits are f16 where their matrix has 16 bits, as the other rows of the table are f16 or less.
-fn pack_logits(graph: &mut Graph) {
+/// The rows for logits are f16 where their matrix has 16 bits, as the other rows of the table are f16 or less; and where the
+/// other products of the table multiply f16 by quantised weights, too.
+fn pack_logits(graph: &mut Graph, products: Products) {
     let Graph { steps, values, .. } = graph;
     for step in steps.iter_mut().filter(|step| !step.side.is_host()) {
         let Action::Product(product) = &mut step.action else { continue };
         let whole = values[product.x.0].cols.is_multiple_of(halves::GROUP);
-        let fits = whole && product.parts.iter().all(|part| is_half(part.matrix.dtype));
+        let packs = |dtype: DType| is_half(dtype) || (dtype.is_quantised() && products == Products::Packed);
+        let fits = whole && product.parts.iter().all(|part| packs(part.matrix.dtype));
         product.packed =
             fits && product.rows == RowSet::Logits && product.soft_cap == 0.0 && !product.unhalved;
     }

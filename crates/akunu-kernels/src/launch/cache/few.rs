@@ -12,17 +12,16 @@ use super::{group_of, heads_bytes, kv_number};
 
 static ATTENTION_FEW: Source = source!("cuda/attention_few.h");
 
+/// The most SIMD groups of a threadgroup, and the fewest. Of F16, an SM has registers for as many as the most at once; of Q8_0, for
+/// twice as many.
 const SIMDS: u32 = 8;
+const FEWEST_SIMDS: u32 = 2;
 /// Query heads per product; the other 8 of its 16 rows hold the remainders of their f16 split.
 const MOST_HEADS: u32 = 8;
 /// Positions that a SIMD group handles per iteration.
 const RUN: u32 = 16;
 /// Runs of a SIMD group in threadgroup memory, where they are copied before they are used, as in the kernel.
 const STAGES: u32 = 3;
-/// Positions that a threadgroup handles per iteration, and the fewest that are worth a threadgroup of their own.
-const ITERATION: u32 = SIMDS * RUN;
-const SPAN: u32 = 2 * ITERATION;
-
 impl Shape<'_> {
     /// `long_run`: the number of rows of one sequence in a row that another kernel handles, and the rows of its tiles.
     /// `None`: this chip, cache type or shape is not supported.
@@ -47,12 +46,18 @@ impl Shape<'_> {
         let group = group_of(p)?;
         let tiles = group.div_ceil(MOST_HEADS);
         let head_tile = group.div_ceil(tiles);
-        // Register use allows one threadgroup per SM.
-        let wanted = self.chip.units;
-        let splits = self.stretches(p, [tiles, head_tile], SPAN, wanted);
+        // The fewer SIMD groups share the positions of a row, the fewer of them have none in the last iteration, and the fewer
+        // partial results are merged. But all that fit on the SMs should have some.
+        let resident = if kv == KvType::Q8_0 { 2 * SIMDS } else { SIMDS };
+        let each = (resident * self.chip.units / (p.kv_heads * tiles * self.rows)).max(1);
+        let simds = (1 << each.ilog2()).clamp(FEWEST_SIMDS, SIMDS);
+        let wanted = self.chip.units * SIMDS / simds;
+        // Two iterations of all SIMD groups.
+        let span = 2 * simds * RUN;
+        let splits = self.stretches(p, [tiles, head_tile], span, wanted);
         let [long_run, tile_rows] = long_run.unwrap_or([0, 1]);
-        let copied = if kv == KvType::Q8_0 { SIMDS * STAGES * 2 * RUN * (dim / 32 * 34) } else { 0 };
-        let shared = heads_bytes([head_tile, dim, SIMDS], rope.is_some()).max(copied);
+        let copied = if kv == KvType::Q8_0 { simds * STAGES * 2 * RUN * (dim / 32 * 34) } else { 0 };
+        let shared = heads_bytes([head_tile, dim, simds], rope.is_some()).max(copied);
         let launch = self
             .heads(
                 "attention_few",
@@ -63,11 +68,12 @@ impl Shape<'_> {
             )
             .variant([("KV_TYPE", kv_number(kv)), ("HEAD_DIM", dim), ("HEAD_TILE", head_tile)])
             .variant([("LONG_RUN", long_run), ("ALIGN", RUN)])
-            .constants([("TILES", tiles), ("SPAN", SPAN), ("TILE_ROWS", tile_rows)])
+            .constants([("TILES", tiles), ("SPAN", span), ("TILE_ROWS", tile_rows)])
             .out(out)
             .shared(shared);
-        let launch = if kv == KvType::Q8_0 { launch.constants([(RESIDENT, 2)]) } else { launch };
+        let launch =
+            if kv == KvType::Q8_0 { launch.constants([(RESIDENT, resident / simds)]) } else { launch };
         (shared <= self.chip.shared_bytes)
-            .then(|| launch.over([self.groups(p.kv_heads * tiles, [splits, wanted]), 1, 1], SIMDS * 32))
+            .then(|| launch.over([self.groups(p.kv_heads * tiles, [splits, wanted]), 1, 1], simds * 32))
     }
 }

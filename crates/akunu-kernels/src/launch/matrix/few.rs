@@ -46,9 +46,8 @@ impl Few {
             // With more rows, each SIMD group covers more lines, so that the rows are read less often.
             _ if row_tiles == 16 && product.streams() == 2 => [2, 4, 2, 8],
             _ if row_tiles == 16 => [2, 2, 4, 8],
-            _ if row_tiles == 8 => [4, 1, 4, 8],
             _ if row_tiles < 4 => [2, 4, 2, 8],
-            _ => [2, 2, 4, 8],
+            _ => [4, 1, 4, 8],
         };
         Few { row_tiles, out_tiles, across, slices, deep }
     }

@@ -5,8 +5,9 @@ use akunu_plan::{MatmulForm, OutputForms, halves};
 
 use crate::function::source;
 use crate::types::{TypeSources, type_sources};
-use crate::{Chip, Launch, MissingKernel, Source};
+use crate::{Chip, Launch, MissingKernel, SCRATCH_BYTES, Source};
 
+use super::super::COUNTER_BYTES;
 use super::few::{COPIES, TENSOR};
 use super::{Product, Shape};
 
@@ -15,6 +16,10 @@ static GEMM_PACKED: Source = source!("cuda/gemm_packed.h");
 
 /// Lines of a warpgroup.
 const WARPGROUP_LINES: u32 = 64;
+/// Threadgroups that may share an output tile and split the inputs.
+const PARTS: [u32; 3] = [1, 2, 4];
+/// The time for the beginning and the end of a threadgroup, as `Packed::time`.
+const BEGINNING: u32 = 500;
 /// The rows of the smallest tile: fewer take as long.
 pub const FEWEST_PACKED_ROWS: usize = 64;
 
@@ -42,13 +47,35 @@ impl Packed {
         Packed { rows: 128, across: 2, slices: 1, deep: 2, ahead: 1, time: 157 },
     ];
 
-    /// The fastest of the tiles that fit into a threadgroup's memory. One threadgroup at a time is on an SM.
-    fn of(outputs: u32, rows: u32, chip: &Chip) -> Option<Packed> {
-        let time = |tile: &Packed| {
-            let groups = outputs.div_ceil(tile.lines()) * rows.div_ceil(tile.rows);
-            groups.div_ceil(chip.units) * tile.time
-        };
-        Packed::TILES.into_iter().filter(|tile| tile.shared_bytes() <= chip.shared_bytes).min_by_key(time)
+    /// The fastest of the tiles that fit into a threadgroup's memory, and the number of threadgroups that split the inputs.
+    /// One threadgroup at a time is on an SM.
+    fn of(product: &Product, rows: u32, chip: &Chip) -> Option<(Packed, u32)> {
+        let tiles = Packed::TILES.into_iter().filter(|tile| tile.shared_bytes() <= chip.shared_bytes);
+        let split = tiles.flat_map(|tile| PARTS.map(|parts| (tile, parts)));
+        let fits = |(tile, parts): &(Packed, u32)| *parts == 1 || tile.splits(product, rows, *parts);
+        split.filter(fits).min_by_key(|(tile, parts)| {
+            let groups = tile.groups(product.outputs, rows) * parts;
+            let inputs = tile.time * (product.inputs / 256) / parts;
+            // Sums of parts are written to memory and read again.
+            let meeting = if *parts > 1 { 250 + tile.lines() * tile.rows / 64 } else { 0 };
+            u64::from(groups.div_ceil(chip.units)) * u64::from(BEGINNING + inputs) + u64::from(meeting)
+        })
+    }
+
+    /// Output tiles.
+    fn groups(self, outputs: u32, rows: u32) -> u32 {
+        outputs.div_ceil(self.lines()) * rows.div_ceil(self.rows)
+    }
+
+    /// Whether parts of the inputs are whole groups and worth it, and there is scratch memory for their sums.
+    fn splits(self, product: &Product, rows: u32, parts: u32) -> bool {
+        let tiles = u64::from(self.groups(product.outputs, rows));
+        let bytes = tiles * u64::from(parts * self.lines() * self.rows * 4);
+        let groups = product.inputs / halves::GROUP as u32;
+        groups.is_multiple_of(parts)
+            && groups / parts >= 2 * self.deep
+            && tiles <= COUNTER_BYTES / 4
+            && bytes <= SCRATCH_BYTES - COUNTER_BYTES
     }
 
     fn lines(self) -> u32 {
@@ -77,7 +104,7 @@ impl Shape<'_> {
     fn packed(&self, product: Product, f16: bool) -> Result<Launch, MissingKernel> {
         let of = type_sources(product.weight, product.inputs, true);
         let blocks = product.outputs.checked_mul(product.inputs / of.block);
-        let why = match Packed::of(product.outputs, self.count(product.rows), self.chip) {
+        let why = match Packed::of(&product, self.count(product.rows), self.chip) {
             _ if !self.chip.warpgroups => "it is for the tensor instructions of warpgroups",
             _ if !product.inputs.is_multiple_of(halves::GROUP as u32) => {
                 "its rows are not whole groups of lanes"
@@ -89,10 +116,17 @@ impl Shape<'_> {
         Err(self.missing(why.into()))
     }
 
-    fn packed_launch(&self, product: Product, of: TypeSources, tile: Packed, f16: bool) -> Launch {
+    fn packed_launch(
+        &self,
+        product: Product,
+        of: TypeSources,
+        (tile, parts): (Packed, u32),
+        f16: bool,
+    ) -> Launch {
         let Packed { rows, across, slices, deep, ahead, .. } = tile;
         let (shared, lines) = (tile.shared_bytes(), tile.lines());
-        let groups = [product.outputs.div_ceil(lines), self.count(product.rows).div_ceil(rows), 1];
+        let tiles = product.outputs.div_ceil(lines);
+        let groups = [tiles, self.count(product.rows).div_ceil(rows), parts];
         let out = if f16 { OutputForms::F16 } else { OutputForms::F32 };
         let product = Product { out, ..product };
         self.product_launch("gemm_packed", &[&COPIES, &TENSOR, &WARPGROUP, &GEMM_PACKED], &product, of)
@@ -102,7 +136,9 @@ impl Shape<'_> {
                 ("SLICES", slices),
                 ("DEEP", deep),
                 ("AHEAD", ahead),
+                ("PARTS", parts),
             ])
+            .constants([("TILES", tiles)])
             .shared(shared)
             .over(groups, across * slices * 128)
     }
@@ -110,6 +146,9 @@ impl Shape<'_> {
 
 #[cfg(test)]
 mod tests {
+    use akunu_plan::DType;
+
+    use super::super::Kind;
     use super::*;
 
     #[test]
@@ -128,5 +167,21 @@ mod tests {
         }
         let fewest = Packed::TILES.iter().map(|tile| tile.rows as usize).min();
         assert_eq!(fewest, Some(FEWEST_PACKED_ROWS));
+    }
+
+    #[test]
+    fn few_outputs_of_many_inputs_are_split() {
+        let chip = Chip { warpgroups: true, ..Chip::plain(132, 227 << 10) };
+        let of = |rows, [inputs, outputs]: [u32; 2]| {
+            let product =
+                Product::new(Kind::Alone, (DType::Q4_0, MatmulForm::Gemm), [inputs, outputs], vec![]);
+            Packed::of(&product, rows, &chip).map(|(tile, parts)| (tile.rows, tile.lines(), parts))
+        };
+        assert_eq!(of(64, [14336, 4096]), Some((64, 128, 4)));
+        assert_eq!(of(128, [14336, 4096]), Some((128, 128, 4)));
+        assert_eq!(of(64, [4096, 14336]), Some((64, 128, 1)));
+        // Parts have whole groups, and the scratch memory has room for their sums.
+        assert_eq!(of(64, [384, 4096]).map(|(.., parts)| parts), Some(1));
+        assert_eq!(of(64, [4096, 128_256]).map(|(.., parts)| parts), Some(1));
     }
 }
