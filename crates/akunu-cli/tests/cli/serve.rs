@@ -296,7 +296,7 @@ fn startup_errors_are_reported_immediately() {
     refuses(
         &["serve", "qwen3:0.6b", "qwne3:0.6b"],
         1,
-        &["there is no file qwne3:0.6b", "hint: short names of models are qwen3:0.6b"],
+        &["there is no file qwne3:0.6b", "hint: similar short names are qwen3:0.6b"],
     );
     refuses(&["serve", "--alias", "a", "--alias", "a"], 2, &["two models have the name \"a\""]);
     refuses(&["serve", "--tls-cert", "/nowhere"], 2, &["--tls-key"]);
