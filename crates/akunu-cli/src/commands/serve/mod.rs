@@ -280,6 +280,8 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     // A second Ctrl-C ends the process; the first one is handled by the server.
     let _listening = interrupt::listen();
     let server = Server::start(options)?;
+    // Whoever reads the address may send SIGTERM.
+    let signals = server.signals()?;
     if !args.quiet {
         output::note(&banner.lines(server.address()));
     }
@@ -303,7 +305,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
             "note: every program and user of this machine can call the tools: use --api-keys to require a key",
         );
     }
-    server.wait_for_signal()?;
+    server.wait_for(signals)?;
     if !args.quiet {
         note("stopping: running requests are completed; press Ctrl-C again to end immediately");
     }
