@@ -102,8 +102,7 @@ impl From<clap::Error> for Failure {
         };
         let option = string(ContextKind::InvalidArg);
         let variable = environment::source_of(option);
-        // `-ngl 99` is read as `-n gl`.
-        let option = if string(ContextKind::InvalidValue) == "gl" { "-ngl" } else { option };
+        let option = other_names::misread(std::env::args_os().skip(1)).unwrap_or(option);
         let text = error.render().to_string();
         let text = ["invalid float literal", "cannot parse float from empty string"]
             .iter()

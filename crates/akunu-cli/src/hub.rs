@@ -46,7 +46,7 @@ pub fn near_names(text: &str) -> Option<String> {
         return None;
     }
     let names: Vec<&str> = near.iter().map(|known| known.name).take(NAMES).collect();
-    Some(format!("short names of models are {} (akunu models --known lists all)", names.join(", ")))
+    Some(format!("similar short names are {} (akunu models --known lists all)", names.join(", ")))
 }
 
 /// A reference by a short name or `hf:OWNER/NAME`.

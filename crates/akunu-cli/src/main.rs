@@ -37,7 +37,9 @@ fn main() -> ExitCode {
             hub::set_offline(cli.offline);
             commands::run(cli.command)
         }
-        Err(error) if is_help(error.kind()) => {
+        Err(error)
+            if is_help(error.kind()) && other_names::misread(std::env::args_os().skip(1)).is_none() =>
+        {
             // A closed pipe is not an error.
             let _ = error.print();
             return ExitCode::from(error.exit_code() as u8);

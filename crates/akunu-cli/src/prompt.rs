@@ -86,7 +86,7 @@ impl PromptArgs {
             (None, Some(model), Some(text)) => (Some(model.into()), Prompt::Text(utf8(text)?)),
             (None, Some(only), None) if is_option || is_model(Path::new(&only)) => {
                 let model = PathBuf::from(only);
-                let text = piped()?.ok_or_else(|| without_prompt(&model))?;
+                let text = piped()?.ok_or_else(|| without_prompt(&model, is_option))?;
                 source = Source::Piped;
                 (Some(model), Prompt::Text(text))
             }
@@ -182,10 +182,14 @@ fn is_model(path: &Path) -> bool {
     path.exists() || hub::is_reference(path)
 }
 
-fn without_prompt(model: &Path) -> Failure {
+fn without_prompt(model: &Path, is_option: bool) -> Failure {
     let shown = model.display();
+    let mut hint = format!("akunu run {shown} \"Once upon a time\"");
+    if !is_option {
+        hint += &format!(", or use -p if {shown} is the prompt");
+    }
     Failure::usage(format!("{shown} is used as the model, but a prompt is missing"))
-        .hint(format!("akunu run {shown} \"Once upon a time\", or use -p if {shown} is the prompt"))
+        .hint(hint)
         .hint(format!("akunu chat {shown} holds a conversation"))
 }
 

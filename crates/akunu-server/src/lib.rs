@@ -103,6 +103,6 @@ pub use protocol::{PROTOCOLS, Protocol};
 pub use refusal::{Reason, Refusal};
 pub use request_log::{LogFormat, RequestLog};
 pub use response_format::RequestedFormat;
-pub use server::{Options, Server};
+pub use server::{Options, Server, Signals};
 pub use texts::{EmbedJob, Embedded, RankJob, Ranked, Score, TextInput};
 pub use tls::TlsFiles;

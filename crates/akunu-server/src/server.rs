@@ -211,11 +211,17 @@ impl Server {
         }
     }
 
-    /// Waits for Ctrl-C or, on Unix, SIGTERM. An error if a model that is to be loaded at the start cannot be.
-    pub fn wait_for_signal(&self) -> Result<(), ServeError> {
+    /// From now on, Ctrl-C and, on Unix, SIGTERM do not end the process: [`Server::wait_for`] returns.
+    pub fn signals(&self) -> Result<Signals, ServeError> {
+        let _inside = self.runtime.enter();
+        Signals::new().map_err(ServeError::Signals)
+    }
+
+    /// Waits for a signal. An error if a model that is to be loaded at the start cannot be.
+    pub fn wait_for(&self, mut signals: Signals) -> Result<(), ServeError> {
         let mut preload = self.app.preload().subscribe();
         let failed = preload.wait_for(|state| matches!(state, Preload::Failed(_)));
-        match self.runtime.block_on(either(signal(), failed)) {
+        match self.runtime.block_on(either(signals.next(), failed)) {
             Either::First(signal) => signal.map_err(ServeError::Signals),
             Either::Second(state) => match state.as_deref() {
                 Ok(Preload::Failed(message)) => Err(ServeError::Preload(message.clone())),
@@ -225,17 +231,44 @@ impl Server {
     }
 }
 
+/// Signals that end a server.
 #[cfg(unix)]
-async fn signal() -> std::io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    either(interrupt.recv(), terminate.recv()).await;
-    Ok(())
+#[derive(Debug)]
+pub struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
 }
 
+#[cfg(unix)]
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) -> std::io::Result<()> {
+        either(self.interrupt.recv(), self.terminate.recv()).await;
+        Ok(())
+    }
+}
+
+/// Signals that end a server.
 #[cfg(not(unix))]
-async fn signal() -> std::io::Result<()> {
-    tokio::signal::ctrl_c().await
+#[derive(Debug)]
+pub struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals)
+    }
+
+    async fn next(&mut self) -> std::io::Result<()> {
+        tokio::signal::ctrl_c().await
+    }
 }
 
 async fn serve(

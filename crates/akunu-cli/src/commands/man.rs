@@ -80,6 +80,9 @@ fn headings(command: &Command) -> Vec<Option<&str>> {
     headings
 }
 
+/// What fits beside the margin of a page in a terminal of 80 columns.
+const COLUMNS: usize = 72;
+
 /// A page in the macros of man(7).
 struct Page(String);
 
@@ -97,11 +100,18 @@ impl Page {
         let _ = writeln!(self.0, ".TP\n{head}");
     }
 
-    /// Lines that stay as they are.
+    /// Lines that stay as they are; what is too long for one is a paragraph of prose.
     fn lines(&mut self, text: &str) {
         self.0.push_str(".nf\n");
         for line in text.trim_end().lines() {
+            let is_prose = line.len() > COLUMNS && !line.starts_with(' ');
+            if is_prose {
+                self.0.push_str(".fi\n");
+            }
             self.line(line);
+            if is_prose {
+                self.0.push_str(".nf\n");
+            }
         }
         self.0.push_str(".fi\n");
     }
@@ -196,6 +206,8 @@ mod tests {
         ] {
             assert!(run.contains(part), "{part:?} in {run}");
         }
-        assert!(page(&cli).contains(".TP\n\\fBmodels, list, ls\\fR\n"));
+        let all = page(&cli);
+        assert!(all.contains(".TP\n\\fBmodels, list, ls\\fR\n"));
+        assert!(all.contains(".nf\n.fi\nMODEL is a GGUF file"), "prose is filled: {all}");
     }
 }

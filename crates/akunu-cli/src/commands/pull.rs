@@ -10,7 +10,7 @@ use crate::output::{self, Output};
 const EXAMPLES: &str = "\
 Examples:
   akunu pull qwen3:0.6b                    a short name (akunu models --known)
-  akunu pull hf:OWNER/NAME                 Q4_K_M if it has GGUF files, or else SafeTensors
+  akunu pull hf:OWNER/NAME                 GGUF in Q4_K_M, or SafeTensors
   akunu pull hf:OWNER/NAME:Q8_0            a quantisation
   akunu pull hf:OWNER/NAME@v1:file.gguf    a file of a branch, a tag or a commit
 

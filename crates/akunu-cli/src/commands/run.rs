@@ -24,11 +24,11 @@ use crate::samplers::SamplerArgs;
 
 const EXAMPLES: &str = "\
 Examples:
-  akunu run \"Once upon a time\"                      a story from the model inside the binary
+  akunu run \"Once upon a time\"                   the model inside the binary
   akunu run model.gguf \"The capital of France is\" --temp 0 -n 20
-  git log -5 | akunu run model.gguf \"In short, these changes\"   the piped text, then the prompt
+  git log -5 | akunu run model.gguf \"In short:\"   piped text, then the prompt
   akunu run model.gguf -f prompt.txt -c 16384 --kv-type q8_0
-  akunu run model.gguf --prompt-ids 1,2,3 --ids     ids in, ids out: no vocabulary needed";
+  akunu run model.gguf --prompt-ids 1,2,3 --ids  token ids in and out";
 
 /// Continues a text
 ///

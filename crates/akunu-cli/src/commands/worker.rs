@@ -10,8 +10,8 @@ use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
-  akunu serve model.gguf --world 2 --listen 10.0.0.1:9000            on one machine
-  akunu worker model.gguf --rank 1 --world 2 --join 10.0.0.1:9000    on another one
+  akunu serve model.gguf --world 2 --listen 10.0.0.1:9000          on the first
+  akunu worker model.gguf --rank 1 --world 2 --join 10.0.0.1:9000  on the second
 
 Both need the same secret, in AKUNU_WORKER_SECRET or --secret-file. The connection is not encrypted.";
 

@@ -26,6 +26,8 @@ fn scene(shell: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("story.gguf"), "").unwrap();
     fs::write(dir.path().join("two words.gguf"), "").unwrap();
+    // No completion of `qwen3:8`, of which bash completes what follows the colon.
+    fs::write(dir.path().join("8a"), "").unwrap();
     fs::write(dir.path().join("script"), ok(&["completions", shell])).unwrap();
     let commit = "0123456789012345678901234567890123456789";
     let repo = dir.path().join("cache/models--tiny--model-GGUF");
@@ -101,13 +103,14 @@ fn types(command: Command, prompt: &str, setup: &str) {
     terminal.end();
 }
 
-const TYPED: [(&str, &str); 9] = [
+const TYPED: [(&str, &str); 10] = [
     ("perp", "perplexity"),
     ("run --kv-t", "run --kv-type"),
     ("run --kv-type=q", "run --kv-type=q8_0"),
     ("run hf", "run hf:tiny/model-GGUF"),
     ("run -m hf:ti", "run -m hf:tiny/model-GGUF"),
     ("run qwen3:0", "run qwen3:0.6b"),
+    ("run qwen3:8", "run qwen3:8b"),
     ("run st", "run story.gguf"),
     ("run tw", "run two words.gguf"),
     ("run --file=st", "run --file=story.gguf"),

@@ -37,7 +37,9 @@ fn the_model_may_be_an_option() {
     let text = ["run", "Once", "-n", "5", "--temp", "0", "-q", "-m", EMBEDDED];
     assert_eq!(ok(&text), ok(&["run", EMBEDDED, "Once", "-n", "5", "--temp", "0", "-q"]));
     assert_eq!(run(&["plan", EMBEDDED, "-m", EMBEDDED]).code, 2);
-    assert_eq!(run(&["run", "-m", EMBEDDED]).code, 2);
+    let none = run(&["run", "-m", EMBEDDED]);
+    assert_eq!(none.code, 2);
+    assert!(!none.stderr.contains("use -p"), "{}", none.stderr);
 }
 
 #[test]
@@ -145,6 +147,13 @@ fn names_of_other_programs_get_a_hint() {
         (&["run", "Once", "--ctx-size", "100"][..], "-c N"),
         (&["run", "Once", "--n-predict=5"], "-n N"),
         (&["run", "Once", "-ngl", "99"], "--gpu-layers N"),
+        (&["run", "Once", "-ngl", "99", "-n", "5"], "--gpu-layers N"),
+        (&["run", "-hf", "Qwen/Qwen3-0.6B-GGUF"], "hf:OWNER/NAME"),
+        (&["run", "-fa", "-p", "Once"], "leave it out"),
+        (&["run", "Once", "-ctk", "q8_0"], "--kv-type"),
+        (&["chat", "-sys", "Be brief."], "--system TEXT"),
+        (&["serve", "-np", "4"], "--parallel N"),
+        (&["run", "Once", "--lora", "a.gguf"], "not supported yet"),
         (&["chat", "--jinja"], "leave it out"),
         (&["ps"], "/api/ps"),
         (&["server"], "akunu serve"),

@@ -1,4 +1,4 @@
-//! The fields of `--json`: those of real output are those of `docs/json.md` and `docs/json-measurements.md`.
+//! The fields of `--json`: those of real output are those of the pages of the documentation.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)] // helpers of tests; the lint knows only functions marked as tests
 
@@ -27,11 +27,13 @@ const UNSEEN: [(&str, &str, &str); 7] = [
 const OTHER: &str = "akunu inspect, of what is not a model that can be run";
 
 /// The fields of each command in the pages.
+const PAGES: [&str; 3] = ["docs/json.md", "docs/json-measurements.md", "docs/transcription.md"];
+
 fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let mut fields: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for page in ["docs/json.md", "docs/json-measurements.md"] {
+    for page in PAGES {
         let text = fs::read_to_string(file(page)).unwrap();
-        for section in text.split("\n## ").skip(1) {
+        for section in text.split("\n## ").filter(|section| section.starts_with("akunu ")) {
             let (command, section) = section.split_once('\n').unwrap();
             let rows = section.lines().filter(|line| line.starts_with("| `"));
             let cells = rows.map(|row| row.split(" | ").next().unwrap());
@@ -126,6 +128,7 @@ fn outputs() -> Vec<(&'static str, Value)> {
     let [encoder, prompts, reranker] = [path(&encoder), path(&prompts), path(&reranker)];
     let hearing = file("testdata/speech/akunu-speech-q8_0.gguf");
     let hearing = path(&hearing);
+    let speech = file("testdata/speech/short.flac");
     let experts = file("testdata/models/qwen3-moe");
     let mut all = vec![
         ("akunu inspect", json(&["inspect", "--json", "--tensors", "--metadata"])),
@@ -151,6 +154,7 @@ fn outputs() -> Vec<(&'static str, Value)> {
         ("akunu perplexity, with --kl", json(&["perplexity", story, "--kl", base, "--json"])),
         ("akunu models, with --known", json(&["models", "--known", "--json"])),
         ("akunu bench, with --compare", compared),
+        ("akunu transcribe", json(&["transcribe", hearing, path(&speech), "--timestamps", "word", "--json"])),
         ("akunu imatrix", json(&["imatrix", "-f", story, "-o", imatrix, "--json"])),
         ("akunu table", json(&["table", "--json"])),
         ("akunu verify", json(&["verify", small, "--tokens", "2", "--all", "--json"])),
@@ -240,5 +244,5 @@ fn fields_of_json_are_those_of_the_pages() {
             }
         }
     }
-    assert!(problems.is_empty(), "docs/json.md, docs/json-measurements.md: {problems:#?}");
+    assert!(problems.is_empty(), "{PAGES:?}: {problems:#?}");
 }

@@ -179,6 +179,19 @@ fn get(address: &str, path: &str) -> String {
     answer
 }
 
+/// Otherwise one that comes early ends the process as if it had not stopped in order.
+#[cfg(target_os = "linux")]
+#[test]
+fn sigterm_is_handled_once_the_address_is_said() {
+    let (mut child, _) = started(akunu(&ARGS));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    // SIGTERM is 15, the first signal 1.
+    assert_ne!(u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << 14), 0, "{caught}");
+}
+
 #[test]
 fn options_come_from_the_environment_too() {
     let variables = [
@@ -296,7 +309,7 @@ fn startup_errors_are_reported_immediately() {
     refuses(
         &["serve", "qwen3:0.6b", "qwne3:0.6b"],
         1,
-        &["there is no file qwne3:0.6b", "hint: short names of models are qwen3:0.6b"],
+        &["there is no file qwne3:0.6b", "hint: similar short names are qwen3:0.6b"],
     );
     refuses(&["serve", "--alias", "a", "--alias", "a"], 2, &["two models have the name \"a\""]);
     refuses(&["serve", "--tls-cert", "/nowhere"], 2, &["--tls-key"]);

@@ -525,25 +525,3 @@ fn tab_completes_commands_settings_and_files() {
     terminal.type_keys("\x04");
     assert_eq!(terminal.end().0, Some(0));
 }
-
-#[test]
-fn zz_make_models() {
-    let dir = Path::new("/tmp/tm");
-    std::fs::create_dir_all(dir).unwrap();
-    scripted::write(&dir.join("md.gguf"), Some(CHATML), &FORMATTED);
-    scripted::write(&dir.join("endless.gguf"), Some(CHATML), &ENDLESS);
-    scripted::write(
-        &dir.join("long.gguf"),
-        Some(CHATML),
-        &[
-            "\n",
-            "## The **plan**\n\nThe quick brown fox jumps over the lazy dog and then ",
-            "runs away into the deep forest where nobody finds it. ",
-            "日本語の文章はここにあります。とても長いので折り返します。 ",
-            "\n\n1. **First**: open `settings.json` and change the value of `timeout` to 30 seconds\n",
-            "2. Second: *restart* the server, wait until it answers again, and then look into its log\n   - nested item that is long enough to be wrapped on a narrow terminal\n\n",
-            "```rust\nfn main() {\n    println!(\"a line of code that is longer than the terminal is wide {}\", 1 * 2);\n}\n```\n",
-            "\n> A quotation that is long enough to be wrapped, with **bold** words in it\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nDone 👍🏽 finally.",
-        ],
-    );
-}

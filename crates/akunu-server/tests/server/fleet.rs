@@ -173,7 +173,7 @@ fn a_model_that_cannot_be_loaded_first_ends_the_wait_for_signals() {
             options.models.memory = memory;
             options.preload = true;
         });
-        let error = server.0.wait_for_signal().unwrap_err().to_string();
+        let error = server.0.wait_for(server.0.signals().unwrap()).unwrap_err().to_string();
         assert!(error.starts_with("--preload: "), "{error}");
         let ready = server.get("/ready");
         assert_eq!(ready.status, 503);

@@ -40,21 +40,22 @@ const EXAMPLES: &str = "\
 Examples:
   akunu chat model.gguf
   akunu chat model.gguf --system \"Answer in one sentence.\" --temp 0
-  akunu chat model.gguf -p \"Why is the sky blue?\"                        one answer, and the end
+  akunu chat model.gguf -p \"Why is the sky blue?\"       one answer
   akunu chat hf:OWNER/NAME --set enable_thinking=false
-  akunu chat model.gguf --mcp servers.json                               with tools, each call asked for
-  printf 'Hello\\nAnd again?\\n' | akunu chat model.gguf --stats json      one turn per line";
+  akunu chat model.gguf --mcp servers.json              asks before each call
+  printf 'Hello\\nAnd again?\\n' | akunu chat model.gguf  one turn per line";
 
 const TYPING: &str = "\
-A message may have several lines between \"\"\" and \"\"\", or with \\ at the end of each line except the last; one that
-begins with / is written with two. Ctrl-C ends an answer; the partial answer is kept in the conversation.
-Further lines of a message are marked with \"...\"; Ctrl-C or Ctrl-D drops it. Pasted lines are one message. What is
-typed during an answer is shown in the next line only.
+A message may have several lines between \"\"\" and \"\"\", or with \\ at the end of each line except the last; one that \
+begins with / is written with two. Further lines of a message are marked with \"...\"; Ctrl-C or Ctrl-D drops it. \
+Pasted lines are one message. Ctrl-C ends an answer; the partial answer is kept in the conversation. What is typed \
+during an answer is shown when it is complete.
 
-/set changes the sampling settings (with the names and values of the options), max-tokens, and how answers are shown:
-reasoning, markdown and wrap are on or off. /model loads another model, named as on the command line, and continues the
-conversation; settings that were given stay, the others are the new model's suggestions. If it cannot be loaded, the
-conversation continues with the model before.
+/set changes the sampling settings (with the names and values of the options), max-tokens, and how answers are shown: \
+reasoning, markdown and wrap are on or off. /model loads another model, named as on the command line, and continues \
+the conversation; settings that were given stay, the others are the new model's suggestions. If it cannot be loaded, \
+the conversation continues with the model before.
+
 The input history is stored in $XDG_STATE_HOME/akunu/chat-history (~/.local/state).";
 
 /// Holds a conversation

@@ -31,8 +31,8 @@ pub enum SlashCommand {
 
 pub const HELP: &str = "\
 In the conversation:
-  /set [NAME [VALUE]]  shows or changes settings: /set temp 0.5; /set temp default
-  /model [NAME]        shows the model, or continues the conversation with another one
+  /set [NAME [VALUE]]  shows or changes settings: /set temp 0.5 (or default)
+  /model [NAME]        shows the model, or continues with another one
   /system [TEXT]       shows or sets the system message; /system - removes it
   /clear               drops all messages except the system message
   /regen               answers the last message again

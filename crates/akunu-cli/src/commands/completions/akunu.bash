@@ -27,7 +27,9 @@ _akunu() {
     # With no candidates, bash itself lists files.
     if [[ ${answer%%$'\n'*} == files ]]; then
         if ((${#COMPREPLY[@]} > 0)); then
-            while IFS= read -r candidate; do COMPREPLY+=("$candidate"); done < <(compgen -f -- "$2")
+            local path=$current
+            [[ $current == -*=* ]] && path=$2
+            while IFS= read -r candidate; do COMPREPLY+=("${candidate#"$kept"}"); done < <(compgen -f -- "$path")
         fi
     else
         compopt +o default 2>/dev/null

@@ -26,21 +26,22 @@ use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
-  akunu serve                                             the model inside the binary
+  akunu serve                          the model inside the binary
   akunu serve model.gguf --alias gpt-4o-mini --port 8000
-  akunu serve all-MiniLM-L6-v2                            vectors: /v1/embeddings
-  akunu serve whisper-small                               transcripts: /v1/audio/transcriptions
-  akunu serve --models /srv/models                        what is there, on demand
+  akunu serve all-MiniLM-L6-v2         vectors: /v1/embeddings
+  akunu serve whisper-small            transcripts: /v1/audio/transcriptions
+  akunu serve --models /srv/models     what is there, on demand
   akunu serve small.gguf large.gguf --alias fast=small --idle-unload 600
 
-  curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'";
+  curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'";
 
 /// Serves models over HTTP
 ///
 /// Implements the APIs of OpenAI, Ollama and Anthropic and the rerank APIs of Cohere and Jina, and has a chat page at
 /// /. Encoders compute embeddings (/v1/embeddings), models with a classifier rank documents (/v1/rerank), Whisper models
-/// transcribe (/v1/audio/transcriptions), all others generate text. A model is loaded on its first request. Ctrl-C or SIGTERM completes running requests and rejects new
-/// ones; a second Ctrl-C ends the process immediately.
+/// transcribe (/v1/audio/transcriptions), all others generate text. A model is loaded on its first request. Ctrl-C or
+/// SIGTERM completes running requests and rejects new ones; a second Ctrl-C ends the process immediately.
 ///
 /// Each option is also read from the environment, under its name in capitals after AKUNU_: AKUNU_MAX_MEMORY for
 /// --max-memory. The command line comes first.
@@ -279,6 +280,8 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     // A second Ctrl-C ends the process; the first one is handled by the server.
     let _listening = interrupt::listen();
     let server = Server::start(options)?;
+    // Whoever reads the address may send SIGTERM.
+    let signals = server.signals()?;
     if !args.quiet {
         output::note(&banner.lines(server.address()));
     }
@@ -302,7 +305,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
             "note: every program and user of this machine can call the tools: use --api-keys to require a key",
         );
     }
-    server.wait_for_signal()?;
+    server.wait_for(signals)?;
     if !args.quiet {
         note("stopping: running requests are completed; press Ctrl-C again to end immediately");
     }
