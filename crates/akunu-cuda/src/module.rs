@@ -315,7 +315,7 @@ mod tests {
             streams: akunu_plan::Streams::default(),
         };
         let chip = Chip { tensor_cores: true, copies: true, ..Chip::plain(132, 200 << 10) };
-        let all = table.commands.iter().map(|command| launches(command, &table, &chip).unwrap());
+        let all = (0..table.commands.len()).map(|index| launches(&table, index, &chip).unwrap());
         all.flatten().filter_map(|work| work.launch().map(|launch| launch.function.clone())).collect()
     }
 

@@ -328,6 +328,11 @@ INLINE f32 over(f32 a, f32 b) { return a / b; }
 #define read8(p) emulated::read<u32x2>(p, __LINE__)
 
 // What devices write into each other's memory. Each half is a data word and a word beside it, which arrive together.
+static inline void send8(u8* to, u32x2 v) {
+    u64 both;
+    memcpy(&both, &v, 8);
+    __atomic_store_n((u64*)to, both, __ATOMIC_RELEASE);
+}
 static inline void send16(u8* to, u32x4 v) {
     u64 halves[2];
     memcpy(halves, &v, 16);

@@ -51,18 +51,25 @@ pub(crate) fn prepare<G: Gpu>(
 
 /// The functions that preparing a table asks for. Those that are not written are reported then.
 pub(crate) fn functions(table: &DispatchTable, tuning: &Tuning) -> Vec<Function> {
-    // Layers differ in what they bind.
-    let mut commands: Vec<&DispatchCommand> = Vec::new();
-    for command in &table.commands {
-        if !commands.iter().any(|other| other.kernel == command.kernel && other.params == command.params) {
-            commands.push(command);
+    // Layers differ in what they bind. A kernel may depend on the commands beside it.
+    let all = &table.commands;
+    let kernel = |at: Option<usize>| at.and_then(|at| all.get(at)).map(|command| command.kernel);
+    let alike = |a: usize, b: usize| {
+        let beside = |at: usize| [at.checked_sub(1), Some(at), Some(at + 1)].map(kernel);
+        beside(a) == beside(b) && all[a].params == all[b].params
+    };
+    let mut commands: Vec<usize> = Vec::new();
+    for index in 0..all.len() {
+        if !commands.iter().any(|other| alike(*other, index)) {
+            commands.push(index);
         }
     }
-    let repacks = commands.iter().flat_map(|command| weights(command)).filter_map(|weight| repack(&weight));
+    let weights = commands.iter().flat_map(|index| weights(&all[*index]));
+    let repacks = weights.filter_map(|weight| repack(&weight));
     let mut all: Vec<Function> = repacks.map(|launch| launch.function).collect();
     for rows in row_counts(table, tuning) {
         let table = DispatchTable { rows, ..table.clone() };
-        let works = commands.iter().filter_map(|command| launches(command, &table, &tuning.chip).ok());
+        let works = commands.iter().filter_map(|index| launches(&table, *index, &tuning.chip).ok());
         all.extend(works.flatten().filter_map(|work| work.launch().map(|launch| launch.function.clone())));
     }
     all
@@ -128,7 +135,7 @@ fn program<G: Gpu>(
     };
     let chip = gpu.tuning().chip;
     let works: Result<Vec<Vec<Work>>, _> =
-        table.commands.iter().map(|command| launches(command, table, &chip).map_err(missing)).collect();
+        (0..table.commands.len()).map(|index| launches(table, index, &chip).map_err(missing)).collect();
     let works = works?;
     let functions: Vec<_> =
         works.iter().flatten().filter_map(Work::launch).map(|launch| &launch.function).collect();

@@ -75,8 +75,8 @@ fn add_table(texts: &mut Texts, table: &DispatchTable) {
 
 fn add_table_for(texts: &mut Texts, table: &DispatchTable, chips: &[(Chip, Add)]) {
     for (chip, add) in chips {
-        for command in &table.commands {
-            match launches(command, table, chip) {
+        for (index, command) in table.commands.iter().enumerate() {
+            match launches(table, index, chip) {
                 Ok(works) => {
                     works.iter().filter_map(Work::launch).for_each(|launch| add(texts, &launch.function))
                 }
@@ -210,7 +210,19 @@ fn add_ranks(texts: &mut Texts) {
     let params = NormParams { cols: 4096, epsilon: 1e-5 };
     for (rows, norm) in [(1, Some(OutputForms::Q8)), (512, None)] {
         let reduce = Kernel::AllReduce(ops::AllReduce { residual: true, norm });
-        add_table_for(texts, &table(reduce, params, rows), &[(NVIDIA, add_cuda), (REMOTE, add_cuda)]);
+        let sum = table(reduce, params, rows);
+        add_table_for(texts, &sum, &[(NVIDIA, add_cuda), (REMOTE, add_cuda)]);
+        // A product of one row sends what is added up. Q4_K streams.
+        for weight in [DType::Q4_0, DType::Q4K, DType::BF16].into_iter().filter(|_| rows == 1) {
+            let (form, q8, rows) = (MatmulForm::Gemv, weight.is_quantised(), RowSet::All);
+            let [bias, residual, scaled] = [false; 3];
+            let op = ops::Matmul { weight, form, q8, bias, residual, rows, scaled, norm: None };
+            let params =
+                MatmulParams { inputs: 4096, outputs: 4096, out_stride: 4096, ..MatmulParams::default() };
+            let mut both = table(Kernel::Matmul(op), params, 1);
+            both.commands.extend(sum.commands.clone());
+            add_table_for(texts, &both, &[(NVIDIA, add_cuda)]);
+        }
     }
     let gather =
         table(Kernel::AllGather(ops::AllGather), AllGatherParams { cols: 64_128, total: 128_256 }, 1);

@@ -163,7 +163,8 @@ INLINE u32 weights1(const u8* p) { u32 v; asm volatile("ld.global.u8 %0, [%1];" 
 #endif
 INLINE u32x4 read16(const u8* p) { return *(const u32x4*)p; }
 INLINE u32x2 read8(const u8* p) { return *(const u32x2*)p; }
-// Between GPUs: 16 bytes, of which each half arrives whole; and words that are seen after all that the group wrote before.
+// Between GPUs: 8 bytes, which arrive together; 16, of which each half does; and words that are seen after all that the group wrote before.
+INLINE void send8(u8* to, u32x2 v) { asm volatile("st.volatile.global.v2.u32 [%0], {%1, %2};" : : "l"(to), "r"(v.x), "r"(v.y) : "memory"); }
 INLINE void send16(u8* to, u32x4 v) {
     asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" : : "l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }

@@ -39,6 +39,9 @@ BODY(gemv) {
     LAUNCH_NEXT();
     Addend added = {};
     if (holds) added = addend(in, row, o);
+#if SENDS
+    const Sending to = sending(scratch, pass, holds ? o : 0);
+#endif
 #if SQUARES
     Squares squares = {};
     if (!IN_BLOCKS || holds) squares = load_squares(in, IN_BLOCKS ? row : top, LANE);
@@ -107,4 +110,7 @@ BODY(gemv) {
     const f32 value = holds ? finished(params, mine * scale, second * scale, added) : 0.0f;
     if (IN_BLOCKS) store_block(in, params, row, o, value, weight, LANE);
     else if (holds) ((DEVICE f32*)in.out)[(u64)row * OUT_STRIDE + o] = value;
+#if SENDS
+    if (holds) send_number(to, value, scratch);
+#endif
 }

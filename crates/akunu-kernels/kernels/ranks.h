@@ -1,47 +1,4 @@
-// What ranks exchange: each writes its part of the numbers into the memory of all others, and waits for theirs.
-//
-// The memory for it follows the scratch memory (`Exchange`). A threadgroup exchanges chunks with the threadgroup of the
-// same number on the other ranks, and counts them. It has several places for chunks of each rank, which are used again in
-// turn:
-// - Two for packets. A rank that sends packets n + 2 has received packets n + 1 of all others, which they send once they
-//   have read packets n.
-// - Four for floats, of which a chunk is sent before the last one is awaited. A rank that sends chunk n + 4 has received
-//   chunk n + 2 of all others, which they send once they have read chunk n.
-
-#define MOST_RANKS 16
-#define EXCHANGE_GROUPS 256
-// A chunk of packets: two numbers for each thread. The most floats of a chunk; `CHUNK` of the launch, 16 for each thread.
-#define PACKETS 256
-#define FLOATS 8192
-
-// `EXCHANGE_HEAD` bytes, then the places for packets, then those for floats.
-struct Exchange {
-    // The addresses of this struct on all ranks.
-    u64 peers[MOST_RANKS];
-    u32 ranks;
-    // A rank did not come in time.
-    u32 broken;
-    u32 reserved[30];
-    // Chunks that each threadgroup has exchanged: of packets, and of floats.
-    u32 packets[EXCHANGE_GROUPS];
-    u32 floats[EXCHANGE_GROUPS];
-    // The last chunk of floats that each threadgroup has received from each rank.
-    u32 arrived[EXCHANGE_GROUPS][MOST_RANKS];
-};
-#define EXCHANGE_HEAD 32768
-#define PATIENCE_NS 20000000000ull
-
-INLINE DEVICE Exchange* exchange_of(DEVICE u8* scratch) { return (DEVICE Exchange*)(scratch + SCRATCH_BYTES); }
-
-// The place for a chunk from rank `from`, in the memory of any rank.
-INLINE u64 packet_place(u32 group, u32 chunk, u32 from, u32 ranks) {
-    return EXCHANGE_HEAD + (u64)((group * 2 + chunk % 2) * ranks + from) * (PACKETS * 16);
-}
-
-INLINE u64 float_place(u32 group, u32 chunk, u32 from, u32 ranks) {
-    const u64 packets = (u64)EXCHANGE_GROUPS * 2 * ranks * (PACKETS * 16);
-    return EXCHANGE_HEAD + packets + (u64)((group * 4 + chunk % 4) * ranks + from) * (FLOATS * 4);
-}
+// What ranks exchange: each writes its part of the numbers into the memory of all others (exchange.h), and waits for theirs.
 
 // Ends the chain of steps: later kernels return at once, and the host reports it.
 INLINE void give_up(DEVICE Exchange* exchange, DEVICE Pass* pass) {
@@ -93,7 +50,8 @@ INLINE void begin_norm(Bindings in, Params params, u64 first, u64 total, f32 a, 
 }
 #endif
 
-// residual + the sum over ranks, in their order; for few numbers. A thread has two at a time.
+// residual + the sum over ranks, in their order; for few numbers. A thread has two at a time. SENT: the product that computed them
+// has sent them.
 BODY(all_reduce_few) {
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
@@ -107,10 +65,12 @@ BODY(all_reduce_few) {
         const u64 i = first + at.in_group * 2;
         const bool both = i + 1 < total, one = i < total;
         const f32 a = one ? x[i] : 0.0f, b = both ? x[i + 1] : 0.0f;
+#if !SENT
         const u64 place = packet_place(group, chunk, rank, ranks) + at.in_group * 16;
         for (u32 peer = 0; peer < ranks; peer++) {
-            if (peer != rank) send16((DEVICE u8*)exchange->peers[peer] + place, packet(a, b, chunk));
+            if (peer != rank && one) send16((DEVICE u8*)exchange->peers[peer] + place, packet(a, b, chunk));
         }
+#endif
         f32 sum_a = 0.0f, sum_b = 0.0f;
 #if RESIDUAL
         const DEVICE f32* const residual = (const DEVICE f32*)in.residual;
@@ -119,7 +79,7 @@ BODY(all_reduce_few) {
 #endif
         for (u32 from = 0; from < ranks; from++) {
             f32 part_a = a, part_b = b;
-            if (from != rank) {
+            if (from != rank && one) {
                 const DEVICE u8* const there = (const DEVICE u8*)exchange + packet_place(group, chunk, from, ranks) + at.in_group * 16;
                 const u32x4 part = await_packet(there, chunk, exchange, pass);
                 part_a = as_f32(part.x);

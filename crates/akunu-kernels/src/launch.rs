@@ -129,21 +129,23 @@ pub struct MissingKernel {
     pub why: String,
 }
 
-/// The work of a command: one launch, or several parts in order.
-pub fn launches(
-    command: &DispatchCommand,
-    table: &DispatchTable,
-    chip: &Chip,
-) -> Result<Vec<Work>, MissingKernel> {
+/// The work of command `index` of a table: one launch, or several parts in order.
+pub fn launches(table: &DispatchTable, index: usize, chip: &Chip) -> Result<Vec<Work>, MissingKernel> {
     let (rows, logit_rows) = (table.rows as u32, table.logit_rows as u32);
     let context = table.bounds.context();
-    Shape { command, rows, logit_rows, context, chip }.launches()
+    let command = &table.commands[index];
+    let before = index.checked_sub(1).map(|before| &table.commands[before]);
+    let after = table.commands.get(index + 1);
+    Shape { command, before, after, rows, logit_rows, context, chip }.launches()
 }
 
 /// A command and what its launches depend on.
 #[derive(Clone, Copy)]
 struct Shape<'a> {
     command: &'a DispatchCommand,
+    /// The commands before and after it.
+    before: Option<&'a DispatchCommand>,
+    after: Option<&'a DispatchCommand>,
     /// The table's maximum numbers of rows.
     rows: u32,
     logit_rows: u32,

@@ -63,7 +63,7 @@ impl<E: Fn() -> Emulator> Few<E> {
 
     fn check(&mut self, name: &str, case: &Case) {
         let command = &case.table.commands[0];
-        let works = launches(command, &case.table, (self.emulator)().chip()).unwrap();
+        let works = launches(&case.table, 0, (self.emulator)().chip()).unwrap();
         let repacks: Vec<_> = weights(command).iter().flat_map(repack).collect();
         let launched = works.iter().filter_map(Work::launch).chain(&repacks);
         let functions: Vec<&Function> = launched.map(|launch| &launch.function).collect();
@@ -109,7 +109,7 @@ fn check_those(
     let mut few = Few::new(emulator);
     for spec in specs {
         let case = spec.whole();
-        let works = launches(&case.table.commands[0], &case.table, (few.emulator)().chip()).unwrap();
+        let works = launches(&case.table, 0, (few.emulator)().chip()).unwrap();
         if works[0].launch().is_some_and(|launch| wanted(&case, &launch.function)) {
             few.check(&spec.name, &case);
         }
@@ -222,7 +222,7 @@ fn experts_are_near_the_reference_by_tiles() {
     let mut few = Few::new(|| Emulator::default().with_tiles(true));
     let tiled = |f: &Function| f.entry == "gemm_tiles";
     for (name, case) in expert_cases() {
-        let works = launches(&case.table.commands[0], &case.table, (few.emulator)().chip()).unwrap();
+        let works = launches(&case.table, 0, (few.emulator)().chip()).unwrap();
         if works.iter().filter_map(Work::launch).any(|launch| tiled(&launch.function)) {
             few.check(&name, &case);
         }

@@ -133,6 +133,9 @@ BODY(gemv_stream) {
         const bool mine = unit % SIMDS == SIMD, holds = mine && LANE < UNIT && o < OUTPUTS;
         Addend added = {};
         if (holds) added = addend(in, 0, o);
+#if SENDS
+        const Sending to = sending(scratch, pass, holds ? o : 0);
+#endif
         const f32 weight = holds ? norm_weight(in, o) : 0.0f;
         Sums sums = {};
         if (first_output(unit, at) < OUTPUTS) {
@@ -159,5 +162,8 @@ BODY(gemv_stream) {
         const f32 value = finished(params, sum * scale, second * scale, added);
         if (IN_BLOCKS && first < OUTPUTS) store_block(in, params, 0, o, value, weight, LANE);
         else if (holds) ((DEVICE f32*)in.out)[o] = value;
+#if SENDS
+        if (holds) send_number(to, value, scratch);
+#endif
     }
 }

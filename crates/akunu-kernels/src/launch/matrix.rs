@@ -9,6 +9,7 @@ use crate::function::source;
 use crate::types::{TypeSources, type_sources};
 use crate::{Launch, MissingKernel, Source};
 
+use super::ranks::EXCHANGE;
 use super::rows::{activation_number, glu_number};
 use super::{LaunchBuilder, Shape};
 
@@ -68,6 +69,8 @@ struct Product {
     /// Outputs of each matrix.
     splits: Vec<u32>,
     routed: Option<Routed>,
+    /// Whether its outputs are sent to other ranks, too.
+    sends: bool,
 }
 
 /// Rows have an expert each, and multiply with its matrices.
@@ -121,6 +124,7 @@ impl Product {
             constants,
             splits: vec![outputs],
             routed: None,
+            sends: false,
         }
     }
 
@@ -218,7 +222,7 @@ impl Shape<'_> {
     ) -> Result<Launch, MissingKernel> {
         self.not_f16(norm.unwrap_or(OutputForms::F32))?;
         let product = self.matmul_product((weight, form), [bias, residual]);
-        self.product(q8, Product { rows, scaled, norm, ..product })
+        self.product(q8, Product { rows, scaled, norm, sends: self.is_sender(), ..product })
     }
 
     fn matmul_product(&self, of: (DType, MatmulForm), [bias, residual]: [bool; 2]) -> Product {
@@ -367,13 +371,16 @@ impl Shape<'_> {
         if product.kind == Kind::Glu {
             sources.push(&ACTIVATION);
         }
+        if product.sends {
+            sources.push(&EXCHANGE);
+        }
         sources.push(&MATRIX);
         sources.extend(bodies);
         let mut builder = self
             .launch(entry, sources, &format!("_{}x{}", product.inputs, product.outputs))
             .of_type(of)
             .variant([("KIND", product.kind as u32), ("ROUTED", u32::from(product.routed.is_some()))])
-            .variant([("PICKED", u32::from(product.picked()))])
+            .variant([("PICKED", u32::from(product.picked())), ("SENDS", u32::from(product.sends))])
             .constants([("INPUTS", product.inputs), ("OUTPUTS", product.outputs)])
             .constants([("LOGITS", u32::from(product.rows == RowSet::Logits))])
             .norm(product)

@@ -1,16 +1,17 @@
 //! What ranks exchange.
 
-use akunu_plan::OutputForms;
-use akunu_plan::ops::{AllGatherParams, AllReduce, NormParams};
+use akunu_plan::ops::{AllGatherParams, AllReduce, MatmulParams, NormParams};
+use akunu_plan::{Binding, DispatchCommand, Kernel, MatmulForm, OutputForms, RowSet};
 use bytemuck::{Pod, Zeroable};
 
 use super::{Launch, LaunchBuilder, Shape, Work};
 use crate::Source;
 use crate::function::source;
 
+pub(super) static EXCHANGE: Source = source!("exchange.h");
 static RANKS: Source = source!("ranks.h");
 
-/// The constants of ranks.h.
+/// The constants of exchange.h.
 const MOST_RANKS: usize = 16;
 const GROUPS: u32 = 256;
 const PACKETS: u32 = 256;
@@ -69,7 +70,37 @@ fn chunk_of(total: u64) -> u32 {
     [2048, 4096].into_iter().find(most).unwrap_or(FLOATS)
 }
 
+/// Whether a product of one row sends its outputs in packets to the other ranks, and the sum that follows only waits for
+/// theirs.
+fn sends([product, sum]: [&DispatchCommand; 2]) -> bool {
+    let (Kernel::Matmul(op), Kernel::AllReduce(_)) = (product.kernel, sum.kernel) else { return false };
+    let (p, cols) = (product.params::<MatmulParams>(), sum.params::<NormParams>().cols);
+    let plain = op.form == MatmulForm::Gemv && op.rows == RowSet::All && op.norm.is_none();
+    // Packets have two numbers.
+    let whole = p.outputs == cols && p.out_stride == cols && cols.is_multiple_of(2);
+    let fits = u64::from(cols) <= MOST_IN_PACKETS;
+    plain && whole && fits && bound(product, "out").is_some_and(|out| bound(sum, "x") == Some(out))
+}
+
+fn bound(command: &DispatchCommand, name: &str) -> Option<Binding> {
+    let slots = command.kernel.bindings();
+    let at = slots.iter().position(|slot| slot.name == name)?;
+    command.bindings().get(at).copied()
+}
+
 impl Shape<'_> {
+    fn exchanges(&self) -> bool {
+        self.rows == 1 && self.chip.gathered_ranks == 0
+    }
+
+    pub(super) fn is_sender(&self) -> bool {
+        self.exchanges() && self.after.is_some_and(|sum| sends([self.command, sum]))
+    }
+
+    fn is_sent(&self) -> bool {
+        self.exchanges() && self.before.is_some_and(|product| sends([product, self.command]))
+    }
+
     /// What a library gathers and a kernel combines, in as many parts as there is memory for.
     fn gathered(&self, total: u64, ranks: u32, combine: impl Fn(u64, u64) -> Launch) -> Vec<Work> {
         // Whole threadgroups' numbers.
@@ -88,7 +119,7 @@ impl Shape<'_> {
         let has = |form: fn(OutputForms) -> bool| u32::from(norm.is_some_and(form));
         self.gathered(u64::from(self.rows) * u64::from(cols), ranks, |first, count| {
             let groups = count.div_ceil(GATHERED_PART).clamp(1, GROUPS.into()) as u32;
-            self.launch("reduce_gathered", vec![&RANKS], &format!("_{cols}"))
+            self.launch("reduce_gathered", vec![&EXCHANGE, &RANKS], &format!("_{cols}"))
                 .variant([
                     ("RESIDUAL", residual.into()),
                     ("CHUNK", FLOATS),
@@ -112,7 +143,7 @@ impl Shape<'_> {
         let AllGatherParams { cols, total } = self.command.params();
         self.gathered(u64::from(self.logit_rows) * u64::from(cols), ranks, |first, count| {
             let groups = count.div_ceil(PACKETS.into()).clamp(1, GROUPS.into()) as u32;
-            self.launch("place_gathered", vec![&RANKS], &format!("_{cols}"))
+            self.launch("place_gathered", vec![&EXCHANGE, &RANKS], &format!("_{cols}"))
                 .variant([("CHUNK", FLOATS)])
                 .constants([("COLS", cols), ("TOTAL", total), ("GROUPS", groups), ("RANKS", ranks)])
                 .constants([("FIRST", first as u32), ("COUNT", count as u32)])
@@ -131,8 +162,9 @@ impl Shape<'_> {
         }
         let groups = total.div_ceil(u64::from(PACKETS) * 2).clamp(1, GROUPS.into()) as u32;
         let has = |form: fn(OutputForms) -> bool| u32::from(norm.is_some_and(form));
-        self.launch("all_reduce_few", vec![&RANKS], &format!("_{cols}"))
+        self.launch("all_reduce_few", vec![&EXCHANGE, &RANKS], &format!("_{cols}"))
             .variant([("RESIDUAL", residual.into()), ("CHUNK", FLOATS), ("DEFERS", norm.is_some().into())])
+            .variant([("SENT", self.is_sent().into())])
             .constants([
                 ("COLS", cols),
                 ("GROUPS", groups),
@@ -161,7 +193,7 @@ impl Shape<'_> {
         let chunk = chunk_of(total);
         let groups = total.div_ceil(chunk.into()).clamp(1, GROUPS.into()) as u32;
         let builder = self
-            .launch(entry, vec![&RANKS], &format!("_{cols}"))
+            .launch(entry, vec![&EXCHANGE, &RANKS], &format!("_{cols}"))
             .variant([("CHUNK", chunk)])
             .constants([("GROUPS", groups)]);
         finish(builder).over([groups, 1, 1], chunk / FLOATS_PER_THREAD)

@@ -34,7 +34,7 @@ const TILED: Chip = Chip { tiles: true, ..Chip::plain(10, 32 << 10) };
 
 /// The launch of a table's only command.
 fn launch(table: &DispatchTable) -> Launch {
-    let works = launches(&table.commands[0], table, &CHIP).unwrap();
+    let works = launches(table, 0, &CHIP).unwrap();
     works[0].launch().unwrap().clone()
 }
 
@@ -100,7 +100,7 @@ fn a_product_that_begins_a_norm_has_a_block_of_outputs_a_group_and_is_for_few_ro
             norm,
         });
         let table = table(kernel, params, rows);
-        launches(&table.commands[0], &table, &CHIP)
+        launches(&table, 0, &CHIP)
     };
     for rows in [1, 2, 9, 16] {
         let works = of(rows, Some(OutputForms::Q8)).unwrap();
@@ -128,7 +128,7 @@ fn attention_rotates_heads_for_one_row_only() {
     };
     let of = |rows| {
         let table = table(kernel, params, rows);
-        launches(&table.commands[0], &table, &CHIP)
+        launches(&table, 0, &CHIP)
     };
     assert!(of(1).is_ok());
     assert!(of(2).unwrap_err().to_string().contains("several rows"));
@@ -156,7 +156,7 @@ fn tiles_are_for_many_rows_and_fit_the_memory_of_a_group() {
         table(kernel, AttentionParams { head_dim, ..params }, rows)
     };
     let launch = |table: DispatchTable| {
-        let works = launches(&table.commands[0], &table, &TILED).unwrap();
+        let works = launches(&table, 0, &TILED).unwrap();
         let launch = works[0].launch().unwrap().clone();
         assert!(
             launch.shared_bytes <= TILED.shared_bytes,
