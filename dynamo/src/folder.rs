@@ -9,14 +9,14 @@ use akunu::Model;
 use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
 
-/// Why there are no files for the frontend.
+/// Why there are no files for the frontend. Display includes the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     #[error(
         "the frontend needs the tokenizer.json of the model, which is in a GGUF file: {0}; give the folder of the \
          original model, or its name on the hub (--tokenizer)"
     )]
-    Vocabulary(#[from] akunu_tokenizer::TokenizerError),
+    Vocabulary(akunu_tokenizer::TokenizerError),
     #[error(
         "the model's file has no vocabulary: give the folder of the original model, or its name on the hub (--tokenizer)"
     )]
@@ -72,7 +72,7 @@ pub fn write(model: &Model, within: &Path) -> Result<PathBuf, FolderError> {
 
 fn files(model: &Model) -> Result<[(&'static str, Vec<u8>); 3], FolderError> {
     let metadata = model.metadata().ok_or(FolderError::NoVocabulary)?;
-    let written = akunu_tokenizer::tokenizer_json(metadata)?;
+    let written = akunu_tokenizer::tokenizer_json(metadata).map_err(FolderError::Vocabulary)?;
     let tokenizer = model.tokenizer().map_err(|_| FolderError::NoVocabulary)?;
     let (config, special) = (model.config(), tokenizer.special());
     let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id));

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::clients::{python_command, python_with};
-use crate::{cargo, root, run, skipped, succeeds, target};
+use crate::{cargo, deny, root, run, skipped, succeeds, target};
 
 const MANIFEST: [&str; 2] = ["--manifest-path", "dynamo/Cargo.toml"];
 
@@ -23,6 +23,7 @@ pub(crate) fn dynamo() -> Result<()> {
         return Ok(());
     }
     run(cargo(&["fmt", "--check"]).args(MANIFEST))?;
+    deny::check(MANIFEST[1], &[], &["licenses", "sources"])?;
     for (task, then) in [("clippy", &["--all-targets", "--", "-D", "warnings"][..]), ("test", &[])] {
         run(in_workspace(task).args(then))?;
     }
