@@ -18,10 +18,13 @@ pub enum FolderError {
     )]
     Vocabulary(akunu_tokenizer::TokenizerError),
     #[error(
-        "the model's file has no vocabulary: give the folder of the original model, or its name on the hub (--tokenizer)"
+        "the model's file has no vocabulary: give the folder of the original model, or its name on the hub \
+         (--tokenizer)"
     )]
     NoVocabulary,
-    #[error("{} is of another user, or has other files than this program writes: remove it, or set TMPDIR", path.display())]
+    #[error(
+        "{} is of another user, or has other files than this program writes: remove it, or set TMPDIR", path.display()
+    )]
     Foreign { path: PathBuf },
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },

@@ -21,8 +21,8 @@ pub struct Args {
     /// The name for clients; without it the file's name
     #[arg(long, value_name = "NAME")]
     model_name: Option<String>,
-    /// A folder with tokenizer.json, tokenizer_config.json and config.json for the frontend, or a name on the Hugging Face
-    /// hub; without it the model's folder, or files made of a GGUF file
+    /// A folder with tokenizer.json, tokenizer_config.json and config.json for the frontend, or a name on the Hugging
+    /// Face hub; without it the model's folder, or files made of a GGUF file
     #[arg(long, value_name = "FOLDER")]
     tokenizer: Option<String>,
     /// auto, cpu, cuda or metal

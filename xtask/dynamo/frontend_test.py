@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 from fleet import MODEL, Process, free_port, request, until
 
@@ -108,6 +109,15 @@ def settings_have_effect(frontend):
     assert len(digits) == 5 and digits.isdigit(), digits
 
 
+def many_at_once_get_the_same(frontend):
+    """More than there are slots."""
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: frontend.complete(STORY, max_tokens=60), range(32)))
+    assert {status for status, _ in answers} == {200}, answers
+    texts = {json.loads(text)["choices"][0]["text"] for _, text in answers}
+    assert len(texts) == 1, texts
+
+
 def refusals_reach_clients(frontend):
     several = {"n": 2, "temperature": 1}
     for refused, reason in [(several, "'n' is not supported"), ({"min_tokens": 2}, "'min_tokens' is not supported")]:
@@ -144,6 +154,7 @@ with fleet() as variables, Worker("worker", variables, "--parallel", "2") as wor
     until("the frontend knows the model", frontend.has_model, 60)
     answers_are_the_engines(frontend.url)
     settings_have_effect(frontend)
+    many_at_once_get_the_same(frontend)
     refusals_reach_clients(frontend)
     stops_cleanly(frontend, worker)
 print("dynamo: answers are the engine's")

@@ -47,7 +47,10 @@ fn write(vocabulary: &Vocabulary) -> Result<Json, TokenizerError> {
             "normalized": false, "special": special,
         }))
     });
-    let split = |regex: &str| json!({ "type": "Split", "pattern": { "Regex": regex }, "behavior": "Isolated", "invert": false });
+    let split = |regex: &str| {
+        let pattern = json!({ "Regex": regex });
+        json!({ "type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false })
+    };
     let bytes =
         json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
     let steps: Vec<Json> = expressions.into_iter().map(split).chain([bytes]).collect();
