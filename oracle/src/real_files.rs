@@ -1,6 +1,8 @@
 //! GGUF vocabularies and `tokenizer.json` files of real models: the ids are those of the library.
 
-use akunu_tokenizer::{EncodeOptions, HfTokenizer, NativeTokenizer, StreamDecoder, Tokenizer, from_gguf};
+use akunu_tokenizer::{
+    EncodeOptions, HfTokenizer, NativeTokenizer, StreamDecoder, Tokenizer, from_gguf, tokenizer_json,
+};
 
 const WHOLE: EncodeOptions = EncodeOptions { add_special: true, parse_special: true };
 
@@ -105,4 +107,22 @@ fn gpt2_agrees_with_tokenizers_on_many_languages() {
 #[test]
 fn bert_agrees_with_tokenizers_on_many_languages() {
     real_vocabularies_agree("bert-bge", "bert-base-uncased");
+}
+
+/// The library with what is written of a GGUF vocabulary.
+#[test]
+fn written_files_agree() {
+    for name in ["gpt-2", "llama-bpe", "qwen2"] {
+        let Some(path) = akunu_testing::data("written files agree", &format!("vocab/{name}.gguf")) else {
+            continue;
+        };
+        let file = akunu_format::Gguf::open(&path).unwrap();
+        let native = from_gguf(file.metadata()).unwrap();
+        let library = crate::library(&tokenizer_json(file.metadata()).unwrap());
+        let inside = EncodeOptions { add_special: false, ..WHOLE };
+        for text in corpus() {
+            let expected = library.encode(text.as_str(), false).unwrap().get_ids().to_vec();
+            assert_eq!(native.encode(&text, inside).unwrap(), expected, "{name}: {text:?}");
+        }
+    }
 }

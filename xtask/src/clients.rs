@@ -180,13 +180,18 @@ pub(crate) fn python(packages: &str) -> Result<PathBuf, String> {
     python_with(&root().join(SCRIPTS).join(packages), &folder)
 }
 
-/// A Python in a folder of its own, with the packages of a list.
+/// A Python in a folder of its own, with the packages of a list. `overrides.txt` beside it has other requirements in the
+/// place of packages' own.
 pub(crate) fn python_with(wanted: &Path, folder: &Path) -> Result<PathBuf, String> {
     let python = folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
     brought(folder, wanted, || {
         let made = Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(folder).status();
         made.is_ok_and(|made| made.success())
             && installer(&python).is_ok_and(|mut install| {
+                let overrides = wanted.with_file_name("overrides.txt");
+                if overrides.is_file() {
+                    install.arg("--overrides").arg(overrides);
+                }
                 install.arg("-r").arg(wanted).status().is_ok_and(|done| done.success())
             })
     })

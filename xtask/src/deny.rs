@@ -31,19 +31,21 @@ const WORKSPACES: [(&str, &[&str]); 2] = [
 /// Runs the checks that are named, by default those that need no download.
 pub(crate) fn deny(checks: &[String]) -> Result<()> {
     actions_are_pinned()?;
+    let checks: Vec<&str> = checks.iter().map(String::as_str).collect();
     for (manifest, allowed) in WORKSPACES {
-        let Some(mut deny) = built_program("cargo-deny", installs())? else {
-            skipped("dependencies were not checked", "install it with `cargo install cargo-deny --locked`");
-            return Ok(());
-        };
-        deny.args(["--locked", "--manifest-path", manifest, "check", "--hide-inclusion-graph"]).args(allowed);
-        match checks {
-            [] => deny.args(CHECKS),
-            _ => deny.args(checks),
-        };
-        run(&mut deny)?;
+        check(manifest, allowed, if checks.is_empty() { &CHECKS } else { &checks })?;
     }
     Ok(())
+}
+
+/// Runs checks of a workspace.
+pub(crate) fn check(manifest: &str, allowed: &[&str], checks: &[&str]) -> Result<()> {
+    let Some(mut deny) = built_program("cargo-deny", installs())? else {
+        skipped("dependencies were not checked", "install it with `cargo install cargo-deny --locked`");
+        return Ok(());
+    };
+    deny.args(["--locked", "--manifest-path", manifest, "check", "--hide-inclusion-graph"]);
+    run(deny.args(allowed).args(checks))
 }
 
 /// A tag of somebody else's action can be moved to other code, a commit's hash cannot.

@@ -18,6 +18,7 @@ mod data;
 mod deny;
 mod dist;
 mod docs;
+mod dynamo;
 mod figures;
 mod fuzz;
 mod gpu;
@@ -49,6 +50,7 @@ cargo xtask TASK
   loom       model-check the thread pool's barrier
   cross      lint for macOS and Windows, run the CPU's tests for ARM in an emulator
   clients    test akunu serve with official clients
+  dynamo     test the worker for NVIDIA Dynamo behind Dynamo's frontend; compiling it takes many minutes
   oracle     compare tokenizers with the library `tokenizers`, which takes a minute to compile
   page       test the chat page in headless Chromium
   python [wheel]  test the Python package with pytest; as a wheel that maturin builds, in a fresh environment
@@ -91,6 +93,7 @@ fn main() -> ExitCode {
         Some("sanitize") => sanitize::sanitize(rest),
         Some("swift") => swift::swift(rest),
         Some("docs") => docs::docs(),
+        Some("dynamo") => dynamo::dynamo(),
         Some("figures") => figures::figures(rest),
         Some("fuzz") => fuzz::fuzz(rest),
         Some("bench") => bench(rest),

@@ -57,6 +57,8 @@ pub enum TokenizerError {
     Unsupported { what: String },
     #[error("the vocabulary cannot be written as GGUF: {what}")]
     NoGguf { what: String },
+    #[error("the vocabulary cannot be written as tokenizer.json: {what}")]
+    NoJson { what: String },
     #[error("token {id} has {len} bytes, but at most {max} are supported")]
     TokenTooLong { id: usize, len: usize, max: usize },
     #[error("the vocabulary's list of tokens cannot be used: {problem}")]

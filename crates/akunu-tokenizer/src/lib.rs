@@ -56,7 +56,7 @@ use std::sync::Arc;
 pub use cancel::cancellable;
 pub use error::TokenizerError;
 pub use gguf::{GgufVocabulary, gguf_of_ranks, gguf_vocabulary};
-pub use hf::{HfTokenizer, Sidecar};
+pub use hf::{HfTokenizer, Sidecar, tokenizer_json};
 pub use infill::{InfillFile, InfillTokens};
 pub use languages::{language_code, language_name};
 pub use model_file::from_model_file;

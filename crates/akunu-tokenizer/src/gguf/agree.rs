@@ -24,19 +24,19 @@ const TEXTS: [&str; 12] = [
 
 /// What is compared.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Checks {
+pub(crate) struct Checks {
     /// Compare only texts that are composed (NFC) already.
-    pub(super) composed: bool,
+    pub(crate) composed: bool,
     /// Compare decoded text too. GGUF's WordPiece keeps the spaces before punctuation.
-    pub(super) shown: bool,
+    pub(crate) shown: bool,
     /// Compare the special tokens around a text too.
-    pub(super) around: bool,
+    pub(crate) around: bool,
     /// Compare pairs of texts, with their special tokens.
-    pub(super) pairs: bool,
+    pub(crate) pairs: bool,
 }
 
 /// Returns the first difference, if any.
-pub(super) fn check(
+pub(crate) fn check(
     original: &dyn Tokenizer,
     read_back: &dyn Tokenizer,
     checks: Checks,

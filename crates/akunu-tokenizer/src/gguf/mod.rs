@@ -1,7 +1,7 @@
 //! Writes the vocabulary of a folder as GGUF keys: the same keys as llama.cpp's converter, and only if reading them
 //! back gives the same ids.
 
-mod agree;
+pub(crate) mod agree;
 mod scores;
 
 use std::path::Path;

@@ -16,6 +16,7 @@ mod recognise;
 mod sidecar;
 mod steps;
 mod unigram;
+mod written;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -33,6 +34,7 @@ use native::{Built, Native};
 pub(crate) use normalize::{compose, is_composed};
 use pieces::Steps;
 pub use sidecar::Sidecar;
+pub use written::tokenizer_json;
 
 const FILE: &str = "tokenizer.json";
 

@@ -247,6 +247,13 @@ pub(crate) fn composes(pre: &str) -> bool {
     NAMES.contains(&pre)
 }
 
+/// The expressions of a pre-tokenizer in the form of `tokenizer.json`, if all of its steps have one.
+pub(crate) fn expressions(name: &str) -> Option<Vec<&'static str>> {
+    let (steps, _) = NAMES.iter().find(|(_, names)| names.contains(&name))?;
+    let regex = |step: &Step| patterns::PATTERNS.iter().find(|(_, of)| of == step).map(|(regex, _)| *regex);
+    steps.iter().map(regex).collect()
+}
+
 /// Splits text into words.
 #[derive(Clone, Debug)]
 pub(crate) struct PreTokenizer {

@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use akunu_format::Gguf;
-use akunu_tokenizer::{EncodeOptions, NativeTokenizer, Tokenizer, from_gguf};
+use akunu_tokenizer::{
+    EncodeOptions, HfTokenizer, NativeTokenizer, Sidecar, Tokenizer, TokenizerError, from_gguf,
+    tokenizer_json,
+};
 
 const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
 const WHOLE: EncodeOptions = EncodeOptions { add_special: true, parse_special: false };
@@ -65,6 +68,25 @@ fn qwen2_cases_agree() {
 #[test]
 fn bert_bge_cases_agree() {
     agrees("bert-bge");
+}
+
+#[test]
+fn cases_agree_with_a_tokenizer_json_of_the_file() {
+    for name in ["gpt-2", "llama-bpe", "qwen2", "llama-spm"] {
+        let Some(path) = akunu_testing::data("tokenizer.json", &format!("vocab/{name}.gguf")) else {
+            continue;
+        };
+        let written = tokenizer_json(Gguf::open(&path).unwrap().metadata());
+        if name == "llama-spm" {
+            assert!(matches!(written, Err(TokenizerError::NoJson { .. })), "{written:?}");
+            continue;
+        }
+        let tokenizer = HfTokenizer::from_bytes(&written.unwrap(), &Sidecar::default()).unwrap();
+        assert!(!tokenizer.is_general(), "{name}");
+        for (text, expected) in cases("tokenizer.json", name).unwrap() {
+            assert_eq!(tokenizer.encode(&text, PLAIN).unwrap(), expected, "{name}: {text:?}");
+        }
+    }
 }
 
 #[test]
