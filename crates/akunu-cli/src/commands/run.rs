@@ -2,9 +2,11 @@
 
 use std::hash::{BuildHasher, Hasher};
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use akunu::chat::ChatTemplates;
 use akunu::{
     Constraints, Engine, FinishReason, GenerateOptions, Generated, Model, Overflow, Piece, Sampling, Session,
     Timings,
@@ -211,6 +213,10 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
         cancel: Some(cancel),
     };
     options.sampling.check(engine.vocab_size())?;
+    let is_text = matches!(prompt, Prompt::Text(_));
+    if let (Some(path), true) = (&path, is_text && !quiet && !args.ids && options.constraint.is_none()) {
+        note_of_chat(&model, path);
+    }
 
     let echo = match prompt {
         Prompt::Text(text) if !args.ids && !args.no_echo => text,
@@ -232,6 +238,17 @@ pub fn run(args: RunArgs, out: &mut Output) -> Result<(), Failure> {
     match generated.finish {
         FinishReason::Cancelled => Err(Failure::Interrupted),
         _ => Ok(()),
+    }
+}
+
+/// Programs with a `run` that answers like a chat are common.
+fn note_of_chat(model: &Model, path: &Path) {
+    let chats =
+        ChatTemplates::find(model.metadata(), Some(path)).is_ok_and(|templates| !templates.is_empty());
+    if chats {
+        output::note(
+            "note: run continues a text; akunu chat MODEL -p \"…\" answers it, in the model's chat format",
+        );
     }
 }
 

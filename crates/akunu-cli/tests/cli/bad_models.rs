@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use akunu_format::{Array, Metadata, Strings, Value as Gguf};
 use serde_json::{Value, json};
 
-use crate::common::{ok, path, refuses, write_small_model};
+use crate::common::{ok, path, refuses, run, write_small_model};
 
 /// One `error:` line with these words, and only `hint:` lines after it.
 #[track_caller]
@@ -298,4 +298,19 @@ fn a_folder_without_a_chat_template_can_be_given_one() {
     let folder = Folder::new().with_vocabulary(16, "Whitespace");
     let words = ["chat template missing", "hint: ", "--chat-template FILE"];
     one_line(&["chat", path(folder.dir.path()), "-p", "Hi"], &words);
+}
+
+#[test]
+fn a_text_for_a_model_that_chats_is_continued_with_a_note() {
+    let folder = Folder::new().with_vocabulary(16, "Whitespace");
+    let continued = ["run", path(folder.dir.path()), "a", "-n", "1", "--temp", "0"];
+    let note = "note: run continues a text; akunu chat MODEL -p \"…\" answers it";
+    assert!(!run(&continued).stderr.contains(note));
+    fs::write(folder.dir.path().join("chat_template.jinja"), "{{ messages }}").unwrap();
+    let done = run(&continued);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(done.stderr.contains(note), "{}", done.stderr);
+    for silent in [&["-q"][..], &["--ids"]] {
+        assert!(!run(&[&continued, silent].concat()).stderr.contains(note), "{silent:?}");
+    }
 }
