@@ -9,7 +9,7 @@ server=''
 
 # Runs a command, and prints the first lines of what it says, and how long it took.
 step() {
-    printf '\n$ %s\n' "$*"
+    printf '\n$ %s\n' "$(printf '%s' "$*" | head -n 1)"
     start=$(date +%s%N)
     "$@" >"$folder/said" 2>&1 || { cat "$folder/said"; exit 1; }
     end=$(date +%s%N)
@@ -31,6 +31,17 @@ cat "$folder/log"
 if command -v curl >/dev/null; then
     step curl -s http://127.0.0.1:8090/v1/chat/completions --json \
         '{"messages": [{"role": "user", "content": "Hello"}], "seed": 1}'
+fi
+# A client: OpenAI's package for Python, where it is installed.
+if python3 -c 'import openai' 2>/dev/null; then
+    step python3 -c '
+from openai import OpenAI
+client = OpenAI(base_url="http://127.0.0.1:8090/v1", api_key="none")
+print([model.id for model in client.models.list()])
+messages = [{"role": "user", "content": "Tell me a story about a fox"}]
+for piece in client.chat.completions.create(model="akunu-tales", messages=messages, seed=1, stream=True):
+    print(piece.choices[0].delta.content or "" if piece.choices else "", end="")
+print()'
 fi
 step "$akunu" bench-serve http://127.0.0.1:8090 --streams 4 -n 40
 kill "$server"
