@@ -134,9 +134,19 @@ fn products_of_packed_weights_are_near_the_reference_on_warpgroups() {
         return;
     }
     let mut few = Few::new(|| Emulator::default().with_warpgroups());
+    // The parts of the inputs, and whether tiles are one below the other.
+    let mut split = HashSet::new();
     for spec in packed() {
-        few.check(&spec.name, &spec.whole());
+        let case = spec.whole();
+        for work in launches(&case.table, 0, (few.emulator)().chip()).unwrap() {
+            split.extend(work.launch().map(|launch| (launch.groups[2], launch.groups[1] > 1)));
+        }
+        few.check(&spec.name, &case);
     }
+    assert!(
+        [(1, true), (2, false), (2, true), (4, false)].iter().all(|shape| split.contains(shape)),
+        "{split:?}"
+    );
     for case in picked() {
         few.check(&case.kernel.name(), &case);
     }
