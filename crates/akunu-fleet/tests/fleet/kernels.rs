@@ -286,7 +286,8 @@ fn products_of_one_row_are_added_up() {
     if akunu_emulated::skipped() {
         return;
     }
-    let gpus: [(&str, fn() -> Emulator); 4] = [
+    type Make = fn() -> Emulator;
+    let gpus: [(&str, Make); 4] = [
         ("emulated", Emulator::default),
         ("backwards", || Emulator::default().backwards()),
         ("late", Emulator::cuda),
