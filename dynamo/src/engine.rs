@@ -309,9 +309,9 @@ impl LLMEngine for Backend {
         }
         let Some(Loaded { served, thread }) = self.lock().take() else { return Ok(()) };
         served.handle.close();
-        let end = Instant::now() + self.options.drain;
+        let begin = Instant::now();
         while !thread.is_finished() {
-            if Instant::now() >= end {
+            if begin.elapsed() >= self.options.drain {
                 served.handle.stop();
             }
             tokio::time::sleep(POLL).await;

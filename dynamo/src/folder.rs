@@ -41,7 +41,9 @@ pub fn find(given: Option<&str>, path: Option<&Path>, model: &Model) -> Result<S
         (Some(given), _) if Path::new(given).exists() => whole(Path::new(given)),
         (Some(given), _) => Ok(given.to_string()),
         (None, Some(path)) if model.metadata().is_none() => {
-            whole(if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) })
+            // The parent of a file's name alone is empty.
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            whole(if path.is_dir() { path } else { parent.unwrap_or(Path::new(".")) })
         }
         (None, _) => whole(&write(model, &std::env::temp_dir())?),
     }
@@ -58,7 +60,10 @@ pub fn write(model: &Model, within: &Path) -> Result<PathBuf, FolderError> {
     // Whole before it has its name, which another worker may give at the same time.
     let made = tempfile::Builder::new().prefix("akunu-dynamo-").tempdir_in(within).map_err(failed)?;
     for (name, bytes) in &files {
-        fs::write(made.path().join(name), bytes).map_err(failed)?;
+        let file = made.path().join(name);
+        fs::write(&file, bytes).map_err(failed)?;
+        // A frontend of another user may read it, whatever the umask.
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).map_err(failed)?;
     }
     fs::set_permissions(made.path(), Permissions::from_mode(0o755)).map_err(failed)?;
     if fs::rename(made.path(), &path).is_err() {

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use std::ops::ControlFlow;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -320,7 +322,7 @@ async fn an_abort_ends_the_sequence() {
 
 #[tokio::test]
 async fn a_worker_that_ends_finishes_its_answers() {
-    let backend = Arc::new(started(options()).await);
+    let backend = Arc::new(started(Options { drain: Duration::MAX, ..options() }).await);
     let running = stream(&backend, request(STORY, 60)).await.unwrap();
     let ending = tokio::spawn({
         let backend = backend.clone();
@@ -374,9 +376,25 @@ fn the_files_for_the_frontend_have_the_same_tokens() {
     let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
     assert_eq!(config["eos_token_id"], json!(model.eos_ids()));
 
+    for file in std::fs::read_dir(&made).unwrap() {
+        assert_eq!(file.unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o644);
+    }
+
     // The same for each worker, and nothing else is left.
     assert_eq!(folder::write(&model, within.path()).unwrap(), made);
     assert_eq!(std::fs::read_dir(within.path()).unwrap().count(), 1);
     std::fs::write(made.join("config.json"), "{}").unwrap();
     assert!(matches!(folder::write(&model, within.path()), Err(FolderError::Foreign { .. })));
+}
+
+#[test]
+fn the_folder_of_a_file_is_whole() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models/llama-hd64-gqa2");
+    let model = Model::open(&folder).unwrap();
+    let found = |path: &str| folder::find(None, Some(Path::new(path)), &model).unwrap();
+    let here = std::env::current_dir().unwrap();
+    assert_eq!(found("model.safetensors"), here.display().to_string());
+    assert_eq!(found("some/model.safetensors"), here.join("some").display().to_string());
+    assert_eq!(found("src"), here.join("src").display().to_string());
+    assert_eq!(found("/some/model.safetensors"), "/some");
 }

@@ -87,7 +87,7 @@ fn half_matmul(
     })
 }
 
-/// Logits of weights with 16 bits, of `asking` rows out of more.
+/// Logits of `asking` rows out of more.
 fn picked_matmul(weight: DType, [asking, inputs, outs]: [usize; 3], bias: bool) -> Case {
     let params = product_params([inputs, outs, outs]);
     let mut data: Vec<Vec<u8>> = half_rows(91, asking, inputs).into();
@@ -101,11 +101,12 @@ fn picked_matmul(weight: DType, [asking, inputs, outs]: [usize; 3], bias: bool) 
 
 /// Logits of a few rows and of many, with every tile.
 pub fn picked() -> Vec<Case> {
-    let shapes = [[1, 128, 33], [40, 384, 200], [70, 1152, 70], [150, 256, 130], [300, 512, 64]];
+    let shapes =
+        [[1, 128, 33], [40, 384, 200], [70, 1152, 70], [150, 256, 130], [300, 512, 64], [40, 4608, 64]];
     let cases = shapes.into_iter().enumerate();
     cases
         .flat_map(|(turn, shape)| {
-            [DType::F16, DType::BF16].map(|dtype| picked_matmul(dtype, shape, turn % 2 == 0))
+            [DType::F16, DType::BF16, DType::Q4_0].map(|dtype| picked_matmul(dtype, shape, turn % 2 == 0))
         })
         .collect()
 }
@@ -230,10 +231,10 @@ pub fn packed() -> Vec<Spec> {
             specs.push(packed_matmul(DType::Q4_0, [rows, 384 + 128 * turn, outs], [turn % 2 == 0, true]));
         }
     }
-    // Few outputs of many inputs, which several threadgroups split.
-    for (turn, [rows, inputs, outs]) in
-        [[40, 2048, 64], [64, 4096, 70], [100, 3072, 130]].into_iter().enumerate()
-    {
+    // Few outputs of many inputs, which two threadgroups split, or four: also with tiles one below the other, and within the
+    // blocks of 256 weights of a type.
+    let split = [[40, 4608, 64], [64, 4096, 70], [130, 5120, 60], [100, 4096, 64]];
+    for (turn, [rows, inputs, outs]) in split.into_iter().enumerate() {
         specs.push(packed_matmul(DType::Q4_0, [rows, inputs, outs], [turn == 0, turn == 1]));
         specs.push(packed_matmul(DType::Q6K, [rows, inputs, outs], [turn == 1, turn == 2]));
     }

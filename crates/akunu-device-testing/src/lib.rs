@@ -22,7 +22,7 @@ pub mod sampled;
 pub mod small;
 
 pub use case::{Case, POISON, Shape, Spec, Work};
-pub use data::{f32s, poison, q8_row, to_f32s, values, weight_rows};
+pub use data::{f32s, poison, q8_row, to_f32s, values, weight_rows, weights};
 pub use failing::FailingDevice;
 pub use halves::{eights, halves, packed, picked};
 pub use late::LateDevice;

@@ -64,10 +64,10 @@ INLINE Sending sending(DEVICE u8* scratch, const DEVICE Pass* pass, u32 i) {
 
 // Sends half of a packet to all other ranks.
 INLINE void send_number(Sending sending, f32 value, DEVICE u8* scratch) {
-    const u32x2 half = {as_u32(value), sending.chunk};
-    send8((DEVICE u8*)sending.next + sending.place, half);
+    const u32x2 number = {as_u32(value), sending.chunk};
+    send8((DEVICE u8*)sending.next + sending.place, number);
     for (u32 i = 2; i < sending.ranks; i++) {
         const u32 peer = (sending.rank + i) % sending.ranks;
-        send8((DEVICE u8*)exchange_of(scratch)->peers[peer] + sending.place, half);
+        send8((DEVICE u8*)exchange_of(scratch)->peers[peer] + sending.place, number);
     }
 }

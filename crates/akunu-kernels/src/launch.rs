@@ -62,7 +62,7 @@ impl Chip {
 /// `SCRATCH_BYTES` in common.h.
 pub const SCRATCH_BYTES: u64 = 16 << 20;
 
-/// Bytes that follow the scratch memory on a device that is one of several ranks: where the others write, as ranks.h says.
+/// Bytes that follow the scratch memory on a device that is one of several ranks: where the others write, as exchange.h says.
 pub use ranks::{Exchange, GATHERED_BYTES, Gathering, exchange_bytes};
 
 pub use matrix::FEWEST_PACKED_ROWS;

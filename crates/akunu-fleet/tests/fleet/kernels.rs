@@ -2,27 +2,27 @@
 
 use std::sync::Arc;
 
-use akunu_device_testing::{f32s, to_f32s, values};
+use akunu_device_testing::{f32s, q8_row, to_f32s, values, weights};
 use akunu_emulated::Emulator;
 use akunu_fleet::Fleet;
 use akunu_plan::ops::{
-    AllGather, AllGatherOperands, AllGatherParams, AllReduce, AllReduceOperands, F32, Forms, NormParams, Op,
-    Q8, Rounding,
+    AllGather, AllGatherOperands, AllGatherParams, AllReduce, AllReduceOperands, F32, Forms, Matmul,
+    MatmulParams, NormParams, Op, Q8, Rounding, RowSet,
 };
 use akunu_plan::{
-    BufferId, Device, DeviceBuffer, DispatchCommand, DispatchTable, Entries, Group, Kernel, Member,
-    OutputForms, Row, RowBounds, Submission, TableIo,
+    BufferId, DType, Device, DeviceBuffer, DispatchCommand, DispatchTable, Entries, Group, Kernel,
+    MatmulForm, Member, OutputForms, Row, RowBounds, Submission, TableIo,
 };
 use akunu_testing::fewest_or;
 
 use crate::common::{cpus, references};
 
-/// A table of one command over `rows` rows. Buffers: the four of the host, then x, the residual, and the result.
-fn table(command: DispatchCommand, rows: usize) -> Arc<DispatchTable> {
+/// A table over `rows` rows. Buffers: the four of the host, then those of the commands.
+fn table(commands: Vec<DispatchCommand>, rows: usize) -> Arc<DispatchTable> {
     Arc::new(DispatchTable {
         name: "exchange",
-        commands: vec![command],
-        labels: vec!["exchange".into()],
+        labels: vec!["exchange".into(); commands.len()],
+        commands,
         rows,
         logit_rows: rows,
         steps: 1,
@@ -37,7 +37,7 @@ fn part(rank: usize, count: usize) -> Vec<f32> {
     values(rank as u64 + 1, count)
 }
 
-/// Runs a command several times on a fleet, over different numbers of rows.
+/// Runs a command several times on a fleet, over different numbers of rows. Its buffers: x, the residual, and the result.
 fn run(
     device: &mut dyn Device,
     command: DispatchCommand,
@@ -45,7 +45,7 @@ fn run(
     ranks: usize,
     lives: &[usize],
 ) -> Vec<Vec<f32>> {
-    let table = table(command, most);
+    let table = table(vec![command], most);
     let wide = most * cols * 4;
     // The last four: the weights of a norm, what it begins, and the sums of squares.
     let sizes = [
@@ -217,5 +217,104 @@ fn columns_of_all_ranks_are_put_side_by_side() {
     for (cols, total, ranks) in [(32, 64, 2), (32, 50, 2), (96, 200, 4), (2080, 6001, 3)] {
         let command = AllGather.command(operands, AllGatherParams { cols, total });
         agree(command, [3, cols as usize, total as usize], ranks, &[3, 1]);
+    }
+}
+
+/// Runs a product of one row and the sum of its outputs over ranks as one table, several times. The ranks have different
+/// rows, and others each time.
+fn run_product(
+    device: &mut dyn Device,
+    (dtype, inputs, cols): (DType, usize, usize),
+    out_stride: usize,
+    ranks: usize,
+) -> Vec<Vec<f32>> {
+    let (weight, form, q8) = (dtype, MatmulForm::Gemv, dtype.is_quantised());
+    let [bias, residual, scaled] = [false; 3];
+    let op = Matmul { weight, form, q8, bias, residual, rows: RowSet::All, scaled, norm: None };
+    let params = MatmulParams {
+        inputs: inputs as u32,
+        outputs: cols as u32,
+        out_stride: out_stride as u32,
+        ..MatmulParams::default()
+    };
+    let planes = weights(dtype, 5, cols, inputs);
+    let [x, out, residual, sum] = [4, 5, 6, 7].map(BufferId);
+    let bound = [x].into_iter().chain((0..planes.len()).map(|i| BufferId(8 + i as u32))).chain([out]);
+    let product = DispatchCommand::new(Kernel::Matmul(op), bound, params);
+    let reduce = Kernel::AllReduce(AllReduce { residual: true, norm: None });
+    let params = NormParams { cols: cols as u32, epsilon: 0.0 };
+    let reduce = DispatchCommand::new(reduce, [out, sum, residual], params);
+    let table = table(vec![product, reduce], 1);
+    let row_bytes = if q8 { akunu_plan::q8::row_bytes(inputs) } else { inputs * 4 };
+    let wide = out_stride * 4;
+    let sizes = [Row::BYTES, 4, 8, 4, row_bytes, wide, wide, wide].into_iter();
+    let buffers: Vec<DeviceBuffer> = sizes
+        .chain(planes.iter().map(Vec::len))
+        .map(|bytes| device.allocate("test", bytes as u64).unwrap())
+        .collect();
+    // Preparing a table may repack weights.
+    for (plane, buffer) in planes.iter().zip(&buffers[8..]) {
+        device.upload(*buffer, 0, plane).unwrap();
+    }
+    let replay = device.prepare(&table, &buffers).unwrap();
+    device.upload(buffers[6], 0, &f32s(&values(99, out_stride))).unwrap();
+    let steps = (0..5).map(|step| {
+        let part = |rank: usize| {
+            let numbers = values((step * ranks + rank) as u64 + 1, inputs);
+            if q8 { q8_row(&numbers) } else { f32s(&numbers) }
+        };
+        let all: Vec<u8> = (0..ranks).flat_map(part).collect();
+        let cut = akunu_plan::Cut { entries: 1, bytes: all.len(), share: row_bytes, same: 1, ranks };
+        device.upload_cut(buffers[4], &all, &cut).unwrap();
+        device.upload(buffers[7], 0, &vec![0xff; wide]).unwrap();
+        let entries = Entries::Rows(&[Row::causal(1, 0, 0)]);
+        device
+            .replay(replay, Submission { entries, logit_rows: &[0], steps: 1, stop: &[], cancel: None })
+            .unwrap();
+        device.wait().unwrap();
+        let mut found = vec![0; cols * 4];
+        device.download(buffers[7], 0, &mut found).unwrap();
+        to_f32s(&found)
+    });
+    steps.collect()
+}
+
+/// Products that send what the sum only waits for, in one chunk and in several, and some that do not: of an odd number of
+/// outputs, of rows that are further apart, of more numbers than are sent.
+#[test]
+fn products_of_one_row_are_added_up() {
+    if akunu_emulated::skipped() {
+        return;
+    }
+    type Make = fn() -> Emulator;
+    let gpus: [(&str, Make); 4] = [
+        ("emulated", Emulator::default),
+        ("backwards", || Emulator::default().backwards()),
+        ("late", Emulator::cuda),
+        ("streams", || Emulator::default().with_copies()),
+    ];
+    for (dtype, inputs, cols, out_stride, ranks) in [
+        (DType::Q4_0, 64, 514, 514, 3),
+        (DType::Q4K, 2048, 1000, 1000, 2),
+        (DType::F32, 36, 1500, 1500, 4),
+        (DType::BF16, 64, 37, 37, 3),
+        (DType::Q4_0, 64, 64, 80, 2),
+        (DType::F32, 8, 16386, 16386, 2),
+    ] {
+        let shape = (dtype, inputs, cols);
+        let expected = run_product(&mut *references(ranks), shape, out_stride, ranks);
+        for (name, gpu) in gpus {
+            for mut fleet in [emulated(ranks, gpu), gathering(ranks, gpu)] {
+                let found = run_product(&mut *fleet, shape, out_stride, ranks);
+                for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    let far =
+                        found.iter().zip(expected).position(|(f, e)| (f - e).abs() > 1e-4 * e.abs().max(1.0));
+                    assert!(
+                        found.len() == expected.len() && far.is_none(),
+                        "{name}, {shape:?}, {ranks} ranks, step {step}: number {far:?}"
+                    );
+                }
+            }
+        }
     }
 }

@@ -182,3 +182,59 @@ fn tiles_are_for_many_rows_and_fit_the_memory_of_a_group() {
         }
     }
 }
+
+/// Whether a product sends its outputs to the other ranks, and whether the sum after it expects that.
+#[test]
+fn what_a_product_sends_is_what_the_sum_after_it_expects() {
+    let op = ops::Matmul {
+        weight: DType::Q4_0,
+        form: MatmulForm::Gemv,
+        q8: true,
+        bias: false,
+        residual: false,
+        rows: RowSet::All,
+        scaled: false,
+        norm: None,
+    };
+    let pair = |op: ops::Matmul, [outputs, out_stride, cols]: [u32; 3], rows: usize| {
+        let params = MatmulParams { inputs: 2048, outputs, out_stride, ..MatmulParams::default() };
+        let mut both = table(Kernel::Matmul(op), params, rows);
+        let sum = Kernel::AllReduce(ops::AllReduce { residual: true, norm: None });
+        both.commands.extend(table(sum, NormParams { cols, epsilon: 0.0 }, rows).commands);
+        both
+    };
+    let of = |table: &DispatchTable, chip: &Chip| {
+        [(0, "SENDS"), (1, "SENT")].map(|(index, name)| {
+            let works = launches(table, index, chip).unwrap();
+            works.iter().filter_map(|work| work.launch()).any(|l| l.function.variant.contains(&(name, 1)))
+        })
+    };
+    let whole = [4096; 3];
+    for chip in [CHIP, Chip::plain(4, 48 << 10)] {
+        assert_eq!(of(&pair(op, whole, 1), &chip), [true; 2]);
+        assert_eq!(of(&pair(op, [16 << 10; 3], 1), &chip), [true; 2]);
+    }
+    let small = ops::Matmul { form: MatmulForm::Small, ..op };
+    let of_logits = ops::Matmul { rows: RowSet::Logits, ..op };
+    let begins_norm = ops::Matmul { norm: Some(OutputForms::F32), ..op };
+    let mut elsewhere = pair(op, whole, 1);
+    let sum = elsewhere.commands.pop().unwrap();
+    elsewhere.commands.push(DispatchCommand::new(
+        sum.kernel,
+        [1, 2, 3].map(BufferId),
+        NormParams { cols: 4096, epsilon: 0.0 },
+    ));
+    for other in [
+        pair(small, whole, 2),
+        pair(of_logits, whole, 1),
+        pair(begins_norm, whole, 1),
+        pair(op, [4097; 3], 1),
+        pair(op, [4096, 4128, 4096], 1),
+        pair(op, [4096, 4096, 2048], 1),
+        pair(op, [(16 << 10) + 2; 3], 1),
+        elsewhere,
+    ] {
+        assert_eq!(of(&other, &CHIP), [false; 2], "{:?}", other.commands);
+    }
+    assert_eq!(of(&pair(op, whole, 1), &Chip { gathered_ranks: 2, ..CHIP }), [false; 2]);
+}

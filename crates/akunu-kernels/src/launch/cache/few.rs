@@ -22,6 +22,7 @@ const MOST_HEADS: u32 = 8;
 const RUN: u32 = 16;
 /// Runs of a SIMD group in threadgroup memory, where they are copied before they are used, as in the kernel.
 const STAGES: u32 = 3;
+
 impl Shape<'_> {
     /// `long_run`: the number of rows of one sequence in a row that another kernel handles, and the rows of its tiles.
     /// `None`: this chip, cache type or shape is not supported.
