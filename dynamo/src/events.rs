@@ -20,30 +20,33 @@ pub(crate) type Publisher = Arc<OnceLock<Arc<KvEventPublisher>>>;
 /// Passes changes of the cache on. `block`: the tokens of a block.
 pub(crate) fn publish(publisher: &Publisher, changes: Vec<CacheEvent>, block: u32) {
     let Some(publisher) = publisher.get() else { return };
-    let event =
-        |change| KvCacheEvent { event_id: publisher.next_event_id(), data: data(change, block), dp_rank: 0 };
+    let event = |data| KvCacheEvent { event_id: publisher.next_event_id(), data, dp_rank: 0 };
+    let events: Vec<KvCacheEvent> =
+        changes.into_iter().filter_map(|change| data(change, block)).map(event).collect();
     // The worker ends if its publisher has ended.
-    let _ = publisher.publish_batch(changes.into_iter().map(event).collect());
+    let _ = publisher.publish_batch(events);
 }
 
-/// The router finds blocks by a hash of their tokens alone; ours name them.
-fn data(change: CacheEvent, block: u32) -> KvCacheEventData {
+/// The router finds blocks by a hash of their tokens alone; ours name them. It is not told of blocks that only texts with the
+/// same salt share.
+fn data(change: CacheEvent, block: u32) -> Option<KvCacheEventData> {
     match change {
-        CacheEvent::Stored { hash, parent, tokens } => {
+        CacheEvent::Stored { salted: true, .. } | CacheEvent::Removed { salted: true, .. } => None,
+        CacheEvent::Stored { hash, parent, tokens, .. } => {
             let hashes = compute_block_hash_for_seq(&tokens, block, BlockHashOptions::default());
             let stored = |tokens_hash| KvCacheStoredBlockData {
                 block_hash: hash.into(),
                 tokens_hash,
                 mm_extra_info: None,
             };
-            KvCacheEventData::Stored(KvCacheStoreData {
+            Some(KvCacheEventData::Stored(KvCacheStoreData {
                 parent_hash: parent.map(Into::into),
                 start_position: None,
                 blocks: hashes.into_iter().map(stored).collect(),
-            })
+            }))
         }
-        CacheEvent::Removed { hash } => {
-            KvCacheEventData::Removed(KvCacheRemoveData { block_hashes: vec![hash.into()] })
+        CacheEvent::Removed { hash, .. } => {
+            Some(KvCacheEventData::Removed(KvCacheRemoveData { block_hashes: vec![hash.into()] }))
         }
     }
 }

@@ -40,16 +40,16 @@ fn joined(events: Vec<CacheEvent>) -> Vec<Event> {
         match (all.last_mut(), event) {
             (
                 Some(Event::Stored { hashes, tokens, .. }),
-                CacheEvent::Stored { hash, parent, tokens: more },
+                CacheEvent::Stored { hash, parent, tokens: more, .. },
             ) if parent.is_some() && parent == hashes.last().copied() => {
                 hashes.push(hash);
                 tokens.extend(more);
             }
-            (Some(Event::Removed { hashes }), CacheEvent::Removed { hash }) => hashes.push(hash),
-            (_, CacheEvent::Stored { hash, parent, tokens }) => {
+            (Some(Event::Removed { hashes }), CacheEvent::Removed { hash, .. }) => hashes.push(hash),
+            (_, CacheEvent::Stored { hash, parent, tokens, .. }) => {
                 all.push(Event::Stored { hashes: vec![hash], parent, tokens });
             }
-            (_, CacheEvent::Removed { hash }) => all.push(Event::Removed { hashes: vec![hash] }),
+            (_, CacheEvent::Removed { hash, .. }) => all.push(Event::Removed { hashes: vec![hash] }),
         }
     }
     all
@@ -109,8 +109,9 @@ mod tests {
 
     #[test]
     fn blocks_of_a_text_are_one_event() {
-        let stored = |hash, parent, token| CacheEvent::Stored { hash, parent, tokens: vec![token; 2] };
-        let removed = |hash| CacheEvent::Removed { hash };
+        let stored =
+            |hash, parent, token| CacheEvent::Stored { hash, parent, tokens: vec![token; 2], salted: false };
+        let removed = |hash| CacheEvent::Removed { hash, salted: false };
         let events = vec![
             stored(1, None, 10),
             stored(2, Some(1), 11),

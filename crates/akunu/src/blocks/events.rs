@@ -9,22 +9,29 @@ use super::pool::{BlockId, BlockPool, Parent};
 pub enum CacheEvent {
     /// A block with these tokens is there, after the block `parent`, or first in a text. Its hash is that of its parent and
     /// of its tokens, and, where it has no parent, of the salt.
-    Stored { hash: u64, parent: Option<u64>, tokens: Vec<u32> },
+    Stored { hash: u64, parent: Option<u64>, tokens: Vec<u32>, salted: bool },
     /// A block is not there any more.
-    Removed { hash: u64 },
+    Removed { hash: u64, salted: bool },
+}
+
+/// What a block is called in events, and whether its text has a salt, so that other texts do not share it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    hash: u64,
+    salted: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct EventLog {
     /// By block; of full ones whose content is known.
-    hashes: Vec<u64>,
+    blocks: Vec<Known>,
     events: Vec<CacheEvent>,
 }
 
 impl BlockPool {
     /// Notes events from now on. Blocks that are known already have none.
     pub(crate) fn log_events(&mut self) {
-        self.events = Some(EventLog { hashes: vec![0; self.count()], events: Vec::new() });
+        self.events = Some(EventLog { blocks: vec![Known::default(); self.count()], events: Vec::new() });
     }
 
     /// The events since the last call.
@@ -35,19 +42,23 @@ impl BlockPool {
     /// Notes that a full block has become known.
     pub(super) fn note_stored(&mut self, id: BlockId, parent: Parent, tokens: &[u32]) {
         let Some(log) = &mut self.events else { return };
-        let (before, parent) = match parent {
-            Parent::Root(salt) => (salt, None),
-            Parent::Block(id) => (log.hashes[id as usize], Some(log.hashes[id as usize])),
+        let (before, salted, parent) = match parent {
+            Parent::Root(salt) => (salt, salt != 0, None),
+            Parent::Block(id) => {
+                let Known { hash, salted } = log.blocks[id as usize];
+                (hash, salted, Some(hash))
+            }
         };
         let hash = hash(before, parent.is_none(), tokens);
-        log.hashes[id as usize] = hash;
-        log.events.push(CacheEvent::Stored { hash, parent, tokens: tokens.to_vec() });
+        log.blocks[id as usize] = Known { hash, salted };
+        log.events.push(CacheEvent::Stored { hash, parent, tokens: tokens.to_vec(), salted });
     }
 
     /// Notes that a full block is about to become unknown.
     pub(super) fn note_removed(&mut self, id: BlockId) {
         if let Some(log) = &mut self.events {
-            log.events.push(CacheEvent::Removed { hash: log.hashes[id as usize] });
+            let Known { hash, salted } = log.blocks[id as usize];
+            log.events.push(CacheEvent::Removed { hash, salted });
         }
     }
 }
@@ -64,7 +75,7 @@ fn hash(before: u64, is_first: bool, tokens: &[u32]) -> u64 {
 impl BlockPool {
     /// The full blocks whose content is known: hashes, those of their parents, and tokens.
     pub(super) fn full_blocks(&self) -> impl Iterator<Item = (u64, (Option<u64>, Vec<u32>))> {
-        let hash = |id: BlockId| self.events.as_ref().map_or(0, |log| log.hashes[id as usize]);
+        let hash = |id: BlockId| self.events.as_ref().map_or(0, |log| log.blocks[id as usize].hash);
         let ids = (0..self.count() as BlockId).filter(|id| self.content(*id).len() == self.positions());
         ids.map(move |id| {
             let parent = match self.parent(id) {

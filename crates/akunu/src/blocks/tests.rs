@@ -129,11 +129,11 @@ impl Cache {
     fn check_reader(&mut self) {
         for event in self.pool.take_events() {
             match event {
-                CacheEvent::Stored { hash, parent, tokens } => {
+                CacheEvent::Stored { hash, parent, tokens, .. } => {
                     assert!(parent.is_none_or(|parent| self.reader.contains_key(&parent)));
                     assert!(self.reader.insert(hash, (parent, tokens)).is_none());
                 }
-                CacheEvent::Removed { hash } => assert!(self.reader.remove(&hash).is_some()),
+                CacheEvent::Removed { hash, .. } => assert!(self.reader.remove(&hash).is_some()),
             }
         }
         assert_eq!(self.reader, self.pool.full_blocks().collect());
@@ -323,6 +323,26 @@ fn a_common_prefix_is_shared_by_whole_blocks_and_the_rest_of_it_is_copied() {
     }
     assert_eq!((cache.pool.available(), cache.pool.kept_tokens()), (100, 650 + 10 + 64 + 650));
     cache.pool.check([].iter());
+}
+
+#[test]
+fn events_say_of_all_blocks_of_a_text_whether_it_has_a_salt() {
+    for salt in [0, 5] {
+        let mut cache = Cache::new(2, 4);
+        let end = |cache: &mut Cache, salt: u64, kind: u32| {
+            let (mut sequence, _) = cache.begin(salt, &text(kind, 8), 2).unwrap();
+            sequence.list.end(&mut cache.pool, salt, &sequence.tokens);
+        };
+        end(&mut cache, salt, 1);
+        let stored = cache.pool.take_events();
+        let is_stored =
+            |event: &CacheEvent| matches!(event, CacheEvent::Stored { salted, .. } if *salted == (salt != 0));
+        assert!(stored.len() == 2 && stored.iter().all(is_stored), "{stored:?}");
+        // Another text takes their place.
+        end(&mut cache, 5 - salt, 2);
+        let removed = |event: &&CacheEvent| matches!(event, CacheEvent::Removed { salted, .. } if *salted == (salt != 0));
+        assert_eq!(cache.pool.take_events().iter().filter(removed).count(), 2);
+    }
 }
 
 #[test]
