@@ -198,7 +198,7 @@ enum Sent {
 fn listener(sender: UnboundedSender<Sent>) -> OnEvent {
     Box::new(move |event| {
         let sent = match event {
-            Event::Started { .. } => return ControlFlow::Continue(()),
+            Event::Started { .. } | Event::StepEnd => return ControlFlow::Continue(()),
             Event::Piece { ids, logprobs, .. } => Sent::Piece(ids.to_vec(), logprobs.to_vec()),
             Event::Finished(finished) => Sent::Finished(finished),
             Event::Failed(error) => Sent::Failed(error),

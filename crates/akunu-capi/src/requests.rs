@@ -211,7 +211,7 @@ struct Postman {
 impl Postman {
     fn deliver(&mut self, event: Event<'_>) -> ControlFlow<()> {
         let is_kept = match event {
-            Event::Started { .. } => return ControlFlow::Continue(()),
+            Event::Started { .. } | Event::StepEnd => return ControlFlow::Continue(()),
             Event::Piece { text, ids, logprobs } => {
                 let piece = OwnedPiece::new(text, ids, logprobs);
                 self.mail.put(self.number, |inbox| inbox.pieces.push_back(piece))

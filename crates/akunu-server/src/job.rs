@@ -14,12 +14,12 @@ use akunu::schedule::TokenLogprob;
 use akunu::{FinishReason, Timings};
 use akunu_tokenizer::InfillFile;
 use serde_json::{Map, Value as Json};
-use tokio::sync::mpsc::Receiver;
 use tokio::time::Sleep;
 
 use crate::blocking::CancelOnDrop;
 use crate::memory::{Charge, score_bytes};
 use crate::models::{Lease, Loaded};
+use crate::outputs::OutputReceiver;
 use crate::refusal::{Reason, Refusal};
 use crate::response_format::RequestedFormat;
 use crate::samplers::Samplers;
@@ -219,7 +219,7 @@ pub(crate) type OutputResult = Result<Output, Refusal>;
 /// A running job.
 #[derive(Debug)]
 pub struct Running {
-    pub(crate) outputs: Receiver<OutputResult>,
+    pub(crate) outputs: OutputReceiver,
     /// Number of unfinished choices.
     pub(crate) left: usize,
     pub(crate) cancel: CancelOnDrop,

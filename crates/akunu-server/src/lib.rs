@@ -57,6 +57,7 @@ mod multipart;
 mod ollama;
 mod openai;
 mod origin;
+mod outputs;
 mod page;
 mod prefill;
 mod props;

@@ -11,7 +11,6 @@ use akunu::schedule::{Event, OnEvent, Refused, Request};
 use akunu::{Constraints, Error, GenerateOptions, GrammarError, ResponseFormat, Sampling};
 use akunu_tokenizer::InfillTokens;
 use serde_json::{Map, Value as Json};
-use tokio::sync::mpsc::{Sender, channel};
 use tokio::time::{Instant, sleep_until};
 
 use crate::app::{App, Caller};
@@ -23,6 +22,7 @@ use crate::job::{
 use crate::memory::{Charge, RequestMemory, score_bytes};
 use crate::metrics::Metrics;
 use crate::models::{Kind, Lease, Loaded, Turn};
+use crate::outputs::{OutputSender, channel};
 use crate::prefill;
 use crate::record::{self, Record};
 use crate::refusal::{Reason, Refusal};
@@ -190,7 +190,7 @@ impl App {
             let (metrics, priority) = (self.metrics().clone(), request.priority);
             let timer = TokenTimer { metrics, priority, started, last: None };
             let record = record::current().map(|record| (record, choice % job.choices == 0));
-            let outlet = Outlet { choice, sender: sender.clone(), cancel: flag.clone() };
+            let outlet = Outlet::new(choice, sender.clone(), flag.clone());
             (request, event_handler(outlet, reader, timer, record))
         });
         handle.submit_all(requests.collect())?;
@@ -463,16 +463,28 @@ const WAITING: usize = 1 << 16;
 #[derive(Debug)]
 struct Outlet {
     choice: usize,
-    sender: Sender<OutputResult>,
+    sender: OutputSender,
     /// Of the request.
     cancel: Arc<AtomicBool>,
+    /// Pieces of this step.
+    pieces: Vec<AnswerPiece>,
+    /// The tokens of this step.
+    tokens: usize,
 }
 
 impl Outlet {
-    /// Sends an output, or cancels a request whose client does not read.
-    fn send(&self, event: Result<OutputEvent, Refusal>) -> ControlFlow<()> {
+    fn new(choice: usize, sender: OutputSender, cancel: Arc<AtomicBool>) -> Outlet {
+        Outlet { choice, sender, cancel, pieces: Vec::new(), tokens: 0 }
+    }
+
+    /// Sends the pieces of this step and what follows them, or cancels a request whose client does not read.
+    fn send(&mut self, last: Option<Result<OutputEvent, Refusal>>) -> ControlFlow<()> {
         let choice = self.choice;
-        if self.sender.try_send(event.map(|event| Output { choice, event })).is_err() {
+        let pieces = self.pieces.drain(..).map(|piece| Ok(OutputEvent::Piece(piece)));
+        let events = pieces.chain(last);
+        let outputs: Vec<OutputResult> =
+            events.map(|event| event.map(|event| Output { choice, event })).collect();
+        if !outputs.is_empty() && !self.sender.send(outputs) {
             self.cancel.store(true, Ordering::Relaxed);
             return ControlFlow::Break(());
         }
@@ -483,49 +495,52 @@ impl Outlet {
 /// Handles the events of one choice on the engine's thread, and sends the outputs to the request's task. `record`: that of
 /// the request, and whether this is the first choice of its prompt.
 fn event_handler(
-    outlet: Outlet,
+    mut outlet: Outlet,
     mut reader: AnswerReader,
     mut timer: TokenTimer,
     record: Option<(Arc<Record>, bool)>,
 ) -> OnEvent {
     let mut has_calls = false;
-    let send = move |event| outlet.send(event);
-    Box::new(move |event| match event {
-        Event::Started { .. } => ControlFlow::Continue(()),
-        Event::Piece { text, ids, logprobs } => {
-            timer.tokens(ids.len());
-            if let Some((record, _)) = &record {
-                record.tokens(ids.len());
+    Box::new(move |event| {
+        if !matches!(event, Event::Piece { .. }) {
+            let tokens = std::mem::take(&mut outlet.tokens);
+            timer.tokens(tokens);
+            if let Some((record, _)) = record.as_ref().filter(|_| tokens > 0) {
+                record.tokens(tokens);
             }
-            let (deltas, _) = reader.push(text, ids.len(), &mut |_| ControlFlow::Continue(()));
-            let mut pieces: Vec<AnswerPiece> = deltas.into_iter().map(AnswerPiece::from).collect();
-            if pieces.is_empty() && !logprobs.is_empty() {
-                pieces.push(AnswerPiece::default());
-            }
-            if let Some(first) = pieces.first_mut() {
-                first.tokens.extend_from_slice(logprobs);
-            }
-            for piece in pieces {
-                has_calls |= !piece.calls.is_empty();
-                send(Ok(OutputEvent::Piece(piece)))?;
-            }
-            if reader.is_complete() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }
-        Event::Finished(finished) => {
-            let deltas = reader.finish(&mut |_| ControlFlow::Continue(()));
-            let pieces: Vec<AnswerPiece> = deltas.into_iter().map(AnswerPiece::from).collect();
-            has_calls |= pieces.iter().any(|piece| !piece.calls.is_empty());
-            if let Some((record, is_first)) = &record {
-                let cached = is_first.then_some(finished.timings.reused_tokens);
-                record.finished(&finished.finish, has_calls, cached);
+        match event {
+            Event::Started { .. } => ControlFlow::Continue(()),
+            Event::Piece { text, ids, logprobs } => {
+                outlet.tokens += ids.len();
+                let (deltas, _) = reader.push(text, ids.len(), &mut |_| ControlFlow::Continue(()));
+                has_calls |= deltas.iter().any(|delta| !delta.calls.is_empty());
+                let first = outlet.pieces.len();
+                outlet.pieces.extend(deltas.into_iter().map(AnswerPiece::from));
+                if outlet.pieces.len() == first && !logprobs.is_empty() {
+                    outlet.pieces.push(AnswerPiece::default());
+                }
+                if let Some(piece) = outlet.pieces.get_mut(first) {
+                    piece.tokens.extend_from_slice(logprobs);
+                }
+                if reader.is_complete() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             }
-            pieces.into_iter().try_for_each(|piece| send(Ok(OutputEvent::Piece(piece))))?;
-            let reasoning_tokens = reader.reasoning_tokens();
-            let akunu::schedule::Finished { finish, timings, prompt_logprobs, ending, .. } = finished;
-            let finished = Finished { finish, timings, reasoning_tokens, prompt_logprobs, ending };
-            send(Ok(OutputEvent::Finished(finished)))
+            Event::StepEnd => outlet.send(None),
+            Event::Finished(finished) => {
+                let deltas = reader.finish(&mut |_| ControlFlow::Continue(()));
+                has_calls |= deltas.iter().any(|delta| !delta.calls.is_empty());
+                outlet.pieces.extend(deltas.into_iter().map(AnswerPiece::from));
+                if let Some((record, is_first)) = &record {
+                    let cached = is_first.then_some(finished.timings.reused_tokens);
+                    record.finished(&finished.finish, has_calls, cached);
+                }
+                let reasoning_tokens = reader.reasoning_tokens();
+                let akunu::schedule::Finished { finish, timings, prompt_logprobs, ending, .. } = finished;
+                let finished = Finished { finish, timings, reasoning_tokens, prompt_logprobs, ending };
+                outlet.send(Some(Ok(OutputEvent::Finished(finished))))
+            }
+            Event::Failed(error) => outlet.send(Some(Err(error.into()))),
         }
-        Event::Failed(error) => send(Err(error.into())),
     })
 }
 
@@ -540,7 +555,11 @@ struct TokenTimer {
 }
 
 impl TokenTimer {
+    /// Tokens have been generated together.
     fn tokens(&mut self, count: usize) {
+        if count == 0 {
+            return;
+        }
         let now = Instant::now();
         match self.last.replace(now) {
             Some(last) => self.metrics.next_tokens(self.priority, now - last, count),
@@ -558,13 +577,12 @@ mod tests {
 
     #[test]
     fn a_request_whose_client_does_not_read_is_cancelled() {
-        let (sender, mut outputs) = channel(2);
-        let outlet = Outlet { choice: 0, sender, cancel: Arc::default() };
-        let piece = || Ok(OutputEvent::Piece(AnswerPiece::default()));
-        assert!(outlet.send(piece()).is_continue() && outlet.send(piece()).is_continue());
+        let (sender, _outputs) = channel(2);
+        let mut outlet = Outlet::new(0, sender, Arc::default());
+        outlet.pieces = vec![AnswerPiece::default(); 2];
+        assert!(outlet.send(None).is_continue() && outlet.send(None).is_continue());
         assert!(!outlet.cancel.load(Ordering::Relaxed));
-        assert!(outlet.send(piece()).is_break() && outlet.cancel.load(Ordering::Relaxed));
-        drop(outlet);
-        assert!(outputs.try_recv().is_ok() && outputs.try_recv().is_ok() && outputs.try_recv().is_err());
+        outlet.pieces.push(AnswerPiece::default());
+        assert!(outlet.send(None).is_break() && outlet.cancel.load(Ordering::Relaxed));
     }
 }

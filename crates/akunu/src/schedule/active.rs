@@ -165,7 +165,7 @@ impl<'a> Active<'a> {
 
     /// Adds the tokens of a chain.
     pub(super) fn take_all(&mut self, found: &[u32]) -> Result<Option<FinishReason>, Error> {
-        catch_panic(|| Ok(found.iter().find_map(|&id| self.take(id))))
+        catch_panic(|| Ok(self.take(found)))
     }
 
     /// Samples and adds the token after its row of the last pass; `picked`: the device has sampled for all rows. If the mask of its
@@ -189,7 +189,7 @@ impl<'a> Active<'a> {
             if let Some(best) = self.logprobs {
                 self.keep(logprob(engine.logits_of(row)?, id, best));
             }
-            Ok(self.take(id))
+            Ok(self.take(&[id]))
         })
     }
 
@@ -215,7 +215,7 @@ impl<'a> Active<'a> {
             if let Some(best) = self.logprobs {
                 self.keep(logprob(&self.kept, id, best));
             }
-            Ok(self.take(id))
+            Ok(self.take(&[id]))
         })
     }
 
@@ -236,7 +236,7 @@ impl<'a> Active<'a> {
                 return Ok((true, Some(finish)));
             }
             let id = self.generation.pick_held(engine, session)?;
-            Ok((true, self.take(id)))
+            Ok((true, self.take(&[id])))
         })
     }
 
@@ -253,9 +253,12 @@ impl<'a> Active<'a> {
         generation.complete(&mut |piece| send_piece(on_event, piece, unsent))
     }
 
-    fn take(&mut self, id: u32) -> Option<FinishReason> {
+    /// Adds the tokens of a step, up to the last one of the text.
+    fn take(&mut self, found: &[u32]) -> Option<FinishReason> {
         let Active { generation, on_event, unsent, .. } = self;
-        generation.take(id, &mut |piece| send_piece(on_event, piece, unsent))
+        let mut on_piece = |piece: Piece<'_>| send_piece(on_event, piece, unsent);
+        let finish = found.iter().find_map(|&id| generation.take(id, &mut on_piece));
+        finish.or_else(|| on_event(Event::StepEnd).is_break().then_some(FinishReason::Callback))
     }
 
     /// The time since the previous token.

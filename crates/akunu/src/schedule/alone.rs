@@ -22,7 +22,7 @@ pub(crate) fn run_alone(
     let (mut ids, mut ended) = (Vec::with_capacity(expected), None);
     let on_event = |event: Event<'_>| {
         match event {
-            Event::Started { .. } => {}
+            Event::Started { .. } | Event::StepEnd => {}
             Event::Piece { text, ids: more, logprobs } => {
                 ids.extend_from_slice(more);
                 return on_piece(Piece { text, ids: more, logprobs });

@@ -32,7 +32,8 @@ pub struct TokenLogprob {
     pub top: Vec<(u32, f32)>,
 }
 
-/// An event of a request. The order is: at most one `Started`, any number of `Piece`s, and one `Finished` or `Failed`.
+/// An event of a request. The order is: at most one `Started`, any number of `Piece`s and `StepEnd`s, and one `Finished` or
+/// `Failed`.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// The request has a slot.
@@ -47,6 +48,9 @@ pub enum Event<'a> {
         /// One for each of `ids`, if requested.
         logprobs: &'a [TokenLogprob],
     },
+    /// The next piece takes a pass. A callback that passes pieces on to another thread may keep them until this event or
+    /// the last one, so that it wakes that thread once for all tokens of a chain.
+    StepEnd,
     Finished(Finished),
     Failed(Error),
 }

@@ -42,6 +42,38 @@ fn options(tokens: usize, overflow: Overflow) -> GenerateOptions {
     GenerateOptions { max_tokens: Some(tokens), ignore_eos: true, overflow, ..GenerateOptions::default() }
 }
 
+/// The tokens of a chain come before the end of their step, and nothing is between the last token and the last event.
+#[test]
+fn steps_end_after_their_pieces() {
+    let (mut scheduler, handle) = scheduler(1);
+    let seen = Arc::new(Mutex::new(String::new()));
+    let note = seen.clone();
+    let on_event = Box::new(move |event: Event<'_>| {
+        note.lock().unwrap().push(match event {
+            Event::Started { .. } => 's',
+            Event::Piece { .. } => 'p',
+            Event::StepEnd => '.',
+            Event::Finished(_) => 'f',
+            Event::Failed(_) => 'e',
+        });
+        ControlFlow::Continue(())
+    });
+    let options = options(12, Overflow::Stop);
+    handle.submit(Request { prompt: ids(1, 5), options, ..Request::default() }, on_event).unwrap();
+    step(&mut scheduler);
+    // The device's chains double, up to the time limit, which a slow machine reaches earlier.
+    while !scheduler.is_idle() {
+        let before = seen.lock().unwrap().len();
+        step(&mut scheduler);
+        let seen = seen.lock().unwrap();
+        let of_step = &seen[before..];
+        assert!(of_step.ends_with(['.', 'f']), "{seen}");
+        assert!(of_step[..of_step.len() - 1].bytes().all(|event| event == b'p'), "{seen}");
+    }
+    let seen = seen.lock().unwrap();
+    assert!(seen.starts_with("sp.") && seen.ends_with("pf"), "{seen}");
+}
+
 /// The mask of the token after the last position is not known when its pass ends, and is known before the next step.
 #[test]
 fn an_answer_that_waits_for_a_mask_ends_where_the_context_does() {

@@ -288,7 +288,7 @@ fn together(engine: Engine, wanted: &[GenerateOptions]) -> Vec<Vec<u32>> {
                     ids.lock().unwrap_or_else(PoisonError::into_inner)[number].extend_from_slice(more);
                 }
                 Event::Failed(error) => panic!("{error}"),
-                Event::Started { .. } | Event::Finished(_) => {}
+                Event::Started { .. } | Event::StepEnd | Event::Finished(_) => {}
             }
             ControlFlow::Continue(())
         });

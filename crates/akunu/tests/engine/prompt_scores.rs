@@ -30,7 +30,7 @@ fn submit(handle: &Handle, request: Request) -> Ended {
             Event::Piece { ids, .. } => all.extend_from_slice(ids),
             Event::Finished(finished) => *to.lock().unwrap() = Some((std::mem::take(&mut all), finished)),
             Event::Failed(error) => panic!("{error}"),
-            Event::Started { .. } => {}
+            Event::Started { .. } | Event::StepEnd => {}
         }
         ControlFlow::Continue(())
     });

@@ -118,7 +118,7 @@ fn handle_event(
     assert_eq!(outcome.end, None, "nothing comes after the end");
     let mut flow = ControlFlow::Continue(());
     match event {
-        Event::Started { .. } => {}
+        Event::Started { .. } | Event::StepEnd => {}
         Event::Piece { text, ids, logprobs } => {
             assert!(logprobs.is_empty());
             outcome.pieces.push((text.to_string(), ids.to_vec()));

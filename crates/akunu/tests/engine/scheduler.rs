@@ -42,6 +42,7 @@ impl Log {
         Box::new(move |event| {
             let note = match event {
                 Event::Started { .. } => Note::Started,
+                Event::StepEnd => return ControlFlow::Continue(()),
                 Event::Piece { ids, logprobs, .. } => {
                     if !logprobs.is_empty() {
                         assert!(logprobs.iter().map(|l| l.id).eq(ids.iter().copied()));

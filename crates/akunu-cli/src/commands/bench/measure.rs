@@ -193,7 +193,7 @@ impl Runner {
                 let _ = match event {
                     Event::Finished(finished) => sender.send(Ok(finished.timings)),
                     Event::Failed(error) => sender.send(Err(error)),
-                    Event::Started { .. } | Event::Piece { .. } => Ok(()),
+                    Event::Started { .. } | Event::Piece { .. } | Event::StepEnd => Ok(()),
                 };
                 ControlFlow::Continue(())
             };
