@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 
 class Error(Exception):
@@ -23,13 +24,13 @@ class QueueFull(Error):
     """Too many requests wait already; try again later."""
 
 
-def error_of(status: int, body: bytes | dict) -> Error:
+def error_of(status: int, body: bytes | dict[str, Any]) -> Error:
     """The error of an answer."""
     try:
         said = body if isinstance(body, dict) else json.loads(body)
-        about = said["error"]
+        about = said.get("error", said)  # errors of `/v1/rerank` have Cohere's form
         message, code, param = about["message"], about.get("code"), about.get("param")
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         message, code, param = str(body), None, None
     kind = QueueFull if status == 429 else InvalidRequest if 400 <= status < 500 else Error
     return kind(message, status, code, param)

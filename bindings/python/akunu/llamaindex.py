@@ -9,8 +9,10 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.types import (
     ChatMessage,
     ChatResponse,
+    ChatResponseAsyncGen,
     ChatResponseGen,
     CompletionResponse,
+    CompletionResponseAsyncGen,
     CompletionResponseGen,
     LLMMetadata,
     MessageRole,
@@ -59,10 +61,37 @@ class Akunu(CustomLLM):
 
         return pieces()
 
+    @llm_completion_callback()
+    async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        answer = await self._model.agenerate(prompt, **self.options, **kwargs)
+        return CompletionResponse(text=answer.text)
+
+    @llm_completion_callback()
+    async def astream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponseAsyncGen:
+        async def pieces() -> CompletionResponseAsyncGen:
+            text = ""
+            async with self._model.stream(prompt, **self.options, **kwargs) as stream:
+                async for piece in stream:
+                    text += piece
+                    yield CompletionResponse(text=text, delta=piece)
+
+        return pieces()
+
+    @staticmethod
+    def _chat_response(text: str, delta: str | None = None) -> ChatResponse:
+        return ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=text), delta=delta)
+
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         reply = self._model.chat(self._messages(messages), **self.options, **kwargs)
-        return ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=reply.content))
+        return self._chat_response(reply.content)
+
+    @llm_chat_callback()
+    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        reply = await self._model.achat(self._messages(messages), **self.options, **kwargs)
+        return self._chat_response(reply.content)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
@@ -71,7 +100,19 @@ class Akunu(CustomLLM):
             for delta in self._model.chat_stream(self._messages(messages), **self.options, **kwargs):
                 piece = delta.get("content") or ""
                 text += piece
-                yield ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=text), delta=piece)
+                yield self._chat_response(text, piece)
+
+        return deltas()
+
+    @llm_chat_callback()
+    async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
+        async def deltas() -> ChatResponseAsyncGen:
+            text = ""
+            async with self._model.chat_stream(self._messages(messages), **self.options, **kwargs) as stream:
+                async for delta in stream:
+                    piece = delta.get("content") or ""
+                    text += piece
+                    yield self._chat_response(text, piece)
 
         return deltas()
 
@@ -97,6 +138,12 @@ class AkunuEmbedding(BaseEmbedding):
 
     def _get_text_embedding(self, text: str) -> list[float]:
         return self._get_query_embedding(text)
+
+    async def _aget_text_embedding(self, text: str) -> list[float]:
+        return await self._aget_query_embedding(text)
+
+    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return (await self._model.aembed(texts)).tolist() if texts else []
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         return self._model.embed(texts).tolist() if texts else []

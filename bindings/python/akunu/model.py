@@ -51,20 +51,25 @@ class Model:
     # Texts
 
     @overload
-    def generate(self, prompt: str, **options: Any) -> Completion: ...
+    def generate(self, prompt: str | Sequence[int], **options: Any) -> Completion: ...
     @overload
     def generate(self, prompt: Sequence[str], **options: Any) -> list[Completion]: ...
 
-    def generate(self, prompt, *, max_tokens: int = 256, schema: Any = None, **options):
+    def generate(self, prompt: Any, *, max_tokens: int = 256, schema: Any = None, **options: Any) -> Any:
         """Continues a text, token ids, or a list of texts, which then share passes.
 
-        `options` are fields of `/v1/completions`: `temperature`, `top_k`, `top_p`, `min_p`, `seed`, `stop`, `n`,
+        With `n`, it returns a list of as many continuations. `options` are fields of `/v1/completions`: `temperature`, `top_k`, `top_p`, `min_p`, `seed`, `stop`, `n`,
         `logprobs`, `logit_bias` and others. `schema` holds the text to a JSON Schema or a Pydantic model.
         """
         body = requests.completion_body(prompt, schema, {"max_tokens": max_tokens, **options})
         return self._completions(prompt, options, call(self._engine, "/v1/completions", body))
 
-    async def agenerate(self, prompt, *, max_tokens: int = 256, schema: Any = None, **options):
+    @overload
+    async def agenerate(self, prompt: str | Sequence[int], **options: Any) -> Completion: ...
+    @overload
+    async def agenerate(self, prompt: Sequence[str], **options: Any) -> list[Completion]: ...
+
+    async def agenerate(self, prompt: Any, *, max_tokens: int = 256, schema: Any = None, **options: Any) -> Any:
         """As `generate`, for a task of an event loop. Cancelling the task ends the generation."""
         body = requests.completion_body(prompt, schema, {"max_tokens": max_tokens, **options})
         return self._completions(prompt, options, await call_async(self._engine, "/v1/completions", body))
@@ -141,6 +146,11 @@ class Model:
         body = requests.encode({"query": query, "documents": list(documents), **options})
         return requests.ranked(call(self._engine, "/v1/rerank", body), documents)
 
+    async def arerank(self, query: str, documents: Sequence[str], **options: Any) -> list[Ranked]:
+        """As `rerank`, for a task of an event loop."""
+        body = requests.encode({"query": query, "documents": list(documents), **options})
+        return requests.ranked(await call_async(self._engine, "/v1/rerank", body), documents)
+
     # Audio
 
     def transcribe(self, audio: str | os.PathLike[str] | bytes | np.ndarray, **options: Any) -> Transcript:
@@ -149,10 +159,13 @@ class Model:
         `options` are fields of `/v1/audio/transcriptions`: `language`, `prompt`, `temperature`; `words=True` adds the
         times of words.
         """
-        granularities = ["segment", "word"] if options.pop("words", False) else None
-        fields = {"response_format": "verbose_json", "timestamp_granularities[]": granularities, **options}
-        body, kind = requests.audio_body(audio, fields)
+        body, kind = requests.transcription_body(audio, options)
         return requests.transcript(call(self._engine, "/v1/audio/transcriptions", body, kind))
+
+    async def atranscribe(self, audio: str | os.PathLike[str] | bytes | np.ndarray, **options: Any) -> Transcript:
+        """As `transcribe`, for a task of an event loop."""
+        body, kind = requests.transcription_body(audio, options)
+        return requests.transcript(await call_async(self._engine, "/v1/audio/transcriptions", body, kind))
 
     # Tokens
 

@@ -48,7 +48,16 @@ def tool_of(tool: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
+def check(options: dict[str, Any], several: bool = False) -> None:
+    """Refuses options that would change what a method returns."""
+    if "stream" in options:
+        raise TypeError("stream is no option: use the methods stream and chat_stream")
+    if not several and options.get("n", 1) != 1:
+        raise ValueError("n must be 1: only generate and agenerate return several answers")
+
+
 def completion_body(prompt: Any, schema: Any, options: dict[str, Any], stream: bool = False) -> bytes:
+    check(options, several=not stream)
     fields = {"prompt": prompt, **options}
     if schema is not None:
         fields["structured_outputs"] = {"json": schema_of(schema)[0]}
@@ -70,6 +79,7 @@ def completions(body: bytes) -> list[Completion]:
 def chat_body(messages: Any, tools: Any, schema: Any, options: dict[str, Any], stream: bool = False) -> bytes:
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
+    check(options)
     fields = {"messages": messages, **options}
     if tools:
         fields["tools"] = [tool_of(tool) for tool in tools]
@@ -106,6 +116,13 @@ def embeddings(body: bytes) -> np.ndarray:
 def ranked(body: bytes, documents: Sequence[str]) -> list[Ranked]:
     results = json.loads(body)["results"]
     return [Ranked(item["index"], item["relevance_score"], documents[item["index"]]) for item in results]
+
+
+def transcription_body(audio: Any, options: dict[str, Any]) -> tuple[bytes, str]:
+    granularities = ["segment", "word"] if options.pop("words", False) else None
+    return audio_body(
+        audio, {"response_format": "verbose_json", "timestamp_granularities[]": granularities, **options}
+    )
 
 
 def audio_body(audio: Any, fields: dict[str, Any]) -> tuple[bytes, str]:

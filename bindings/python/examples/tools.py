@@ -28,6 +28,6 @@ class LookUp(BaseModel):
 with akunu.Model(sys.argv[1] if len(sys.argv) > 1 else None) as model:
     weather = model.chat("What is the weather like in Rome?", schema=Weather, max_tokens=100, seed=1).parsed
     print(repr(weather))
-    reply = model.chat("What is the weather like in Rome?", tools=[LookUp], tool_choice="required", seed=1, max_tokens=100)
+    reply = model.chat("What is the weather like in Rome?", tools=[LookUp], tool_choice="required", seed=2, max_tokens=300)
     for call in reply.tool_calls:
         print(call.name, call.arguments)

@@ -62,6 +62,31 @@ def test_llamaindex(model, embedder):
     expected = model.chat("Tell me a story about a dog.", **GREEDY).content
     assert llm.chat(question).message.content == expected
     assert "".join(part.delta for part in llm.stream_chat(question)) == expected
+
+    async def in_tasks():
+        async def streamed():
+            return "".join([part.delta async for part in await llm.astream_chat(question)])
+
+        assert await asyncio.gather(streamed(), streamed()) == [expected, expected]
+        assert (await llm.achat(question)).message.content == expected
+        text = (await llm.acomplete("Once upon a time")).text
+        assert [part.text async for part in await llm.astream_complete("Once upon a time")][-1] == text
+        turns = 0
+
+        async def count():
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0.001)
+                turns += 1
+
+        counting = asyncio.create_task(count())
+        await Akunu(model, options={"max_tokens": 300, "ignore_eos": True}).acomplete("Once upon a time")
+        counting.cancel()
+        assert turns > 5
+
+    asyncio.run(in_tasks())
     vectors = AkunuEmbedding(embedder)
+    assert asyncio.run(vectors.aget_text_embedding("w5")) == vectors.get_text_embedding("w5")
+    assert asyncio.run(vectors.aget_text_embedding_batch(["w5", "w6"])) == vectors.get_text_embedding_batch(["w5", "w6"])
     assert vectors.get_text_embedding("w5") == vectors.get_query_embedding("w5")
     assert len(vectors.get_text_embedding_batch(["w5", "w6"])) == 2

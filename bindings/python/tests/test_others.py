@@ -1,5 +1,6 @@
 """Vectors, rankings, transcripts, and the server."""
 
+import asyncio
 import json
 import pathlib
 import urllib.request
@@ -26,6 +27,7 @@ def test_rankings(judge):
     assert scores == sorted(scores, reverse=True) and {item.index for item in ranked} == {0, 1, 2}
     assert all(item.document == documents[item.index] for item in ranked)
     assert len(judge.rerank("w5", documents, top_n=1)) == 1
+    assert asyncio.run(judge.arerank("w5", documents)) == ranked
 
 
 def test_transcripts(listener):
@@ -34,6 +36,7 @@ def test_transcripts(listener):
     assert said.words
     assert said.text and str(said) == said.text and said.segments
     assert listener.transcribe(path.read_bytes()).text == said.text
+    assert asyncio.run(listener.atranscribe(path, words=True)) == said
     with pytest.raises(akunu.InvalidRequest):
         listener.transcribe(b"no audio")
     with pytest.raises(ValueError, match="one channel"):

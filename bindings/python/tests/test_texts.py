@@ -130,8 +130,16 @@ def test_errors_have_the_engines_words(model):
         model.generate("dog " * 2000)
     with pytest.raises(akunu.InvalidRequest, match="generates text"):
         model.embed("a")
+    with pytest.raises(akunu.InvalidRequest, match="^the model .* generates text"):
+        model.rerank("a", ["b"])
     with pytest.raises(akunu.InvalidRequest):
         next(model.stream("Once", top_p=7))
+    for call in (model.chat, model.chat_stream, model.stream):
+        with pytest.raises(ValueError, match="n must be 1"):
+            call("Once", n=2)
+    for call in (model.chat, model.generate):
+        with pytest.raises(TypeError, match="stream and chat_stream"):
+            call("Once", stream=True)
     with pytest.raises(TypeError):
         model.chat("Hello", schema=7)
     with pytest.raises(akunu.LoadError, match="missing.gguf"):

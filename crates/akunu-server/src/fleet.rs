@@ -64,7 +64,7 @@ async fn server_info(State(app): State<App>, uri: Uri) -> Result<Response, Refus
         "max_running_requests": app.models().slots(),
         "max_total_num_tokens": app.models().kv_capacity(&spec),
         "dp_size": 1,
-        "tp_size": 1,
+        "tp_size": app.models().ranks(),
         "status": if app.is_draining() { "stopping" } else { "ready" },
         "internal_states": [load_of(&app).json()],
     })))

@@ -47,6 +47,16 @@ fn plans_tables_profiles_and_comparisons_know_the_stages() {
 }
 
 #[test]
+fn plans_say_how_many_devices_need_that_much() {
+    let ranks = ["plan", "--for", "cuda", "-c", "64", "--tensor-parallel", "2"];
+    let shown = ok(&ranks);
+    assert!(shown.contains("Each of 2 devices has a part of each layer, and needs this:"), "{shown}");
+    assert_eq!(json(&[&ranks[..], &["--json"]].concat())["ranks"], 2);
+    let one = json(&[&ranks[..5], &["--json"]].concat());
+    assert!(one["ranks"].is_null(), "{one}");
+}
+
+#[test]
 fn command_lines_that_cannot_work_say_why() {
     let refused = |args: &[&str]| {
         let output = akunu(args).output().unwrap();

@@ -226,7 +226,7 @@ const BOTH: Group = Group {
 const SAMPLING: Group = Group {
     title: "Sampling beyond OpenAI's fields, under vLLM's and llama.cpp's names",
     fields: &[
-        done("top_k", "5", "[sampling.md](sampling.md) defines these; 0: all tokens"),
+        done("top_k", "5", "[sampling.md](sampling.md) defines these; 0 or -1: all tokens"),
         done("min_p", "0.1", "0 to 1"),
         done("repeat_penalty", "1.1", "0.001 to 1,000"),
         done("repetition_penalty", "1.1", "the same"),

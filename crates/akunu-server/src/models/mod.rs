@@ -366,6 +366,16 @@ impl Models {
         self.options.engine.slots
     }
 
+    /// Devices that have a part of each layer.
+    pub(crate) fn ranks(&self) -> usize {
+        let backends = &self.options.engine.backends;
+        match &backends.hosts {
+            Some(hosts) => hosts.ranks,
+            None if backends.stages.is_some() => 1,
+            None => backends.ranks.unwrap_or(backends.cards.len().max(1)),
+        }
+    }
+
     /// Leases a model, and loads it if necessary.
     pub async fn get(&self, name: Option<&str>) -> Result<Lease, Refusal> {
         record::note(|record| record.model(name.unwrap_or_default()));

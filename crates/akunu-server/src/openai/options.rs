@@ -71,7 +71,7 @@ fn overrides(fields: &Fields<'_>) -> Result<SamplingOverrides, Refusal> {
     };
     Ok(SamplingOverrides {
         temperature: fields.number("temperature", 0.0..=2.0)?,
-        top_k: fields.count("top_k", 0..=usize::MAX)?,
+        top_k: top_k(fields)?,
         top_p: fields.number("top_p", 0.0..=1.0)?,
         min_p: fields.number("min_p", 0.0..=1.0)?,
         repeat_penalty,
@@ -82,6 +82,14 @@ fn overrides(fields: &Fields<'_>) -> Result<SamplingOverrides, Refusal> {
         samplers: Samplers::read(fields)?,
         seed: fields.seed("seed")?,
     })
+}
+
+/// In vLLM's and SGLang's form -1 is all tokens, and SGLang's router writes it into requests.
+fn top_k(fields: &Fields<'_>) -> Result<Option<usize>, Refusal> {
+    match fields.get("top_k").and_then(Json::as_i64) {
+        Some(-1) => Ok(Some(0)),
+        _ => fields.count("top_k", 0..=usize::MAX),
+    }
 }
 
 fn logit_bias(fields: &Fields<'_>) -> Result<Vec<(u32, f32)>, Refusal> {

@@ -36,6 +36,7 @@ fn servers_and_models_are_described_without_being_loaded() {
             (&Json::Null, &json!("ready")),
             "{info}"
         );
+        assert_eq!(info["tp_size"], 1);
     }
     assert_eq!(server.metric("akunu_model_loaded"), 0.0);
     assert_eq!(server.get("/is_sleeping").json(), json!({ "is_sleeping": false }));
@@ -51,6 +52,27 @@ fn servers_and_models_are_described_without_being_loaded() {
     };
     assert_eq!(label("block_size") * label("num_gpu_blocks"), capacity, "{line}");
     assert!(label("block_size") > 1.0 && line.ends_with(" 1"), "{line}");
+}
+
+#[test]
+fn devices_that_share_out_a_model_are_counted() {
+    let server = serve_with(|options| options.models.engine.backends.ranks = Some(2));
+    assert_eq!(server.get("/get_server_info").json()["tp_size"], 2);
+}
+
+/// SGLang's router writes the defaults of settings into what it passes on.
+#[test]
+fn settings_that_routers_write_are_understood() {
+    let server = serve();
+    let body = json!({
+        "input": "Hi", "model": TALES, "max_output_tokens": 16, "store": true, "stream": null, "temperature": 1.0,
+        "top_p": 1.0, "priority": 0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0,
+    });
+    server.ok("/v1/responses", &body);
+    let rendered = server.ok("/v1/completions/render", &json!({ "prompt": "Once", "top_k": -1 }));
+    assert_eq!(rendered[0]["sampling_params"]["top_k"], 0);
+    let refused = server.post("/v1/completions", &json!({ "prompt": "Once", "top_k": -2 }));
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("top_k")));
 }
 
 #[test]

@@ -90,6 +90,9 @@ struct PlanReport<'a> {
     detail: &'a str,
     #[serde(flatten)]
     pass: Pass,
+    /// Devices that have a part of each layer; `memory` is that of each of them.
+    #[serde(skip_serializing_if = "is_one")]
+    ranks: usize,
     /// What the CPU computes beside the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<Host>,
@@ -121,6 +124,10 @@ struct PlanReport<'a> {
     /// Memory that has to be free on the device.
     #[serde(skip)]
     needed: u64,
+}
+
+fn is_one(ranks: &usize) -> bool {
+    *ranks == 1
 }
 
 #[derive(Debug, Serialize)]
@@ -288,6 +295,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         device: capabilities.name,
         detail: &capabilities.detail,
         pass,
+        ranks: capabilities.ranks,
         host,
         memory: memory.into(),
         active,
@@ -438,6 +446,9 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
         ),
     };
     out.line(&format!("{} on {}: {pass}", report.model, report.device))?;
+    if report.ranks > 1 {
+        out.line(&format!("Each of {} devices has a part of each layer, and needs this:", report.ranks))?;
+    }
     if let Some(host) = &report.host {
         let prompts = match host.stream_rows {
             Some(rows) => format!(" Prompts copy its weights in passes of {rows} tokens and more."),
