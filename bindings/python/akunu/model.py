@@ -29,7 +29,8 @@ class Model:
     and those that transcribe.
 
     Options, as those of `akunu serve`: `context` tokens of a request, `threads`, `device` (`auto`, `cpu`, `cuda`,
-    `metal`), `parallel` requests at once, `queue` waiting ones, `kv_memory`, `kv_host` and `max_memory` in MiB,
+    `metal`, or GPUs as `cuda:0,1`), `tensor_parallel` or `pipeline_parallel` (a number of devices), `gpu_layers`,
+    `parallel` requests at once, `queue` waiting ones, `kv_memory`, `kv_host` and `max_memory` in MiB,
     `kv_type` (`f32`, `f16`, `q8_0`), `kv_disk` (a folder), `chunk` tokens in a pass, `pooling` (`mean`, `cls`, `last`),
     `rerank`, `beams`, `mmap`.
     """

@@ -76,12 +76,22 @@ pub(crate) fn read(json: &str) -> Result<Options, String> {
     let bytes = |mib: usize| (mib as u64) << 20;
     let slots = fields.count("parallel")?.unwrap_or(akunu_server::PARALLEL);
     let defaults = EngineOptions::default();
-    let device = |value: &Json| DeviceChoice::from_str(value.as_str()?).ok();
     let kv_type = |value: &Json| KvType::from_name(value.as_str()?);
+    let (device, cards) = devices(fields.text("device")?, defaults.device)?;
+    let (ranks, stages) = (fields.count("tensor_parallel")?, fields.count("pipeline_parallel")?);
+    if ranks.is_some() && stages.is_some() {
+        return Err("tensor_parallel and pipeline_parallel: a model is divided in one way".into());
+    }
+    let backends = BackendOptions::from_variables(|name| env::var_os(name));
     let engine = EngineOptions {
-        device: fields.take("device", device, "auto, cpu, cuda or metal")?.unwrap_or(defaults.device),
+        device,
         threads: fields.count("threads")?,
-        backends: BackendOptions::from_variables(|name| env::var_os(name)),
+        backends: BackendOptions { ranks, stages, cards, ..backends },
+        gpu_layers: fields.take(
+            "gpu_layers",
+            |value| usize::try_from(value.as_u64()?).ok(),
+            "a number of layers",
+        )?,
         context: fields.count("context")?,
         kv: fields.take("kv_type", kv_type, "f32, f16 or q8_0")?.unwrap_or(defaults.kv),
         kv_memory: fields.count("kv_memory")?.map(bytes),
@@ -115,6 +125,16 @@ pub(crate) fn read(json: &str) -> Result<Options, String> {
         None => Ok(options),
         Some(name) => Err(format!("there is no option {name}")),
     }
+}
+
+/// A device, or GPUs by their numbers: `cuda`, `cuda:0,1`.
+fn devices(text: Option<String>, default: DeviceChoice) -> Result<(DeviceChoice, Vec<u32>), String> {
+    let Some(text) = text else { return Ok((default, Vec::new())) };
+    let (name, cards) = text.split_once(':').map_or((&*text, None), |(name, cards)| (name, Some(cards)));
+    let choice = DeviceChoice::from_str(name).map_err(|error| format!("device: {error}"))?;
+    let cards =
+        cards.map(|cards| choice.cards(cards)).transpose().map_err(|error| format!("device: {error}"))?;
+    Ok((choice, cards.unwrap_or_default()))
 }
 
 /// A model by what it was called: a path, a name of the hub, or "" for the embedded one.

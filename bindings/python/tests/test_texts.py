@@ -148,7 +148,20 @@ def test_errors_have_the_engines_words(model):
         akunu.Model(tempo=1)
     with pytest.raises(akunu.LoadError, match="context is -1: it must be a positive integer"):
         akunu.Model(context=-1)
+    with pytest.raises(akunu.LoadError, match="only devices of cuda have numbers, not cpu"):
+        akunu.Model(device="cpu:0,1")
+    with pytest.raises(akunu.LoadError, match="divided in one way"):
+        akunu.Model(tensor_parallel=2, pipeline_parallel=2)
+    with pytest.raises(akunu.LoadError, match="5 ranks cannot share"):
+        akunu.Model(device="cpu", tensor_parallel=5)
     closed = akunu.Model(threads=1, context=64)
     closed.close()
     with pytest.raises(RuntimeError, match="closed"):
         closed.generate("Once")
+
+
+@pytest.mark.parametrize("divided", ["tensor_parallel", "pipeline_parallel"])
+def test_a_model_on_two_devices(model, divided):
+    with akunu.Model(device="cpu", threads=2, context=256, **{divided: 2}) as two:
+        answer = two.generate("Once upon a time", max_tokens=8, temperature=0)
+        assert answer.text == model.generate("Once upon a time", max_tokens=8, temperature=0).text

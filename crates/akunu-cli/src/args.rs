@@ -541,7 +541,7 @@ impl TypedValueParser for DeviceParser {
         let choice =
             names.try_map(|name| DeviceChoice::from_str(&name)).parse_ref(command, arg, OsStr::new(name))?;
         let Some(cards) = cards else { return Ok(SelectedDevice { choice, cards: Vec::new() }) };
-        let numbers = move |text: &str| numbered_cards(choice, text);
+        let numbers = move |text: &str| choice.cards(text);
         let cards = numbers.parse_ref(command, arg, OsStr::new(cards))?;
         Ok(SelectedDevice { choice, cards })
     }
@@ -549,16 +549,6 @@ impl TypedValueParser for DeviceParser {
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         Some(Box::new(DeviceChoice::ALL.iter().map(|device| PossibleValue::new(device.name()))))
     }
-}
-
-/// Different numbers, separated by commas.
-fn numbered_cards(choice: DeviceChoice, text: &str) -> Result<Vec<u32>, String> {
-    if choice.name() != "cuda" {
-        return Err(format!("only devices of cuda have numbers, not {choice}"));
-    }
-    let numbers: Result<Vec<u32>, _> = text.split(',').map(str::parse).collect();
-    let numbers = numbers.map_err(|_| "GPUs are numbers separated by commas, as in cuda:0,1".to_string())?;
-    Ok(numbers)
 }
 
 pub fn pooling() -> impl TypedValueParser<Value = Pooling> {

@@ -24,9 +24,19 @@ fn routes() -> Vec<(&'static str, MethodRouter<App>)> {
     ]
 }
 
-/// Whether the process is alive.
-async fn health() -> Response {
-    json(&json!({ "status": "ok" }))
+/// Whether the process is alive and of use: one whose device has failed has to be started again.
+async fn health(State(app): State<App>) -> Result<Response, Refusal> {
+    match has_failed(&app) {
+        true => Err(Refusal::new(Reason::Unavailable, FAILED)),
+        false => Ok(json(&json!({ "status": "ok" }))),
+    }
+}
+
+const FAILED: &str = "the device of a model has failed; the server has to be started again";
+
+fn has_failed(app: &App) -> bool {
+    let failed = |lease: &Lease| lease.failure().is_some();
+    app.models().list().iter().filter_map(|(_, lease)| lease.as_ref()).any(failed)
 }
 
 /// Whether new requests are accepted, the models loaded that are to be at the start, and all devices usable.
@@ -35,9 +45,8 @@ async fn ready(State(app): State<App>) -> Result<Response, Refusal> {
     if app.is_draining() {
         return unavailable("the server is shutting down");
     }
-    let failed = |lease: &Lease| lease.failure().is_some();
-    if app.models().list().iter().filter_map(|(_, lease)| lease.as_ref()).any(failed) {
-        return unavailable("the device of a model has failed; the server has to be started again");
+    if has_failed(&app) {
+        return unavailable(FAILED);
     }
     match &*app.preload().borrow() {
         Preload::Done => Ok(json(&json!({ "status": "ready" }))),

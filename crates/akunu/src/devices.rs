@@ -112,6 +112,17 @@ impl FromStr for DeviceChoice {
     }
 }
 
+impl DeviceChoice {
+    /// The numbers of its cards in a text as `0,1`.
+    pub fn cards(self, text: &str) -> Result<Vec<u32>, String> {
+        if self.name() != "cuda" {
+            return Err(format!("only devices of cuda have numbers, not {self}"));
+        }
+        let numbers: Result<Vec<u32>, _> = text.split(',').map(str::parse).collect();
+        numbers.map_err(|_| "GPUs are numbers separated by commas, as in cuda:0,1".to_string())
+    }
+}
+
 impl std::fmt::Display for DeviceChoice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.name())

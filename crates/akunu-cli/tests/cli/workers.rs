@@ -156,6 +156,8 @@ fn a_server_whose_worker_is_killed_ends_its_answers_and_is_not_ready() {
     assert!(rest.contains("rank 1 of 2 failed: the connection was closed"), "{rest}");
     let not_ready = answer(&leader.serving, ready);
     assert!(not_ready.starts_with("HTTP/1.1 503") && not_ready.contains("has failed"), "{not_ready}");
+    let health = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    assert!(answer(&leader.serving, health).starts_with("HTTP/1.1 503"));
     let later = request("/v1/completions", br#"{"prompt": "Once", "max_tokens": 2}"#);
     let later = answer(&leader.serving, &later);
     assert!(later.contains("no longer usable, because rank 1 of 2 failed"), "{later}");
