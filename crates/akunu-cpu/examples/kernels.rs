@@ -14,7 +14,7 @@ use akunu_format::{Affine, ScaleType};
 use akunu_plan::ops::{self, MatmulParams};
 use akunu_plan::{
     Binding, BufferId, DType, Device, DeviceError, DispatchCommand, DispatchTable, Entries, Kernel,
-    MatmulForm, Row, RowBounds, RowSet, Submission, TableIo, q8,
+    MatmulForm, Row, RowBounds, Submission, TableIo, q8,
 };
 
 /// Larger than any cache.
@@ -31,16 +31,7 @@ fn table(dtype: DType, inputs: usize, outputs: usize, rows: usize, commands: usi
         soft_cap: 0.0,
         epsilon: 0.0,
     };
-    let kernel = Kernel::Matmul(ops::Matmul {
-        weight: dtype,
-        form: MatmulForm::for_rows(rows),
-        q8: dtype.is_quantised(),
-        bias: false,
-        residual: false,
-        rows: RowSet::All,
-        scaled: false,
-        norm: None,
-    });
+    let kernel = Kernel::Matmul(ops::Matmul::plain(dtype, MatmulForm::for_rows(rows)));
     let planes = dtype.plane_bytes(inputs).unwrap_or([0; 3]);
     let command = |i: usize| {
         let weights = (0..dtype.planes()).map(|plane| Binding {

@@ -21,17 +21,8 @@ pub(crate) fn shapes(dtype: DType) -> Vec<(usize, usize)> {
 pub fn matmul(dtype: DType, rows: usize, (inputs, outs): (usize, usize), bias: bool, residual: bool) -> Spec {
     let name = format!("matmul {dtype} {rows}x{inputs}x{outs} bias {bias} residual {residual}");
     spec(name, rows, move |part| {
-        let q8 = dtype.is_quantised();
-        let kernel = Kernel::Matmul(ops::Matmul {
-            weight: dtype,
-            form: MatmulForm::for_rows(part.len()),
-            q8,
-            bias,
-            residual,
-            rows: RowSet::All,
-            scaled: false,
-            norm: None,
-        });
+        let form = MatmulForm::for_rows(part.len());
+        let kernel = Kernel::Matmul(ops::Matmul { bias, residual, ..ops::Matmul::plain(dtype, form) });
         let soft_cap = if outs == 33 { 3.0 } else { 0.0 };
         let stride = outs + usize::from(outs == 20) * 3;
         let params = MatmulParams {
@@ -183,16 +174,8 @@ pub fn large_matrices() -> Vec<Spec> {
 
 /// Of rows that request logits.
 pub fn asking() -> Case {
-    let kernel = Kernel::Matmul(ops::Matmul {
-        weight: DType::Q8_0,
-        form: MatmulForm::Gemv,
-        q8: true,
-        bias: false,
-        residual: false,
-        rows: RowSet::Logits,
-        scaled: false,
-        norm: None,
-    });
+    let plain = ops::Matmul::plain(DType::Q8_0, MatmulForm::Gemv);
+    let kernel = Kernel::Matmul(ops::Matmul { rows: RowSet::Logits, ..plain });
     let data = vec![q8_rows(33, 3, 64), weight_rows(DType::Q8_0, 34, 50, 64), poison(3 * 50 * 4)];
     let params = MatmulParams { inputs: 64, outputs: 50, out_stride: 50, soft_cap: 0.5, epsilon: 0.0 };
     Case::new(kernel, params, Shape::rows(7).asking(vec![0, 3, 5]), data)

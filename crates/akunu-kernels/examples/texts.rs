@@ -160,17 +160,9 @@ fn add_type(texts: &mut Texts, weight: DType) {
         let (activation, out) = (Activation::Silu, if q8 { OutputForms::Q8 } else { OutputForms::F32 });
         let folds = if form == MatmulForm::Gemm { &[false][..] } else { &[false, true] };
         for &scaled in folds {
-            let (bias, norm, all) = (false, scaled.then_some(out), RowSet::All);
-            let kernel = Kernel::Matmul(ops::Matmul {
-                weight,
-                form,
-                q8,
-                bias,
-                residual: true,
-                rows: all,
-                scaled: false,
-                norm,
-            });
+            let (bias, norm) = (false, scaled.then_some(out));
+            let plain = ops::Matmul::plain(weight, form);
+            let kernel = Kernel::Matmul(ops::Matmul { residual: true, norm, ..plain });
             let [inputs, outputs, out_stride] = [4096; 3];
             let params = MatmulParams { inputs, outputs, out_stride, soft_cap: 0.0, epsilon: 1e-5 };
             add_table(texts, &table(kernel, params, rows));
@@ -214,9 +206,7 @@ fn add_ranks(texts: &mut Texts) {
         add_table_for(texts, &sum, &[(NVIDIA, add_cuda), (REMOTE, add_cuda)]);
         // A product of one row sends what is added up. Q4_K streams.
         for weight in [DType::Q4_0, DType::Q4K, DType::BF16].into_iter().filter(|_| rows == 1) {
-            let (form, q8, rows) = (MatmulForm::Gemv, weight.is_quantised(), RowSet::All);
-            let [bias, residual, scaled] = [false; 3];
-            let op = ops::Matmul { weight, form, q8, bias, residual, rows, scaled, norm: None };
+            let op = ops::Matmul::plain(weight, MatmulForm::Gemv);
             let params =
                 MatmulParams { inputs: 4096, outputs: 4096, out_stride: 4096, ..MatmulParams::default() };
             let mut both = table(Kernel::Matmul(op), params, 1);

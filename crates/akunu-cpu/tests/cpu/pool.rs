@@ -12,7 +12,7 @@ use akunu_device_testing::f32s;
 use akunu_plan::ops::{self, ArgmaxParams, EmbedParams, MatmulParams};
 use akunu_plan::{
     BufferId, DType, Device, DeviceBuffer, DeviceError, DispatchCommand, DispatchTable, Entries, Kernel,
-    MatmulForm, Outcome, ReplayId, Row, RowBounds, RowSet, Submission, TableIo,
+    MatmulForm, Outcome, ReplayId, Row, RowBounds, Submission, TableIo,
 };
 
 const VOCAB: usize = 40;
@@ -49,16 +49,7 @@ impl Counter {
             buffers.push(id);
         }
         let vocab = VOCAB as u32;
-        let matmul = Kernel::Matmul(ops::Matmul {
-            weight: DType::F32,
-            form: MatmulForm::Gemv,
-            q8: false,
-            bias: false,
-            residual: false,
-            rows: RowSet::All,
-            scaled: false,
-            norm: None,
-        });
+        let matmul = Kernel::Matmul(ops::Matmul::plain(DType::F32, MatmulForm::Gemv));
         let params =
             MatmulParams { inputs: vocab, outputs: vocab, out_stride: vocab, soft_cap: 0.0, epsilon: 0.0 };
         let commands = vec![

@@ -8,7 +8,7 @@ use akunu_device_testing::{Case, Shape, matrices, poison, q8_row, to_f32s, value
 use akunu_format::blocks::dequantize_row;
 use akunu_format::{Affine, ScaleType};
 use akunu_plan::ops::{self, MatmulParams};
-use akunu_plan::{DType, Kernel, MatmulForm, RowSet, q8};
+use akunu_plan::{DType, Kernel, MatmulForm, q8};
 
 const ROWS: usize = 9;
 const OUTPUTS: usize = 24;
@@ -102,17 +102,7 @@ fn products_of_mlx_weights_are_those_that_mlx_gives() {
         // One row uses blocks in their stored layout, six use a panel.
         for rows in [1, 6] {
             let params = MatmulParams { inputs: 384, outputs: 2, out_stride: 2, soft_cap: 0.0, epsilon: 0.0 };
-            let form = MatmulForm::for_rows(rows);
-            let kernel = Kernel::Matmul(ops::Matmul {
-                weight: dtype,
-                form,
-                q8: true,
-                bias: false,
-                residual: false,
-                rows: RowSet::All,
-                scaled: false,
-                norm: None,
-            });
+            let kernel = Kernel::Matmul(ops::Matmul::plain(dtype, MatmulForm::for_rows(rows)));
             let data = [vec![q8_row(&x).repeat(rows)], planes.to_vec(), vec![poison(rows * 8)]].concat();
             let case = Case::new(kernel, params, Shape::rows(rows), data);
             for isa in isas() {

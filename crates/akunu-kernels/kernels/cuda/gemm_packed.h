@@ -308,15 +308,18 @@ INLINE void store_four(Bindings in, u32 row, u32 o, Four sums, f32 scale, Four a
 #define PIECES (LINES / 4)
 #define BATCH 8
 
-// Four sums of line `line` of the threadgroup's rows, from piece `piece` on: of all slices.
-INLINE Four sums_of_slices(const THREADGROUP f32* areas, u32 line, u32 piece) {
+INLINE void add_four(THREAD_PTR Four* sums, f32x4 four) {
+    sums->v[0] += four.x;
+    sums->v[1] += four.y;
+    sums->v[2] += four.z;
+    sums->v[3] += four.w;
+}
+
+// The sums of piece `piece` of the threadgroup's row `row`, of all slices.
+INLINE Four sums_of_slices(const THREADGROUP f32* areas, u32 row, u32 piece) {
     Four sums = {};
     UNROLL for (u32 s = 0; s < SLICES; s++) {
-        const f32x4 four = *(const THREADGROUP f32x4*)(areas + s * SUM_AREA + line * SUM_STRIDE + piece * 4);
-        sums.v[0] += four.x;
-        sums.v[1] += four.y;
-        sums.v[2] += four.z;
-        sums.v[3] += four.w;
+        add_four(&sums, *(const THREADGROUP f32x4*)(areas + s * SUM_AREA + row * SUM_STRIDE + piece * 4));
     }
     return sums;
 }
@@ -329,13 +332,7 @@ INLINE DEVICE f32x4* sums_at(DEVICE u8* scratch, u32 tile, u32 part) {
 
 INLINE Four sums_of_parts(DEVICE u8* scratch, u32 tile, u32 i) {
     Four sums = {};
-    UNROLL for (u32 part = 0; part < PARTS; part++) {
-        const f32x4 four = published(&sums_at(scratch, tile, part)[i]);
-        sums.v[0] += four.x;
-        sums.v[1] += four.y;
-        sums.v[2] += four.z;
-        sums.v[3] += four.w;
-    }
+    UNROLL for (u32 part = 0; part < PARTS; part++) add_four(&sums, published(&sums_at(scratch, tile, part)[i]));
     return sums;
 }
 #endif

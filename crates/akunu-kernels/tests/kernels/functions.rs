@@ -89,16 +89,8 @@ fn a_product_that_begins_a_norm_has_a_block_of_outputs_a_group_and_is_for_few_ro
         ..MatmulParams::default()
     };
     let of = |rows: usize, norm| {
-        let kernel = Kernel::Matmul(ops::Matmul {
-            weight: DType::Q4_0,
-            form: MatmulForm::for_rows(rows),
-            q8: true,
-            bias: false,
-            residual: true,
-            rows: RowSet::All,
-            scaled: false,
-            norm,
-        });
+        let plain = ops::Matmul::plain(DType::Q4_0, MatmulForm::for_rows(rows));
+        let kernel = Kernel::Matmul(ops::Matmul { residual: true, norm, ..plain });
         let table = table(kernel, params, rows);
         launches(&table, 0, &CHIP)
     };
@@ -138,16 +130,7 @@ fn attention_rotates_heads_for_one_row_only() {
 fn tiles_are_for_many_rows_and_fit_the_memory_of_a_group() {
     let params = MatmulParams { inputs: 4096, outputs: 1000, out_stride: 1000, ..MatmulParams::default() };
     let matmul = |weight: DType, rows: usize| {
-        let kernel = Kernel::Matmul(ops::Matmul {
-            weight,
-            form: MatmulForm::for_rows(rows),
-            q8: weight.is_quantised(),
-            bias: false,
-            residual: false,
-            rows: RowSet::All,
-            scaled: false,
-            norm: None,
-        });
+        let kernel = Kernel::Matmul(ops::Matmul::plain(weight, MatmulForm::for_rows(rows)));
         table(kernel, params, rows)
     };
     let params = AttentionParams { heads: 12, kv_heads: 3, positions: 4096, ..AttentionParams::default() };
@@ -186,16 +169,7 @@ fn tiles_are_for_many_rows_and_fit_the_memory_of_a_group() {
 /// Whether a product sends its outputs to the other ranks, and whether the sum after it expects that.
 #[test]
 fn what_a_product_sends_is_what_the_sum_after_it_expects() {
-    let op = ops::Matmul {
-        weight: DType::Q4_0,
-        form: MatmulForm::Gemv,
-        q8: true,
-        bias: false,
-        residual: false,
-        rows: RowSet::All,
-        scaled: false,
-        norm: None,
-    };
+    let op = ops::Matmul::plain(DType::Q4_0, MatmulForm::Gemv);
     let pair = |op: ops::Matmul, [outputs, out_stride, cols]: [u32; 3], rows: usize| {
         let params = MatmulParams { inputs: 2048, outputs, out_stride, ..MatmulParams::default() };
         let mut both = table(Kernel::Matmul(op), params, rows);

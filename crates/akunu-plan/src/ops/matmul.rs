@@ -25,6 +25,22 @@ pub struct Matmul {
     pub norm: Option<OutputForms>,
 }
 
+impl Matmul {
+    /// The product of all rows, without options.
+    pub fn plain(weight: DType, form: MatmulForm) -> Matmul {
+        Matmul {
+            weight,
+            form,
+            q8: weight.is_quantised(),
+            bias: false,
+            residual: false,
+            rows: RowSet::All,
+            scaled: false,
+            norm: None,
+        }
+    }
+}
+
 params! {
     MatmulParams {
         inputs: u32,
