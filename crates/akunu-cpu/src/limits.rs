@@ -22,7 +22,12 @@ pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<
         | Kernel::Attention(ops::Attention { out, .. }) => out.f16(),
         Kernel::Activate(ops::Activate { input, out, .. }) => input.f16() || out.f16(),
         Kernel::RopeKv(ops::RopeKv { input, .. }) => input.f16(),
-        Kernel::Unpack(_) | Kernel::HalfMatmul(_) | Kernel::HalfQkv(_) | Kernel::EightMatmul(_) => true,
+        Kernel::Unpack(_)
+        | Kernel::HalfMatmul(_)
+        | Kernel::HalfQkv(_)
+        | Kernel::HalfExpertMatmul(_)
+        | Kernel::HalfExpertGlu(_)
+        | Kernel::EightMatmul(_) => true,
         _ => false,
     };
     if in_halves {

@@ -1,10 +1,13 @@
 //! Mixtures of experts: routing, rows sorted by expert, products with the matrices of each row's expert, and their sum.
 
-use akunu_plan::ops::{self, CombineParams, ElementParams, ExpertParams, GatherParams, GluKind, RouteParams};
-use akunu_plan::{Activation, DType, GroupRank, Kernel, OutputForms, Scores};
+use akunu_plan::ops::{
+    self, CombineParams, ElementParams, ExpertParams, GatherParams, GluKind, RoundParams, RouteParams,
+};
+use akunu_plan::{Activation, DType, GroupRank, Kernel, OutputForms, Scores, halves};
 
 use crate::case::{Case, Shape, Spec, spec};
 use crate::data::{dtypes, f32s, input, outputs, pick, poison, q8_rows, values, weights};
+use crate::halves::half_rows;
 use crate::rows::{ACTIVATIONS, OUTS};
 
 const SILU: GluKind = GluKind::Plain(Activation::Silu);
@@ -65,6 +68,9 @@ pub(crate) fn gather(rows: usize, cols: usize, (experts, top): (usize, usize), f
     if form.q8() {
         data.push(q8_rows(83, rows, cols));
     }
+    if form.f16() {
+        data.extend(half_rows(100, rows, cols));
+    }
     data.extend(outputs(form, rows * top, cols));
     data.push(poison((experts + 1) * 4));
     data.push(poison(rows * top * 4));
@@ -110,6 +116,63 @@ pub(crate) fn expert_glu(
         data.extend((90..92).map(|seed| f32s(&biases(seed))));
     }
     Case::new(op.into(), params([inputs, outs], experts, top), Shape::rows(rows), data)
+}
+
+/// Products of f16 rows in the order of lanes: down, and gate and up.
+fn packed_expert_matmul(weight: DType, routed: Routed, [inputs, outs]: [usize; 2]) -> Case {
+    let (rows, experts, top) = routed;
+    let mut data: Vec<Vec<u8>> = half_rows(101, rows * top, inputs).into();
+    data.push(routing(routed, false));
+    data.extend(weights(weight, 102, experts * outs, inputs));
+    data.push(poison(rows * top * outs * 4));
+    let op = ops::HalfExpertMatmul { weight };
+    Case::new(op.into(), params([inputs, outs], experts, top), Shape::rows(rows), data)
+}
+
+fn packed_expert_glu(weight: DType, routed: Routed, [inputs, outs]: [usize; 2], glu: GluKind) -> Case {
+    let (rows, experts, top) = routed;
+    let [numbers, mut scales] = half_rows(103, rows * top, inputs);
+    if glu == GluKind::Clamped {
+        // Limits hide how large the sums are that an error belongs to.
+        scales = f32s(&vec![1.0; rows * top]);
+    }
+    let mut data = vec![numbers, scales];
+    data.push(routing(routed, false));
+    data.extend((104..106).flat_map(|seed| weights(weight, seed, experts * outs, inputs)));
+    data.push(poison(rows * top * outs * 4));
+    let op = ops::HalfExpertGlu { weight, glu };
+    Case::new(op.into(), params([inputs, outs], experts, top), Shape::rows(rows), data)
+}
+
+/// Rounds `times` rows for each row of the pass.
+pub(crate) fn round_times(out: OutputForms, [rows, times, cols]: [usize; 3]) -> Case {
+    let mut data = vec![f32s(&values(107, rows * times * cols))];
+    data.extend(outputs(out, rows * times, cols));
+    let op = ops::Round { input: ops::InputForm::F32, out };
+    let params = RoundParams { cols: cols as u32, times: times as u32 };
+    Case::new(op.into(), params, Shape::rows(rows), data)
+}
+
+/// Packed experts, and what writes their rows.
+pub fn packed_experts() -> Vec<Case> {
+    let mut cases = vec![
+        gather(9, 128, (5, 3), OutputForms::F16Lanes),
+        gather(300, 256, (3, 2), OutputForms::F16Lanes),
+        round_times(OutputForms::F16Lanes, [5, 3, 256]),
+    ];
+    // Experts without rows, with one tile, with several, and one expert for all.
+    let routed = [(20, 6, 2), (70, 3, 2), (150, 2, 1), (130, 1, 1), (300, 3, 2)];
+    let of_types = dtypes().into_iter().filter(|dtype| dtype.is_quantised()).enumerate();
+    for (turn, dtype) in
+        of_types.chain([(1, DType::Q4_0), (2, DType::Q4_0), (3, DType::Q4_0), (4, DType::Q4_0)])
+    {
+        let inputs = (128 + 128 * (turn % 3)).next_multiple_of(dtype.block_len().max(halves::GROUP));
+        let (routed, outs) = (routed[turn % 5], [64, 70, 132][turn % 3]);
+        cases.push(packed_expert_matmul(dtype, routed, [inputs, outs]));
+        let kinds = [SILU, GluKind::Plain(ACTIVATIONS[turn % 5]), GluKind::Clamped];
+        cases.push(packed_expert_glu(dtype, routed, [inputs, outs], kinds[turn % 3]));
+    }
+    cases
 }
 
 /// Where the rows of each expert begin, or the experts of all rows, of which one does not exist if there are several.
@@ -224,6 +287,7 @@ pub fn experts() -> Vec<Case> {
         for form in [OutputForms::F32, OutputForms::Q8, OutputForms::Both] {
             cases.push(gather(rows, 96, (experts, top), form));
         }
+        cases.push(round_times(OutputForms::Q8, [rows, top, 96]));
         cases.push(weigh_inputs(rows, 300));
         cases.push(weigh_inputs(rows, 37));
         cases.push(gather(rows, 37, (experts, top), OutputForms::F32));

@@ -1,6 +1,6 @@
 //! Rows of f16, with scales and without; weights of f16; their products.
 
-use akunu_plan::ops::{self, ElementParams, InputForm, MatmulParams, QkvParams, UnpackParams};
+use akunu_plan::ops::{self, ElementParams, InputForm, MatmulParams, QkvParams, RoundParams, UnpackParams};
 use akunu_plan::{Activation, DType, Kernel, KvType, OutputForms, RowSet, eights, halves};
 
 use crate::attention::{Seen, attend};
@@ -182,7 +182,8 @@ pub fn eights() -> Vec<Spec> {
             let mut data: Vec<_> =
                 half_rows(85, rows, cols).iter().map(|all| pick(all, rows, &part)).collect();
             data.extend(outputs(OutputForms::F8, part.len(), cols));
-            Case::new(Kernel::Round(op), ElementParams { cols: cols as u32 }, Shape::rows(part.len()), data)
+            let params = RoundParams { cols: cols as u32, times: 1 };
+            Case::new(Kernel::Round(op), params, Shape::rows(part.len()), data)
         }));
     }
     specs

@@ -72,7 +72,7 @@ pub fn along_rows() -> Vec<Spec> {
             let data = vec![pick(&f32s(&x), rows, &part), poison(part.len() * q8::row_bytes(cols))];
             Case::new(
                 Kernel::Round(ops::Round { input: InputForm::F32, out: OutputForms::Q8 }),
-                ElementParams { cols: cols as u32 },
+                RoundParams { cols: cols as u32, times: 1 },
                 Shape::rows(part.len()),
                 data,
             )
@@ -270,7 +270,7 @@ fn narrowed((rows, cols): (usize, usize), [alone, both]: [OutputForms; 2]) -> Ve
         data.extend(outputs(alone, part.len(), cols));
         Case::new(
             Kernel::Round(ops::Round { input: InputForm::F32, out: alone }),
-            params,
+            RoundParams { cols: cols as u32, times: 1 },
             Shape::rows(part.len()),
             data,
         )

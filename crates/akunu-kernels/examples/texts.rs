@@ -15,8 +15,9 @@ use akunu_kernels::{
     Chip, Cover, Function, Work, cuda_text, emulated_text, launches, metal_text, repack, weights,
 };
 use akunu_plan::ops::{
-    self, AddParams, AllGatherParams, AttentionParams, ElementParams, EmbedParams, GluMatmulParams,
-    HeadNormParams, MatmulParams, NormParams, NormPartParams, QkvParams, SumSquaresParams, UnpackParams,
+    self, AddParams, AllGatherParams, AttentionParams, ElementParams, EmbedParams, ExpertParams, GluKind,
+    GluMatmulParams, HeadNormParams, MatmulParams, NormParams, NormPartParams, QkvParams, RoundParams,
+    SumSquaresParams, UnpackParams,
 };
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
@@ -232,7 +233,7 @@ fn add_halves(texts: &mut Texts) {
         texts,
         &table(
             Kernel::Round(ops::Round { input: ops::InputForm::F32, out: OutputForms::F16 }),
-            ElementParams { cols: 4096 },
+            RoundParams { cols: 4096, times: 1 },
             512,
         ),
     );
@@ -265,6 +266,11 @@ fn add_packed(texts: &mut Texts, weight: DType) {
         }
         let params = QkvParams { inputs: 4096, q: 4096, k: 1024, v: 1024 };
         add_table(texts, &table(Kernel::HalfQkv(ops::HalfQkv { weight }), params, rows));
+        let params = ExpertParams { inputs: 4096, outputs: 14336, experts: 8, top: 2 };
+        let glu = GluKind::Plain(Activation::Silu);
+        add_table(texts, &table(ops::HalfExpertGlu { weight, glu }.into(), params, 4 * rows));
+        let params = ExpertParams { inputs: 14336, outputs: 4096, ..params };
+        add_table(texts, &table(ops::HalfExpertMatmul { weight }.into(), params, 4 * rows));
     }
 }
 

@@ -13,6 +13,10 @@ INLINE void copy_words(const DEVICE u8* from, DEVICE u8* to, u32 words, Place at
 INLINE void copy_row(Bindings in, u32 row, u32 place, Place at) {
     if (OUT_F32) copy_words(in.x + (u64)row * COLS * 4, in.out + (u64)place * COLS * 4, COLS, at);
     if (OUT_Q8) copy_words(in.x_q8 + row * Q8_ROW_BYTES(COLS), in.out_q8 + place * Q8_ROW_BYTES(COLS), COLS / 16 * 5, at);
+    if (OUT_F16) {
+        copy_words(in.x_f16 + (u64)row * COLS * 2, in.out_f16 + (u64)place * COLS * 2, COLS / 2, at);
+        if (at.in_group == 0) ((DEVICE f32*)in.out_scales)[place] = ((const DEVICE f32*)in.x_scales)[row];
+    }
 }
 
 BODY(gather_few) {

@@ -171,8 +171,9 @@ BODY(activate_halves) {
 }
 #endif
 
+#ifdef TIMES
 BODY(halve) {
-    const bool live = at.group_y < live_rows(pass, false);
+    const bool live = at.group_y < live_rows(pass, false) * TIMES;
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (!live) return;
@@ -183,3 +184,4 @@ BODY(halve) {
 #endif
     store_row(in, at.group_y, &x, at);
 }
+#endif

@@ -167,10 +167,12 @@ BODY(add_rows) {
     ((DEVICE f32*)in.out)[i] = ((const DEVICE f32*)in.residual)[i] + params.add.scale * ((const DEVICE f32*)in.x)[i];
 }
 
+#ifdef TIMES
 BODY(quantise) {
-    const u32 col = at.group_x * THREADS + at.in_group, row = at.group_y, live = live_rows(pass, false);
+    const u32 col = at.group_x * THREADS + at.in_group, row = at.group_y, live = live_rows(pass, false) * TIMES;
     WAIT_FOR_INPUT();
     LAUNCH_NEXT();
     if (row >= live || col >= COLS) return;
     store_element(in, row, col, ((const DEVICE f32*)in.x)[(u64)row * COLS + col], LANE);
 }
+#endif

@@ -196,7 +196,7 @@ impl Shape<'_> {
             {
                 return Err(self.missing("it does not round to FP8".into()));
             }
-            Kernel::Gather(op) => return Ok(self.gather(op)?.into_iter().map(Work::Launch).collect()),
+            Kernel::Gather(op) => return Ok(self.gather(op).into_iter().map(Work::Launch).collect()),
             Kernel::ExpertGlu(op) => self.expert_glu(op)?,
             Kernel::ExpertMatmul(op) => self.expert_matmul(op)?,
             Kernel::ExpertSum(op) => self.expert_sum(op)?,
@@ -208,6 +208,8 @@ impl Shape<'_> {
             Kernel::HalfMatmul(op) if op.by_library() => return Ok(self.half_matmul(op)),
             Kernel::HalfMatmul(op) => self.packed_matmul(op)?,
             Kernel::HalfQkv(op) => self.packed_qkv(op)?,
+            Kernel::HalfExpertMatmul(op) => self.packed_experts(op)?,
+            Kernel::HalfExpertGlu(op) => self.packed_expert_glu(op)?,
             Kernel::EightMatmul(op) => return Ok(self.eight_matmul(op)),
             Kernel::RopeKv(op) => self.rope_kv(op)?,
             Kernel::Attention(op) => return Ok(self.attention(op)?.into_iter().map(Work::Launch).collect()),

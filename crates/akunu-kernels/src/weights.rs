@@ -102,11 +102,13 @@ pub fn weights(command: &DispatchCommand) -> Vec<Weight> {
             let p: GluMatmulParams = command.params();
             (weight, p.inputs, vec![p.outputs; 2])
         }
-        Kernel::ExpertGlu(ops::ExpertGlu { weight, .. }) => {
+        Kernel::ExpertGlu(ops::ExpertGlu { weight, .. })
+        | Kernel::HalfExpertGlu(ops::HalfExpertGlu { weight, .. }) => {
             let p: ExpertParams = command.params();
             (weight, p.inputs, vec![p.experts * p.outputs; 2])
         }
         Kernel::ExpertMatmul(ops::ExpertMatmul { weight, .. })
+        | Kernel::HalfExpertMatmul(ops::HalfExpertMatmul { weight })
         | Kernel::ExpertSum(ops::ExpertSum { weight, .. }) => {
             let p: ExpertParams = command.params();
             (weight, p.inputs, vec![p.experts * p.outputs])

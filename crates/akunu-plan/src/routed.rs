@@ -91,9 +91,9 @@ impl DispatchTable {
         for (index, command) in self.commands.iter().enumerate() {
             match command.kernel {
                 Kernel::Route(_) => (route, glu) = (Some(index), None),
-                Kernel::ExpertGlu(_) => glu = Some(index),
+                Kernel::ExpertGlu(_) | Kernel::HalfExpertGlu(_) => glu = Some(index),
                 // Latent attention has such products, too, of which no router decides.
-                Kernel::ExpertMatmul(_) | Kernel::ExpertSum(_) => {
+                Kernel::ExpertMatmul(_) | Kernel::HalfExpertMatmul(_) | Kernel::ExpertSum(_) => {
                     if let (Some(route), Some(glu)) = (route, glu.take()) {
                         found.push(RoutedCommands { route, glu, down: index });
                     }
@@ -109,8 +109,10 @@ impl DispatchCommand {
     /// Bytes of the weights of one expert that a command multiplies with; 0 for commands without experts.
     pub fn expert_bytes(&self) -> u64 {
         let (weight, matrices) = match self.kernel {
-            Kernel::ExpertGlu(ops::ExpertGlu { weight, .. }) => (weight, 2),
-            Kernel::ExpertMatmul(ops::ExpertMatmul { weight, .. }) => (weight, 1),
+            Kernel::ExpertGlu(ops::ExpertGlu { weight, .. })
+            | Kernel::HalfExpertGlu(ops::HalfExpertGlu { weight, .. }) => (weight, 2),
+            Kernel::ExpertMatmul(ops::ExpertMatmul { weight, .. })
+            | Kernel::HalfExpertMatmul(ops::HalfExpertMatmul { weight }) => (weight, 1),
             Kernel::ExpertSum(ops::ExpertSum { weight, .. }) => (weight, 1),
             _ => return 0,
         };

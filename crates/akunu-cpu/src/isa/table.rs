@@ -148,6 +148,8 @@ fn of_op<V: Target>(kernel: Kernel) -> Option<Run> {
         | Kernel::Unpack(_)
         | Kernel::HalfMatmul(_)
         | Kernel::HalfQkv(_)
+        | Kernel::HalfExpertMatmul(_)
+        | Kernel::HalfExpertGlu(_)
         | Kernel::EightMatmul(_) => return None,
         Kernel::RopeKv(_) => V::run::<ops::RopeKv>,
         Kernel::Attention(_) => V::run::<ops::Attention>,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use akunu_plan::ops::{self, AddParams, ArgmaxParams, ElementParams, EmbedParams, Weight};
+use akunu_plan::ops::{self, AddParams, ArgmaxParams, ElementParams, EmbedParams, RoundParams, Weight};
 use akunu_plan::{Activation, DType, Kernel, Row, RowSet, q8};
 
 use super::{OpKernel, RowValues, for_lanes, load, put_q8, put_q8_row, store, write_forms};
@@ -190,21 +190,21 @@ impl OpKernel for ops::Reorder {
 impl OpKernel for ops::Round {
     #[inline(always)]
     unsafe fn run<V: Target>(command: &Command, context: &Context) {
-        let p: ElementParams = command.params();
+        let p: RoundParams = command.params();
         let Kernel::Round(op) = command.kernel else { return };
         let o = command.operands(op);
         let (Some(x), Some(out)) = (o.x, o.out.q8) else { return };
-        let cols = p.cols as usize;
+        let (cols, rows) = (p.cols as usize, context.rows * p.times as usize);
         // SAFETY: rows are within the table's, and whole blocks.
         unsafe {
-            if context.rows >= context.parts {
-                for r in context.units(context.rows) {
+            if rows >= context.parts {
+                for r in context.units(rows) {
                     put_q8_row::<V>(out.0.add(r * q8::row_bytes(cols)), cols, f32s(x).add(r * cols));
                 }
                 return;
             }
             let blocks = cols / q8::BLOCK;
-            for unit in context.units(context.rows * blocks) {
+            for unit in context.units(rows * blocks) {
                 let (r, block) = (unit / blocks, unit % blocks);
                 let row = out.0.add(r * q8::row_bytes(cols));
                 put_q8::<V>(row, cols, block, f32s(x).add(r * cols + block * q8::BLOCK));

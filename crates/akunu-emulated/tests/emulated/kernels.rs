@@ -148,7 +148,7 @@ fn products_of_packed_weights_are_near_the_reference_on_warpgroups() {
     }
     let wanted = [(1, true), (2, false), (2, true), (4, false)];
     assert!(wanted.iter().all(|shape| shapes.contains(shape)), "{shapes:?}");
-    for case in picked() {
+    for case in picked().into_iter().chain(experts::packed_experts()) {
         few.check(&case.kernel.name(), &case);
     }
     let checked = few.checked + few_split.checked;

@@ -16,6 +16,14 @@
 #define LINES (64 * ACROSS)
 // The SIMD group's first line.
 #define TOP (WARPGROUP % ACROSS * 64 + SIMD % 4 * 16)
+// Outputs of a threadgroup, and the matrix of a warpgroup's lines: of gate and up, each has those of the same outputs.
+#if KIND == 2
+#define OUTS 64
+#define STREAM (WARPGROUP % ACROSS)
+#else
+#define OUTS LINES
+#define STREAM 0
+#endif
 
 #if ROWS == 64
 #define MULTIPLY_BY_ROWS multiply_by_64_rows
@@ -97,10 +105,10 @@ struct Lines {
 INLINE Lines first_lines(Bindings in, Place at, u32 first_out) {
     Lines lines;
     UNROLL for (u32 r = 0; r < 2; r++) {
-        const u32 o = first_out + TOP + LANE / 4 + 8 * r;
+        const u32 o = first_out + TOP % OUTS + LANE / 4 + 8 * r;
         // Past the last output, use the last one again.
         u32 row = o < OUTPUTS ? o : OUTPUTS - 1;
-        lines.planes[r] = planes_of(matrix_of(in, 0, &row));
+        lines.planes[r] = planes_of(matrix_of(in, STREAM, &row));
         lines.block[r] = row * BLOCKS + FIRST_GROUP * 4 + LANE % 4;
     }
     return lines;
@@ -305,7 +313,7 @@ INLINE void store_four(Bindings in, u32 row, u32 o, Four sums, f32 scale, Four a
 }
 
 // Pieces of four outputs of a row, and how many a thread loads at once.
-#define PIECES (LINES / 4)
+#define PIECES (OUTS / 4)
 #define BATCH 8
 
 INLINE void add_four(THREAD_PTR Four* sums, f32x4 four) {
@@ -323,6 +331,14 @@ INLINE Four sums_of_slices(const THREADGROUP f32* areas, u32 row, u32 piece) {
     }
     return sums;
 }
+
+#if KIND == 2
+// The outputs from the sums of gate and up.
+INLINE Four gated_four(Four gate, Four up, f32 scale) {
+    UNROLL for (u32 i = 0; i < 4; i++) gate.v[i] = gated(scale * gate.v[i], scale * up.v[i]);
+    return gate;
+}
+#endif
 
 #if PARTS > 1
 // Where a part's sums are in scratch memory, row by row.
@@ -366,6 +382,10 @@ INLINE void store_sums(Bindings in, DEVICE u8* scratch, Place at, const THREADGR
 #if PARTS == 1
             sums[k] = sums_of_slices(areas, line, i % PIECES);
 #endif
+#if KIND == 2
+            sums[k] = gated_four(sums[k], sums_of_slices(areas, line, PIECES + i % PIECES), scales[k]);
+            scales[k] = 1;
+#endif
             store_four(in, first_row + line, o, sums[k], scales[k], added[k], whole);
         }
     }
@@ -373,7 +393,7 @@ INLINE void store_sums(Bindings in, DEVICE u8* scratch, Place at, const THREADGR
 
 BODY(gemm_packed) {
     const Span span = rows_of(&in, pass, at.group_y, ROWS, LANE);
-    const u32 first_row = span.first, first_out = at.group_x * LINES;
+    const u32 first_row = span.first, first_out = at.group_x * OUTS;
     const Lines lines = first_lines(in, at, first_out);
     // A uniform number, for the compiler as well.
     const u32 slice = SIMD_MAX_U32(SLICE);

@@ -6,7 +6,7 @@ use akunu_plan::{GroupRank, Scores};
 use crate::Source;
 use crate::function::source;
 
-use super::{Launch, MissingKernel, Shape};
+use super::{Launch, Shape};
 
 static ROUTE: Source = source!("route.h");
 static GATHER: Source = source!("gather.h");
@@ -40,8 +40,7 @@ impl Shape<'_> {
         self.elementwise("weigh_inputs", &[&WEIGH_INPUTS], [self.rows, p.cols], |builder| builder)
     }
 
-    pub(super) fn gather(&self, Gather { form }: Gather) -> Result<Vec<Launch>, MissingKernel> {
-        self.not_f16(form)?;
+    pub(super) fn gather(&self, Gather { form }: Gather) -> Vec<Launch> {
         let p: GatherParams = self.command.params();
         let launch = |entry, groups, shared| {
             self.launch(entry, vec![&GATHER], &format!("_{entry}_{}", p.cols))
@@ -51,10 +50,10 @@ impl Shape<'_> {
                 .over([groups, 1, 1], THREADS)
         };
         let picks = self.rows * p.top;
-        Ok(match picks {
+        match picks {
             ..=THREADS => vec![launch("gather_few", picks, THREADS * 4 + 128)],
             _ => vec![launch("sort_picks", p.experts, 256), launch("gather_rows", picks, 0)],
-        })
+        }
     }
 
     pub(super) fn combine(&self, Combine { shared, gated, residual }: Combine) -> Launch {

@@ -2,7 +2,7 @@
 
 use akunu_plan::ops::{
     Activate, EightMatmul, ElementParams, Glu, HalfMatmul, InputForm, MatmulParams, Norm, NormParams, Round,
-    UnpackParams,
+    RoundParams, UnpackParams,
 };
 use akunu_plan::{Activation, DType, OutputForms, RowSet};
 
@@ -79,9 +79,10 @@ impl Shape<'_> {
     }
 
     pub(super) fn halve(&self, op: Round) -> Result<Launch, MissingKernel> {
-        let cols = self.command.params::<ElementParams>().cols;
-        self.along_row("halve", vec![&HALVES], [self.rows, cols], |builder| {
-            builder.out(op.out).variant([("X_F16", u32::from(op.input.f16()))]).constants([("BIAS", 0)])
+        let RoundParams { cols, times } = self.command.params();
+        self.along_row("halve", vec![&HALVES], [self.rows * times, cols], |builder| {
+            let builder = builder.out(op.out).variant([("X_F16", u32::from(op.input.f16()))]);
+            builder.constants([("BIAS", 0), ("TIMES", times)])
         })
     }
 

@@ -304,7 +304,10 @@ impl Shape<'_> {
         let routed = Routed { experts: p.experts, top: p.top, picked: true };
         let product = Product { routed: Some(routed), ..product };
         let of = type_sources(op.weight, p.inputs, true);
-        let outs = self.gemv_outputs(&product);
+        // Lanes have the inputs of several experts, so fewer threadgroups are enough than of one matrix.
+        let most = self.chip.gemv_outputs;
+        let groups = p.outputs.div_ceil(GEMV_SIMDS * most);
+        let outs = if 2 * groups >= 3 * self.chip.units { most } else { 1 };
         // Registers for prefetched blocks, and no more than a lane has.
         let lane_blocks = (p.inputs / of.block * p.top).div_ceil(32);
         let depth = (48 / (outs * of.raw_words)).clamp(1, 8).min(lane_blocks);

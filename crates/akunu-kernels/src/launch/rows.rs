@@ -2,7 +2,7 @@
 
 use akunu_plan::ops::{
     Activate, AddParams, AnglesParams, ElementParams, Glu, GluKind, HeadNorm, HeadNormParams, Norm,
-    NormParams, NormPartParams, SumSquaresParams,
+    NormParams, NormPartParams, RoundParams, SumSquaresParams,
 };
 use akunu_plan::{Activation, NormKind, OutputForms, RowSet};
 
@@ -155,8 +155,10 @@ impl Shape<'_> {
     }
 
     pub(super) fn quantise(&self) -> Launch {
-        let cols = self.command.params::<ElementParams>().cols;
-        self.elementwise("quantise", &[&ROWS], [self.rows, cols], |builder| builder.out(OutputForms::Q8))
+        let RoundParams { cols, times } = self.command.params();
+        self.elementwise("quantise", &[&ROWS], [self.rows * times, cols], |builder| {
+            builder.out(OutputForms::Q8).constants([("TIMES", times)])
+        })
     }
 
     pub(super) fn add(&self) -> Launch {

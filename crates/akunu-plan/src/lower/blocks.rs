@@ -6,7 +6,7 @@ use akunu_arch::{Activation, MAX_EXPERTS, ModelConfig, RopeStyle};
 
 use super::graph::{
     Action, Attend, Columns, Graph, HeadRotation, Heads, InputOrder, Part, PositionBias, Product,
-    QueryFactors, Routed, RoutedBy, RowCount, Sorted, TokenTypes, Value,
+    QueryFactors, Read, Routed, RoutedBy, RowCount, Sorted, TokenTypes, Value,
 };
 use super::stages::Sides;
 use super::weights::{Matrix, Norm, RopeTable, Tensors, position_bias, query_factors};
@@ -365,14 +365,16 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let sorted = Sorted { count: heads, top: heads, starts };
         self.graph.push(label("heads_apart"), Action::HeadsApart { x: heads_q, out: apart, starts });
         let absorbed = self.graph.counted("q_latent", latent.size, each);
-        self.graph.push(label("k_b"), Action::ExpertProduct { x: apart, sorted, part: keys, out: absorbed });
+        let product = Action::ExpertProduct { x: apart, sorted, part: keys, packed: false, out: absorbed };
+        self.graph.push(label("k_b"), product);
         let q = self.graph.value("q", heads * (latent.size + rope), RowSet::All);
         let queries = Action::LatentQueries { x: absorbed, q: heads_q, angles, out: q };
         self.graph.push(label("latent_queries"), queries);
         let found = self.graph.counted("attn_latent", latent.size, each);
         self.graph.push(label("attention"), Action::LatentAttend { layer, q, out: found });
         let made = self.graph.counted("attn_heads", latent.values, each);
-        self.graph.push(label("v_b"), Action::ExpertProduct { x: found, sorted, part: values, out: made });
+        let product = Action::ExpertProduct { x: found, sorted, part: values, packed: false, out: made };
+        self.graph.push(label("v_b"), product);
         let attended = self.graph.value("attn", heads * latent.values, RowSet::All);
         let together = Action::HeadsTogether { x: made, heads, out: attended };
         self.graph.push(label("heads_together"), together);
@@ -609,7 +611,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
         let routed = Routed { count, top, by: RoutedBy::Starts(starts) };
         let sorted = Sorted { count, top, starts };
         let places = self.graph.value("places", top, RowSet::All);
-        let readers = vec![gate.matrix.dtype];
+        let readers = vec![Read::Unhalved(gate.matrix.dtype)];
         let gather = Action::Gather { picks, x, readers, experts: count, out: sorted_x, starts, places };
         self.graph.push(label("gather"), gather);
         let glu = match self.card.feed {
@@ -617,10 +619,11 @@ impl<'a, 'w> Blocks<'a, 'w> {
             FeedForwardKind::Gated | FeedForwardKind::Plain => GluKind::Plain(self.activation()),
         };
         let act = self.graph.counted("experts_act", ffn, RowCount::Times(top));
-        let glu = Action::ExpertGlu { glu, x: sorted_x, routed, gate, up, out: act };
+        let glu = Action::ExpertGlu { glu, x: sorted_x, routed, gate, up, packed: false, out: act };
         self.graph.push(label("experts_glu"), glu);
         let y = self.graph.counted("experts_out", config.hidden_size, RowCount::Times(top));
-        self.graph.push(label("experts_down"), Action::ExpertProduct { x: act, sorted, part: down, out: y });
+        let product = Action::ExpertProduct { x: act, sorted, part: down, packed: false, out: y };
+        self.graph.push(label("experts_down"), product);
 
         let out = self.graph.value("projected", config.hidden_size, RowSet::All);
         self.graph.push(label("combine"), Action::Combine { y, places, shares, shared, residual: None, out });

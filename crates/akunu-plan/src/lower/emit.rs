@@ -19,7 +19,8 @@ use crate::ops::{
     ArgmaxParams, Attention, AttentionOperands, AttentionParams, Combine, CombineOperands, CombineParams,
     ElementParams, Embed, EmbedOperands, EmbedParams, ExpertGlu, ExpertGluOperands, ExpertMatmul,
     ExpertMatmulOperands, ExpertParams, ExpertSum, ExpertSumOperands, F16, F32, Forms, Gather,
-    GatherOperands, GatherParams, Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands, HeadNorm,
+    GatherOperands, GatherParams, Glu, GluMatmul, GluMatmulOperands, GluMatmulParams, GluOperands,
+    HalfExpertGlu, HalfExpertGluOperands, HalfExpertMatmul, HalfExpertMatmulOperands, HeadNorm,
     HeadNormOperands, HeadNormParams, HeadScores, HeadScoresOperands, HeadScoresParams, Indices, Input,
     InputForm, Matmul, MatmulOperands, MatmulParams, NormAdd, NormAddOperands, NormOperands, NormParams,
     NormPart, NormPartOperands, NormPartParams, Op, Order, Pool, PoolKind, PoolOperands, Q8, Qkv,
@@ -233,7 +234,20 @@ impl<'a> Emitter<'a> {
                     GatherParams { cols: self.cols(*x), experts: *experts as u32, top: self.cols(*picks) };
                 self.push(label, Gather { form }.command(operands, params));
             }
-            Action::ExpertGlu { glu, x, routed, gate, up, out } => {
+            Action::ExpertGlu { glu, x, routed, gate, up, packed: true, out } => {
+                let operands = HalfExpertGluOperands {
+                    x: self.f16s(*x),
+                    x_scales: self.scales(*x),
+                    starts: self.indices(routed.by.value()),
+                    gate_weight: (&gate.matrix).into(),
+                    up_weight: (&up.matrix).into(),
+                    out: self.f32s(*out),
+                };
+                let op = HalfExpertGlu { weight: gate.matrix.dtype, glu: *glu };
+                let experts = [routed.count, routed.top];
+                self.push(label, op.command(operands, self.expert_params(*x, experts, *out)));
+            }
+            Action::ExpertGlu { glu, x, routed, gate, up, packed: false, out } => {
                 let forms = self.forms.written(*out);
                 let (input, q8) = self.input(*x, &gate.matrix);
                 let (routing, picked) = self.routing(routed);
@@ -260,7 +274,19 @@ impl<'a> Emitter<'a> {
                     op.command(operands, self.expert_params(*x, [routed.count, routed.top], *out)),
                 );
             }
-            Action::ExpertProduct { x, sorted, part, out } => {
+            Action::ExpertProduct { x, sorted, part, packed: true, out } => {
+                let operands = HalfExpertMatmulOperands {
+                    x: self.f16s(*x),
+                    x_scales: self.scales(*x),
+                    starts: self.indices(sorted.starts),
+                    weight: (&part.matrix).into(),
+                    out: self.f32s(*out),
+                };
+                let op = HalfExpertMatmul { weight: part.matrix.dtype };
+                let experts = [sorted.count, sorted.top];
+                self.push(label, op.command(operands, self.expert_params(*x, experts, *out)));
+            }
+            Action::ExpertProduct { x, sorted, part, packed: false, out } => {
                 let (input, q8) = self.input(*x, &part.matrix);
                 let operands = ExpertMatmulOperands {
                     x: input,

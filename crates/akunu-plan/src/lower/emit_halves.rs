@@ -1,13 +1,13 @@
 //! The commands that round rows, and those of products of f16 rows and of FP8 rows.
 
 use super::emit::{Emitter, need};
-use super::graph::{Part, Product, Value};
+use super::graph::{Part, Product, RowCount, Value};
 use super::pass::{Products, needs_unpacking};
 use super::place::Placed;
 use crate::ops::{
     EightMatmul, EightMatmulOperands, F8, F16, F32, HalfMatmul, HalfMatmulOperands, HalfQkv, HalfQkvOperands,
-    InputForm, MatmulParams, Op, QkvParams, Round, RoundOperands, Rounding, Unpack, UnpackOperands,
-    UnpackParams, Weight,
+    InputForm, MatmulParams, Op, QkvParams, Round, RoundOperands, RoundParams, Rounding, Unpack,
+    UnpackOperands, UnpackParams, Weight,
 };
 use crate::table::Binding;
 use crate::{BufferId, DType, OutputForms, Side};
@@ -117,7 +117,12 @@ impl Emitter<'_> {
                     x_scales: input.f16().then(|| self.scales(value)),
                     out: self.bind_forms(form, value),
                 };
-                let command = Round { input, out: form }.command(operands, self.elements(value));
+                let times = match self.graph.values[value.0].rows {
+                    RowCount::Times(times) => times as u32,
+                    _ => 1,
+                };
+                let params = RoundParams { cols: self.cols(value), times };
+                let command = Round { input, out: form }.command(operands, params);
                 self.side = on;
                 self.push(format!("{prefix}{role}_{name}"), command);
             }

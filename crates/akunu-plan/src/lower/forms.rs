@@ -47,7 +47,7 @@ impl Shape<'_> {
             | Action::Activate { .. }
             | Action::Glu { .. }
             | Action::GluProduct { .. }
-            | Action::ExpertGlu { .. } => wanted,
+            | Action::ExpertGlu { packed: false, .. } => wanted,
             Action::Gather { out, .. } if *out == value => wanted,
             Action::HeadsApart { out, .. } if *out == value => wanted,
             // Products that multiply in f16 have it rounded with a scale for each row.

@@ -2,9 +2,10 @@
 //! rewrite; each looks for a pattern of steps, and none changes the order of the remaining ones.
 
 use super::graph::{
-    Action, Attend, Columns, DeferredNorm, Graph, Product, Read, RoutedBy, Step, Unfinished, Value,
+    Action, Attend, Columns, DeferredNorm, Graph, Part, Product, Read, RoutedBy, Step, Unfinished, Value,
 };
 use super::pass::{Products, multiplies_eights};
+use super::weights::Matrix;
 use crate::ops::{AllReduce, RowSet, is_half};
 use crate::{BufferId, DType, KvType, Side, halves, q8};
 use akunu_arch::NormKind;
@@ -22,6 +23,8 @@ pub(super) struct Rules {
     pub products: Products,
     /// Matrices for the logits are multiplied packed, if their type suits.
     pub packs_logits: bool,
+    /// The rows of the table, if experts with many rows each may be multiplied packed.
+    pub rows_of_packed_experts: Option<usize>,
     pub kv: KvType,
 }
 
@@ -46,6 +49,9 @@ pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
     }
     if rules.products == Products::Eights {
         leave_other_types(&mut graph);
+    }
+    if let Some(rows) = rules.rows_of_packed_experts {
+        pack_experts(&mut graph, rows);
     }
     if halves {
         read_with_experts(&mut graph);
@@ -342,6 +348,94 @@ fn find_by_picks(graph: &mut Graph) {
     }
 }
 
+/// Rows that an expert has to have on average, in a full table, to be multiplied packed: with fewer, products of int8 are
+/// faster.
+const PACKED_ROWS_OF_EXPERT: usize = 64;
+
+/// Experts with many rows each are multiplied packed, and with them what reads the same rows, except for routers.
+fn pack_experts(graph: &mut Graph, rows: usize) {
+    for at in 0..graph.steps.len() {
+        let Some(packed) = packed_experts(graph, at).filter(|packed| packed.least_rows <= rows) else {
+            continue;
+        };
+        for index in packed.steps {
+            match &mut graph.steps[index].action {
+                Action::Product(product) => product.packed = true,
+                Action::ExpertGlu { packed, .. } | Action::ExpertProduct { packed, .. } => *packed = true,
+                Action::Gather { readers, .. } => readers.fill(Read::Lanes),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The fewest rows of a table in which experts are multiplied packed; `None` if none can be.
+pub(super) fn rows_of_packed_experts(graph: &Graph) -> Option<usize> {
+    (0..graph.steps.len()).filter_map(|at| packed_experts(graph, at)).map(|packed| packed.least_rows).min()
+}
+
+/// What is multiplied packed with the experts of a layer.
+struct PackedExperts {
+    steps: Vec<usize>,
+    least_rows: usize,
+}
+
+/// Of the layer whose rows step `at` sorts.
+fn packed_experts(graph: &Graph, at: usize) -> Option<PackedExperts> {
+    let Step { action: Action::Gather { x, experts, picks, out: sorted, .. }, side, .. } = graph.steps[at]
+    else {
+        return None;
+    };
+    let products = products_to_pack(graph, sorted).filter(|_| !side.is_host())?;
+    let steps = products.into_iter().chain(beside_experts(graph, x)?).chain([at]).collect();
+    let least_rows = (PACKED_ROWS_OF_EXPERT * experts).div_ceil(graph.cols(picks));
+    Some(PackedExperts { steps, least_rows })
+}
+
+/// Both products of the experts that read `sorted`, if all of their weights can be multiplied packed.
+fn products_to_pack(graph: &Graph, sorted: Value) -> Option<[usize; 2]> {
+    let packs = |part: &Part| {
+        let Matrix { dtype, cols, .. } = part.matrix;
+        dtype.is_quantised() && cols.is_multiple_of(halves::GROUP) && part.bias.is_none()
+    };
+    let (first, act) = graph.steps.iter().enumerate().find_map(|(index, step)| match &step.action {
+        Action::ExpertGlu { x, gate, up, out, .. } if *x == sorted => {
+            (packs(gate) && packs(up)).then_some((index, *out))
+        }
+        _ => None,
+    })?;
+    let reads = |step: &Step| matches!(&step.action, Action::ExpertProduct { x, part, .. } if *x == act && packs(part));
+    let second = graph.steps.iter().position(reads)?;
+    Some([first, second])
+}
+
+/// The products of quantised weights that read `x` beside experts, if all can be multiplied packed. Routers cannot: in half
+/// precision they would choose others. Products of other weights read f32.
+fn beside_experts(graph: &Graph, x: Value) -> Option<Vec<usize>> {
+    let is_routed = |value: Value| {
+        let routes = |step: &Step| matches!(step.action, Action::Route { logits, .. } if logits == value);
+        graph.steps.iter().any(routes)
+    };
+    let mut found = Vec::new();
+    for (index, step) in graph.steps.iter().enumerate() {
+        let Action::Product(product) = &step.action else { continue };
+        let quantised = product.parts.iter().any(|part| part.matrix.dtype.is_quantised());
+        if product.x != x || !quantised {
+            continue;
+        }
+        let packs = graph.cols(x).is_multiple_of(halves::GROUP)
+            && product.parts.len() == 1
+            && product.rows == RowSet::All
+            && product.soft_cap == 0.0
+            && !step.side.is_host();
+        if !packs || is_routed(product.out.of) {
+            return None;
+        }
+        found.push(index);
+    }
+    Some(found)
+}
+
 /// Products of what experts read, too (routers, and experts that all rows share), read it in the form that these read:
 /// no operation writes all forms, and a router in half precision would choose others.
 fn read_with_experts(graph: &mut Graph) {
@@ -352,7 +446,7 @@ fn read_with_experts(graph: &mut Graph) {
     let gathered: Vec<Value> = gathered.collect();
     for step in &mut graph.steps {
         if let Action::Product(product) = &mut step.action {
-            product.unhalved |= gathered.contains(&product.x);
+            product.unhalved |= !product.packed && gathered.contains(&product.x);
         }
     }
 }

@@ -413,8 +413,8 @@ pub(super) enum Action {
     Gather {
         picks: Value,
         x: Value,
-        /// The types of the matrices that will read the sorted rows.
-        readers: Vec<DType>,
+        /// How the products with experts read the sorted rows.
+        readers: Vec<Read>,
         experts: usize,
         out: Value,
         starts: Value,
@@ -428,6 +428,8 @@ pub(super) enum Action {
         routed: Routed,
         gate: Part,
         up: Part,
+        /// Reads rows in the order of lanes, and meets weights that are rounded to f16.
+        packed: bool,
         out: Value,
     },
     /// `x · Wᵀ (+ bias)` with the matrix of each row's expert.
@@ -435,6 +437,8 @@ pub(super) enum Action {
         x: Value,
         sorted: Sorted,
         part: Part,
+        /// As of `ExpertGlu`.
+        packed: bool,
         out: Value,
     },
     /// An expert product of rows in the order of picks, and the sum of what a row's experts give, as of `Combine`.
@@ -626,15 +630,15 @@ impl Action {
             Action::Route { logits, .. } => vec![f32(*logits)],
             Action::WeighInputs { x, shares, .. } => vec![f32(*x), f32(*shares)],
             Action::Gather { picks, x, readers, .. } => {
-                let forms = readers.iter().map(|dtype| (*x, Read::Unhalved(*dtype)));
+                let forms = readers.iter().map(|how| (*x, *how));
                 forms.chain([f32(*picks)]).collect()
             }
-            Action::ExpertGlu { x, routed, gate, up, .. } => {
-                let weights = [gate, up].map(|part| (*x, Read::Unhalved(part.matrix.dtype)));
+            Action::ExpertGlu { x, routed, gate, up, packed, .. } => {
+                let weights = [gate, up].map(|part| (*x, of_experts(part, *packed)));
                 weights.into_iter().chain([f32(routed.by.value())]).collect()
             }
-            Action::ExpertProduct { x, sorted, part, .. } => {
-                vec![(*x, Read::Unhalved(part.matrix.dtype)), f32(sorted.starts)]
+            Action::ExpertProduct { x, sorted, part, packed, .. } => {
+                vec![(*x, of_experts(part, *packed)), f32(sorted.starts)]
             }
             Action::ExpertSum { x, picks, shares, part, shared, residual, .. } => {
                 let added = addends(*shared, *residual);
@@ -710,6 +714,11 @@ impl Action {
             Action::Argmax { .. } | Action::AcrossRows | Action::LatentKv { .. } => vec![],
         }
     }
+}
+
+/// How a product with experts reads its input.
+fn of_experts(part: &Part, packed: bool) -> Read {
+    if packed { Read::Lanes } else { Read::Unhalved(part.matrix.dtype) }
 }
 
 /// What is added to the sum of a row's experts: the shared expert and its gate, and the residual.

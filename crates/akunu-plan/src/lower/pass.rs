@@ -8,7 +8,7 @@ use akunu_arch::{ModelConfig, WeightProvider};
 use super::blocks::Blocks;
 use super::emit::Emitter;
 use super::forms::{Shape, ValueForms, fits_halves};
-use super::fuse::{Rules, fuse};
+use super::fuse::{Rules, fuse, rows_of_packed_experts};
 use super::graph::{Action, Graph, Part, Product, Read, Step, Value};
 use super::place::place;
 use super::stages::Sides;
@@ -224,7 +224,11 @@ fn packed_rows(context: &Context<'_>, graph: &Graph) -> Option<PackedRows> {
     let halved = |product: &&Product| product.rows == RowSet::All && !product.unhalved && !in_f32(product);
     let mut products = graph.products().filter(halved).peekable();
     products.peek()?;
-    context.packed_products.filter(|_| products.all(packs))
+    let rows = context.packed_products.filter(|_| products.all(packs))?;
+    // The table for more rows multiplies experts packed, too, from so many rows on.
+    let most =
+        rows_of_packed_experts(graph).map_or(rows.most, |least| rows.most.min(least - 1).max(rows.few));
+    Some(PackedRows { most, ..rows })
 }
 
 /// Builds a table from a graph, whose `output` is read by the host.
@@ -259,8 +263,16 @@ pub(super) fn build_with(
     let folds = context.folds && spec.rows == 1;
     let picks = context.options.fuse && !context.options.keep_inputs && spec.rows == 1;
     let packs_logits = context.packed_products.is_some() && products != Products::Plain;
-    let rules =
-        Rules { joins: context.options.fuse, folds, picks, products, packs_logits, kv: context.options.kv };
+    let packs_experts = context.packed_products.is_some() && products == Products::Converted;
+    let rules = Rules {
+        joins: context.options.fuse,
+        folds,
+        picks,
+        products,
+        packs_logits,
+        rows_of_packed_experts: packs_experts.then_some(spec.rows),
+        kv: context.options.kv,
+    };
     let graph = fuse(graph, rules);
     let shape = Shape { context, name: spec.name, rows: spec.rows, logit_rows, products };
     let forms = ValueForms::new(&graph, &shape);
@@ -327,7 +339,8 @@ pub(super) fn rows_as_they_are(graph: &Graph, few: FewRows) -> usize {
 fn converted(graph: &Graph) -> impl Iterator<Item = &Product> {
     graph
         .products()
-        .filter(|product| product.rows == RowSet::All && !product.unhalved && needs_unpacking(product))
+        .filter(|product| product.rows == RowSet::All && !product.unhalved && !product.packed)
+        .filter(|product| needs_unpacking(product))
 }
 
 /// Size of the converted f16 weights of the largest product; `None` if no product converts any.

@@ -25,7 +25,7 @@ impl GluKind {
     pub const LIMIT: f32 = 7.0;
     pub const SLOPE: f32 = 1.702;
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             GluKind::Plain(activation) => activation_name(activation),
             GluKind::Clamped => "clamped",
@@ -33,7 +33,7 @@ impl GluKind {
     }
 
     /// NaN stays NaN.
-    fn apply(self, gate: f64, up: f64) -> f64 {
+    pub(super) fn apply(self, gate: f64, up: f64) -> f64 {
         match self {
             GluKind::Plain(activation) => activate(activation, gate) * up,
             GluKind::Clamped => {

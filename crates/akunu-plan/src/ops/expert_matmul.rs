@@ -66,12 +66,17 @@ impl Op for ExpertMatmul {
         let (p, o) = (bound.params::<ExpertParams>(), bound.operands(self));
         let rows = ExpertRows::new(&bound, &p, Routing::Starts(o.starts), 1);
         let y = expert_products(&bound, &p, (o.x, &rows), (o.weight, self.weight), o.bias);
-        bound.write_f32s(o.out, |_, out| {
-            for (out, y) in out.iter_mut().zip(y.iter().flatten()) {
-                *out = *y as f32;
-            }
-        });
+        write_products(&mut bound, o.out, &y);
     }
+}
+
+/// Writes `[row][output]` as f32.
+pub(super) fn write_products(bound: &mut Bound<'_>, out: F32<Binding>, y: &[Vec<f64>]) {
+    bound.write_f32s(out, |_, out| {
+        for (out, y) in out.iter_mut().zip(y.iter().flatten()) {
+            *out = *y as f32;
+        }
+    });
 }
 
 /// The number of rows that have an expert each, and the outputs of all experts.
@@ -99,6 +104,8 @@ pub(super) fn cost(p: &ExpertParams, (weight, q8): (DType, bool), matrices: u64,
 pub(super) struct ExpertRows {
     of: Vec<Vec<usize>>,
     each: usize,
+    /// All rows that have an expert.
+    count: usize,
 }
 
 impl ExpertRows {
@@ -118,7 +125,30 @@ impl ExpertRows {
                 of
             }
         };
-        ExpertRows { of, each }
+        ExpertRows { of, each, count: rows }
+    }
+
+    /// `outputs` sums of each row: of its input, and the weights and the bias of its expert.
+    pub fn products(
+        &self,
+        outputs: usize,
+        x: impl Fn(usize) -> Vec<f64>,
+        weight: impl Fn(usize) -> Vec<f64>,
+        bias: impl Fn(usize) -> f64,
+    ) -> Vec<Vec<f64>> {
+        let mut y = vec![vec![0.0; outputs]; self.count];
+        for (expert, of_expert) in self.of.iter().enumerate().filter(|(_, rows)| !rows.is_empty()) {
+            let x: Vec<Vec<f64>> = of_expert.iter().map(|row| x(row / self.each)).collect();
+            for output in 0..outputs {
+                let of_all = expert * outputs + output;
+                let (w, bias) = (weight(of_all), bias(of_all));
+                for (x, row) in x.iter().zip(of_expert) {
+                    let y = &mut y[*row];
+                    y[output] = x.iter().zip(&w).map(|(x, w)| x * w).sum::<f64>() + bias;
+                }
+            }
+        }
+        y
     }
 }
 
@@ -130,23 +160,11 @@ pub(super) fn expert_products(
     (weight, dtype): (Weight<Binding>, DType),
     bias: Option<F32<Binding>>,
 ) -> Vec<Vec<f64>> {
-    let (inputs, outputs) = (p.inputs as usize, p.outputs as usize);
-    let mut y = vec![vec![0.0; outputs]; bound.live.rows * p.top as usize];
-    for (expert, of_expert) in rows.of.iter().enumerate() {
-        if of_expert.is_empty() {
-            continue;
-        }
-        let x: Vec<Vec<f64>> =
-            of_expert.iter().map(|row| bound.input_row(x, row / rows.each, inputs)).collect();
-        for output in 0..outputs {
-            let of_all = expert * outputs + output;
-            let w = bound.weight_row(weight, dtype, of_all, inputs);
-            let bias = bias.map_or(0.0, |bias| f64::from(bound.f32s(bias)[of_all]));
-            for (x, row) in x.iter().zip(of_expert) {
-                let y = &mut y[*row];
-                y[output] = x.iter().zip(&w).map(|(x, w)| x * f64::from(*w)).sum::<f64>() + bias;
-            }
-        }
-    }
-    y
+    let inputs = p.inputs as usize;
+    let x = |row: usize| bound.input_row(x, row, inputs);
+    let w = |row: usize| -> Vec<f64> {
+        bound.weight_row(weight, dtype, row, inputs).into_iter().map(f64::from).collect()
+    };
+    let bias = |row: usize| bias.map_or(0.0, |bias| f64::from(bound.f32s(bias)[row]));
+    rows.products(p.outputs as usize, x, w, bias)
 }

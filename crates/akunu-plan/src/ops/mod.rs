@@ -127,6 +127,8 @@ kernels! {
     unpack::Unpack,
     half_matmul::HalfMatmul,
     half_qkv::HalfQkv,
+    half_expert_matmul::HalfExpertMatmul,
+    half_expert_glu::HalfExpertGlu,
     eight_matmul::EightMatmul,
     rope_kv::RopeKv,
     attention::Attention,

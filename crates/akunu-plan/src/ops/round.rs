@@ -2,7 +2,7 @@
 
 use super::extent::{Counts, Extent, f16s, f32s, forms};
 use super::norm::OUT;
-use super::{ElementParams, F16, F32, Forms, InputForm, Op, operands};
+use super::{F16, F32, Forms, InputForm, Op, operands, params};
 use crate::{OutputForms, halves};
 use crate::reference::Bound;
 
@@ -12,6 +12,14 @@ pub struct Round {
     pub input: InputForm,
     /// The output form, one of q8, f16 and f8.
     pub out: OutputForms,
+}
+
+params! {
+    RoundParams {
+        cols: u32,
+        /// Rows that are rounded for each row of the pass.
+        times: u32,
+    }
 }
 
 operands! {
@@ -24,7 +32,7 @@ operands! {
 }
 
 impl Op for Round {
-    type Params = ElementParams;
+    type Params = RoundParams;
     type Operands<T: Copy> = RoundOperands<T>;
 
     fn name(self) -> String {
@@ -36,21 +44,22 @@ impl Op for Round {
         }
     }
 
-    fn extents(self, p: &ElementParams, counts: &Counts) -> Result<RoundOperands<Extent>, String> {
+    fn extents(self, p: &RoundParams, counts: &Counts) -> Result<RoundOperands<Extent>, String> {
         let f16 = self.input.f16();
         if self.input.bias() || f16 && !self.out.eights() {
             return Err(format!("{:?} rounded to {:?}", self.input, self.out));
         }
+        let rows = counts.rows * p.times as usize;
         Ok(RoundOperands {
-            x: (!f16).then(|| f32s(counts.rows, p.cols)),
-            x_f16: f16.then(|| f16s(counts.rows as u64, p.cols)).transpose()?,
-            x_scales: f16.then(|| f32s(counts.rows, 1_u64)),
-            out: forms(self.out, counts.rows, p.cols)?,
+            x: (!f16).then(|| f32s(rows, p.cols)),
+            x_f16: f16.then(|| f16s(rows as u64, p.cols)).transpose()?,
+            x_scales: f16.then(|| f32s(rows, 1_u64)),
+            out: forms(self.out, rows, p.cols)?,
         })
     }
 
     fn reference(self, mut bound: Bound<'_>) {
-        let (p, o) = (bound.params::<ElementParams>(), bound.operands(self));
+        let (p, o) = (bound.params::<RoundParams>(), bound.operands(self));
         let cols = p.cols as usize;
         let row = |row: usize| -> Vec<f32> {
             let (Some(x_f16), Some(x_scales)) = (o.x_f16, o.x_scales) else {
@@ -60,7 +69,7 @@ impl Op for Round {
             let numbers = halves::load(&bound.bytes(x_f16.0)[row * cols * 2..][..cols * 2]);
             numbers.into_iter().map(|x| scale * x).collect()
         };
-        let rows: Vec<Vec<f32>> = (0..bound.live.rows).map(row).collect();
+        let rows: Vec<Vec<f32>> = (0..bound.live.rows * p.times as usize).map(row).collect();
         bound.write_forms(o.out, &rows);
     }
 }

@@ -9,8 +9,8 @@ use akunu_plan::ops::{Counts, Op, Route, RouteParams};
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::{
     Binding, Capabilities, Device, DispatchTable, Entries, EntryBounds, FewRows, GroupRank, InPlace, Kernel,
-    ModelPlan, OnHost, PassKind, PlanOptions, Row, RowBounds, Scores, Side, Submission, load, plan,
-    unwatched,
+    ModelPlan, OnHost, PackedRows, PassKind, PlanOptions, Row, RowBounds, Scores, Side, Submission, load,
+    plan, unwatched,
 };
 
 fn mixture() -> FakeModel {
@@ -300,6 +300,113 @@ fn routers_and_shared_experts_do_not_multiply_in_half_precision() {
         for label in ["layer.1.attn_output", "layer.1.ffn_down_shexp", "layer.0.ffn_down"] {
             assert!(halved(label), "{label}");
         }
+    }
+}
+
+/// The layers of a mixture whose weights are random, and whose rows are whole groups of lanes.
+fn random_mixture(weights: fn(&str) -> DType) -> FakeModel {
+    let mut config = family("qwen2moe");
+    let facts = config.experts.unwrap();
+    config.experts = Some(ExpertFacts { ffn_size: 128, shared_ffn_size: Some(256), ..facts });
+    let mut model = model(config, weights);
+    let mut all = model.regions[0].bytes().to_vec();
+    let mut state = 1_u32;
+    let mut random = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    for tensor in &model.tensors {
+        let bytes = &mut all[tensor.offset..tensor.offset + tensor.bytes];
+        match tensor.dtype {
+            DType::F32 => bytes.chunks_exact_mut(4).for_each(|number| {
+                number.copy_from_slice(&(f32::from(random()) / 256.0).to_le_bytes());
+            }),
+            // A scale of 0.001, and codes.
+            _ => bytes.chunks_exact_mut(34).for_each(|block| {
+                block.fill_with(&mut random);
+                block[..2].copy_from_slice(&[0x19, 0x14]);
+            }),
+        }
+    }
+    model.regions = vec![akunu_format::Region::from_vec(all)];
+    model
+}
+
+fn in_f32(name: &str) -> DType {
+    if name.contains("gate_inp") || name.contains("norm") { DType::F32 } else { DType::Q8_0 }
+}
+
+fn packing() -> Capabilities {
+    let half_products = Some(FewRows::all(16));
+    Capabilities { half_products, packed_products: Some(PackedRows { few: 8, most: 16 }), ..capabilities() }
+}
+
+/// The logits of a prompt of as many rows as the prefill table has, on the reference.
+fn logits_of_prompt(model: &FakeModel, capabilities: &Capabilities, rows: usize) -> Vec<f32> {
+    let plan =
+        plan(model, capabilities, &PlanOptions { prefill_rows: rows, context: 512, ..options() }).unwrap();
+    let mut device = ReferenceDevice::like(capabilities);
+    let loaded = load(&plan, model, &mut device, &mut unwatched).unwrap();
+    let rows: Vec<Row> = (0..rows as u32).map(|i| Row::causal(i * 7 % 40, i, 0)).collect();
+    let submission = Submission {
+        entries: Entries::Rows(&rows),
+        logit_rows: &[rows.len() as u32 - 1],
+        steps: 1,
+        stop: &[],
+        cancel: None,
+    };
+    device.replay(loaded.replays[PassKind::Prefill], submission).unwrap();
+    let logits = plan.tables.prefill().io.logits.into();
+    read(&mut device, &loaded, logits, plan.config.vocab_size).into_iter().map(f32::from_bits).collect()
+}
+
+#[test]
+fn experts_with_many_rows_are_multiplied_packed_and_give_the_same() {
+    let model = random_mixture(in_f32);
+    // Five experts, of which a row has two: 64 rows each.
+    let with = |rows, capabilities: &Capabilities| {
+        plan(&model, capabilities, &PlanOptions { prefill_rows: rows, context: 512, ..options() }).unwrap()
+    };
+    let kernels = |plan: &ModelPlan| -> Vec<String> {
+        let table = plan.tables.prefill();
+        let of_layer =
+            table.labels.iter().zip(&table.commands).filter_map(|(label, command)| {
+                Some((label.strip_prefix("layer.1.")?, command.kernel.name()))
+            });
+        let of_experts = of_layer.skip_while(|(label, _)| *label != "router");
+        of_experts.map(|(label, kernel)| format!("{label}: {kernel}")).collect()
+    };
+    let packed = kernels(&with(160, &packing()));
+    assert_eq!(
+        packed,
+        [
+            "router: gemm_f32",
+            "ffn_gate_shexp: half_gemm_q8_0",
+            "ffn_up_shexp: half_gemm_q8_0",
+            "ffn_act_shexp: silu_glu_f16",
+            "ffn_down_shexp.unpack: unpack_q8_0",
+            "ffn_down_shexp: half_gemm_f16",
+            "shared_gate: gemm_f32",
+            "route: route",
+            "gather: gather_f16_lanes",
+            "experts_glu: half_experts_silu_glu_q8_0",
+            "experts_act_halve: halve_lanes",
+            "experts_down: half_experts_q8_0",
+            "combine: combine_shared_gated_add",
+        ]
+    );
+    assert!(!kernels(&with(159, &packing())).iter().any(|kernel| kernel.contains("half_experts")));
+    // A router that is not f32 reads int8, and no operation writes this beside f16.
+    let quantised = random_mixture(|name| if name.contains("norm") { DType::F32 } else { DType::Q8_0 });
+    let plan =
+        plan(&quantised, &packing(), &PlanOptions { prefill_rows: 160, context: 512, ..options() }).unwrap();
+    assert!(!kernels(&plan).iter().any(|kernel| kernel.contains("half_experts")));
+
+    let [found, expected] = [packing(), capabilities()].map(|of| logits_of_prompt(&model, &of, 160));
+    let most = expected.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
+    // Rows of int8 are within 3% of these, and another order of elements is not.
+    for (found, expected) in found.iter().zip(&expected) {
+        assert!((found - expected).abs() < 0.03 * most, "{found} {expected}");
     }
 }
 

@@ -90,6 +90,10 @@ pub struct ServeArgs {
     /// never]
     #[arg(long, value_name = "SECONDS", value_parser = args::count)]
     deadline: Option<usize>,
+    /// Longest time that prompts of new requests should keep running answers from their next token; shorter passes take
+    /// longer for a prompt
+    #[arg(long, value_name = "MS", default_value = "200", value_parser = args::count)]
+    stall: usize,
     /// Unloads a model after this many seconds without requests [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = args::count)]
     idle_unload: Option<usize>,
@@ -349,6 +353,7 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         scheduler: akunu::schedule::SchedulerOptions {
             queue: args.queue,
             deadline: args.deadline.map(seconds),
+            stall: Duration::from_millis(args.stall as u64),
             keep_texts: args.slot_save_path.is_some(),
             ..Default::default()
         },

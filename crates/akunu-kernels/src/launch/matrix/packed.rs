@@ -1,15 +1,16 @@
 //! Products of f16 rows with weights that are quantised or have 16 bits, on the tensor instructions of warpgroups.
 
-use akunu_plan::ops::{HalfMatmul, HalfQkv};
-use akunu_plan::{MatmulForm, OutputForms, halves};
+use akunu_plan::ops::{ExpertParams, HalfExpertGlu, HalfExpertMatmul, HalfMatmul, HalfQkv};
+use akunu_plan::{DType, MatmulForm, OutputForms, halves};
 
 use crate::function::source;
 use crate::types::{TypeSources, type_sources};
 use crate::{Chip, Launch, MissingKernel, SCRATCH_BYTES, Source};
 
 use super::super::COUNTER_BYTES;
+use super::super::rows::glu_number;
 use super::few::{COPIES, TENSOR};
-use super::{Product, Shape};
+use super::{Kind, Product, Routed, Shape};
 
 pub(in crate::launch) static WARPGROUP: Source = source!("cuda/warpgroup.h");
 static GEMM_PACKED: Source = source!("cuda/gemm_packed.h");
@@ -48,13 +49,15 @@ impl Packed {
     ];
 
     /// The fastest of the tiles that fit into a threadgroup's memory, and the number of threadgroups that split the inputs.
-    /// One threadgroup at a time is on an SM.
+    /// One threadgroup at a time is on an SM. The matrices of gate and up have a warpgroup each.
     fn of(product: &Product, rows: u32, chip: &Chip) -> Option<(Packed, u32)> {
-        let tiles = Packed::TILES.into_iter().filter(|tile| tile.shared_bytes() <= chip.shared_bytes);
+        let tiles = Packed::TILES.into_iter().filter(|tile| {
+            tile.shared_bytes() <= chip.shared_bytes && (product.kind != Kind::Glu || tile.across == 2)
+        });
         let split = tiles.flat_map(|tile| PARTS.map(|parts| (tile, parts)));
         let fits = |(tile, parts): &(Packed, u32)| *parts == 1 || tile.splits(product, rows, *parts);
         split.filter(fits).min_by_key(|(tile, parts)| {
-            let groups = tile.groups(product.outputs, rows) * parts;
+            let groups = tile.groups(product, rows) * parts;
             let inputs = tile.time * (product.inputs / 256) / parts;
             // Sums of parts are written to memory and read again.
             let meeting = if *parts > 1 { 350 + tile.lines() * tile.rows / 64 } else { 0 };
@@ -62,14 +65,29 @@ impl Packed {
         })
     }
 
-    /// Output tiles.
-    fn groups(self, outputs: u32, rows: u32) -> u32 {
-        outputs.div_ceil(self.lines()) * rows.div_ceil(self.rows)
+    /// Output tiles, if all experts have as many rows.
+    fn groups(self, product: &Product, rows: u32) -> u32 {
+        let tiles_of_rows = match product.routed {
+            None => rows.div_ceil(self.rows),
+            Some(routed) => {
+                routed.experts.min(rows * routed.top) * routed.rows_each(rows).div_ceil(self.rows)
+            }
+        };
+        product.outputs.div_ceil(self.outputs(product)) * tiles_of_rows
     }
 
-    /// Whether parts of the inputs are whole groups and worth it, and there is scratch memory for their sums.
+    /// Outputs of a threadgroup.
+    fn outputs(self, product: &Product) -> u32 {
+        self.lines() / product.streams()
+    }
+
+    /// Whether parts of the inputs are whole groups and worth it, and there is scratch memory for their sums. Experts have
+    /// enough tiles.
     fn splits(self, product: &Product, rows: u32, parts: u32) -> bool {
-        let tiles = u64::from(self.groups(product.outputs, rows));
+        if product.routed.is_some() {
+            return false;
+        }
+        let tiles = u64::from(self.groups(product, rows));
         let bytes = tiles * u64::from(parts * self.lines() * self.rows * 4);
         let groups = product.inputs / halves::GROUP as u32;
         groups.is_multiple_of(parts)
@@ -101,15 +119,40 @@ impl Shape<'_> {
         self.packed(self.qkv_product((weight, MatmulForm::Gemm), false), false)
     }
 
+    pub(in crate::launch) fn packed_experts(&self, op: HalfExpertMatmul) -> Result<Launch, MissingKernel> {
+        self.packed(self.packed_routed((Kind::Alone, op.weight), vec![("RESIDUAL", 0)]), false)
+    }
+
+    pub(in crate::launch) fn packed_expert_glu(&self, op: HalfExpertGlu) -> Result<Launch, MissingKernel> {
+        let activation = vec![("ACTIVATION", glu_number(op.glu))];
+        self.packed(self.packed_routed((Kind::Glu, op.weight), activation), false)
+    }
+
+    /// A product with experts, of sorted rows.
+    fn packed_routed(
+        &self,
+        (kind, weight): (Kind, DType),
+        mut constants: Vec<(&'static str, u32)>,
+    ) -> Product {
+        let p: ExpertParams = self.command.params();
+        constants.extend([("OUT_STRIDE", p.outputs), ("EXPERTS", p.experts), ("CHOSEN", p.top), ("BIAS", 0)]);
+        let routed = Routed { experts: p.experts, top: p.top, picked: false };
+        let product = Product::new(kind, (weight, MatmulForm::Gemm), [p.inputs, p.outputs], constants);
+        Product { routed: Some(routed), ..product }
+    }
+
     fn packed(&self, product: Product, f16: bool) -> Result<Launch, MissingKernel> {
         let of = type_sources(product.weight, product.inputs, true);
-        let blocks = product.outputs.checked_mul(product.inputs / of.block);
+        let blocks = product.matrix_rows().and_then(|rows| rows.checked_mul(product.inputs / of.block));
         let why = match Packed::of(&product, self.count(product.rows), self.chip) {
             _ if !self.chip.warpgroups => "it is for the tensor instructions of warpgroups",
             _ if !product.inputs.is_multiple_of(halves::GROUP as u32) => {
                 "its rows are not whole groups of lanes"
             }
             _ if blocks.is_none() => "it has too many weights",
+            _ if product.routed.is_some() && !product.weight.is_quantised() => {
+                "its weights are not quantised"
+            }
             None => "a threadgroup has too little memory",
             Some(tile) => return Ok(self.packed_launch(product, of, tile, f16)),
         };
@@ -124,9 +167,9 @@ impl Shape<'_> {
         f16: bool,
     ) -> Launch {
         let Packed { rows, across, slices, deep, ahead, .. } = tile;
-        let (shared, lines) = (tile.shared_bytes(), tile.lines());
-        let tiles = product.outputs.div_ceil(lines);
-        let groups = [tiles, self.count(product.rows).div_ceil(rows), parts];
+        let shared = tile.shared_bytes();
+        let tiles = product.outputs.div_ceil(tile.outputs(&product));
+        let groups = [tiles, product.tiles(self.count(product.rows), rows), parts];
         let out = if f16 { OutputForms::F16 } else { OutputForms::F32 };
         let product = Product { out, ..product };
         self.product_launch("gemm_packed", &[&COPIES, &TENSOR, &WARPGROUP, &GEMM_PACKED], &product, of)
@@ -146,9 +189,6 @@ impl Shape<'_> {
 
 #[cfg(test)]
 mod tests {
-    use akunu_plan::DType;
-
-    use super::super::Kind;
     use super::*;
 
     #[test]
