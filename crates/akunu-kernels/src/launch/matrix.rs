@@ -305,7 +305,7 @@ impl Shape<'_> {
         let product = Product { routed: Some(routed), ..product };
         let of = type_sources(op.weight, p.inputs, true);
         // Lanes have the inputs of several experts, so fewer threadgroups are enough than of one matrix.
-        let most = self.chip.gemv_outputs;
+        let most = self.chip.gemv_outputs.max(2);
         let groups = p.outputs.div_ceil(GEMV_SIMDS * most);
         let outs = if 2 * groups >= 3 * self.chip.units { most } else { 1 };
         // Registers for prefetched blocks, and no more than a lane has.
