@@ -132,24 +132,24 @@ class Model:
 
     def embed(self, texts: str | Sequence[str], **options: Any) -> np.ndarray:
         """Vectors of texts, one in each row; of one text, one vector."""
-        body = requests.encode({"input": texts, "encoding_format": "base64", **options})
+        body = requests.embed_body(texts, options)
         vectors = requests.embeddings(call(self._engine, "/v1/embeddings", body))
         return vectors[0] if isinstance(texts, str) else vectors
 
     async def aembed(self, texts: str | Sequence[str], **options: Any) -> np.ndarray:
         """As `embed`, for a task of an event loop."""
-        body = requests.encode({"input": texts, "encoding_format": "base64", **options})
+        body = requests.embed_body(texts, options)
         vectors = requests.embeddings(await call_async(self._engine, "/v1/embeddings", body))
         return vectors[0] if isinstance(texts, str) else vectors
 
     def rerank(self, query: str, documents: Sequence[str], **options: Any) -> list[Ranked]:
         """The documents, those that answer the query best first."""
-        body = requests.encode({"query": query, "documents": list(documents), **options})
+        body = requests.rerank_body(query, documents, options)
         return requests.ranked(call(self._engine, "/v1/rerank", body), documents)
 
     async def arerank(self, query: str, documents: Sequence[str], **options: Any) -> list[Ranked]:
         """As `rerank`, for a task of an event loop."""
-        body = requests.encode({"query": query, "documents": list(documents), **options})
+        body = requests.rerank_body(query, documents, options)
         return requests.ranked(await call_async(self._engine, "/v1/rerank", body), documents)
 
     # Audio
@@ -187,6 +187,7 @@ class Model:
 
     def apply_template(self, messages: Sequence[dict[str, Any]], **options: Any) -> str:
         """The text that a conversation is for the model."""
+        requests.check_names("/apply-template", options)
         body = requests.encode({"messages": list(messages), **options})
         return json.loads(call(self._engine, "/apply-template", body))["prompt"]
 

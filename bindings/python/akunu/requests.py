@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import difflib
+import functools
 import inspect
 import json
 import uuid
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ._akunu import field_names
 from .answers import Completion, Ranked, Reply, ToolCall, Transcript
 
 
@@ -48,16 +51,30 @@ def tool_of(tool: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-def check(options: dict[str, Any], several: bool = False) -> None:
-    """Refuses options that would change what a method returns."""
+@functools.cache
+def names(path: str) -> frozenset[str]:
+    return frozenset(field_names(path))
+
+
+def check_names(path: str, options: dict[str, Any]) -> None:
+    """Refuses options that requests to a path do not have, such as misspelt ones."""
+    for name in options:
+        if name not in names(path):
+            near = difflib.get_close_matches(name, names(path), 1)
+            raise TypeError(f"there is no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def check(path: str, options: dict[str, Any], several: bool = False) -> None:
+    """Refuses unknown options, and those that would change what a method returns."""
     if "stream" in options:
         raise TypeError("stream is no option: use the methods stream and chat_stream")
     if not several and options.get("n", 1) != 1:
         raise ValueError("n must be 1: only generate and agenerate return several answers")
+    check_names(path, options)
 
 
 def completion_body(prompt: Any, schema: Any, options: dict[str, Any], stream: bool = False) -> bytes:
-    check(options, several=not stream)
+    check("/v1/completions", options, several=not stream)
     fields = {"prompt": prompt, **options}
     if schema is not None:
         fields["structured_outputs"] = {"json": schema_of(schema)[0]}
@@ -79,7 +96,7 @@ def completions(body: bytes) -> list[Completion]:
 def chat_body(messages: Any, tools: Any, schema: Any, options: dict[str, Any], stream: bool = False) -> bytes:
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
-    check(options)
+    check("/v1/chat/completions", options)
     fields = {"messages": messages, **options}
     if tools:
         fields["tools"] = [tool_of(tool) for tool in tools]
@@ -108,6 +125,16 @@ def reply(body: bytes, schema: Any) -> Reply:
     )
 
 
+def embed_body(texts: Any, options: dict[str, Any]) -> bytes:
+    check_names("/v1/embeddings", options)
+    return encode({"input": texts, "encoding_format": "base64", **options})
+
+
+def rerank_body(query: str, documents: Sequence[str], options: dict[str, Any]) -> bytes:
+    check_names("/v1/rerank", options)
+    return encode({"query": query, "documents": list(documents), **options})
+
+
 def embeddings(body: bytes) -> np.ndarray:
     data = json.loads(body)["data"]
     return np.stack([np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in data])
@@ -119,7 +146,9 @@ def ranked(body: bytes, documents: Sequence[str]) -> list[Ranked]:
 
 
 def transcription_body(audio: Any, options: dict[str, Any]) -> tuple[bytes, str]:
+    options = dict(options)
     granularities = ["segment", "word"] if options.pop("words", False) else None
+    check_names("/v1/audio/transcriptions", options)
     return audio_body(
         audio, {"response_format": "verbose_json", "timestamp_granularities[]": granularities, **options}
     )

@@ -26,6 +26,14 @@ create_exception!(_akunu, LoadError, PyException, "A model cannot be loaded, or 
 /// How often waiting looks for signals.
 const SIGNALS: Duration = Duration::from_millis(100);
 
+/// The names of the fields that requests to a path may have.
+#[pyfunction]
+fn field_names(path: &str) -> Vec<&'static str> {
+    let routes = akunu_server::field_table::ROUTES.iter().filter(|route| route.paths.contains(&path));
+    let all = routes.flat_map(|route| route.groups.iter().flat_map(|group| group.fields));
+    all.map(|field| field.name.split('.').next().unwrap_or(field.name)).collect()
+}
+
 fn closed() -> PyErr {
     PyRuntimeError::new_err("the model is closed")
 }
@@ -193,6 +201,7 @@ impl HttpServer {
 fn _akunu(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("LoadError", module.py().get_type::<LoadError>())?;
+    module.add_function(wrap_pyfunction!(field_names, module)?)?;
     module.add_class::<Engine>()?;
     module.add_class::<Answer>()?;
     module.add_class::<HttpServer>()

@@ -31,6 +31,7 @@ fn stubs_have_the_classes_and_methods_of_the_module() {
         .skip(1)
         .flat_map(|rest| names(rest.split("\n}\n").next().unwrap(), "fn "))
         .map(|name| if name == "new" { "__init__".into() } else { name })
+        .chain(source.split("#[pyfunction]").skip(1).map(|rest| names(rest, "fn ").pop_first().unwrap()))
         .collect();
     assert_eq!(names(&stubs, "def "), methods);
 }

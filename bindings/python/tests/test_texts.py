@@ -140,6 +140,13 @@ def test_errors_have_the_engines_words(model):
     for call in (model.chat, model.generate):
         with pytest.raises(TypeError, match="stream and chat_stream"):
             call("Once", stream=True)
+    for call in (model.chat, model.generate, model.stream, model.chat_stream):
+        with pytest.raises(TypeError, match="no option 'tempreature'; did you mean 'temperature'"):
+            call("Once", tempreature=1)
+    with pytest.raises(TypeError, match="no option 'dimension'"):
+        model.embed("a", dimension=7)
+    with pytest.raises(TypeError, match="no option 'top'"):
+        model.rerank("a", ["b"], top=1)
     with pytest.raises(TypeError):
         model.chat("Hello", schema=7)
     with pytest.raises(akunu.LoadError, match="missing.gguf"):

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use akunu_cuda::Products;
 use akunu_format::Region;
@@ -54,6 +55,7 @@ pub struct Emulator {
     backwards: bool,
     /// Submissions run only when they are waited for, and copies are queued after them.
     late: bool,
+    patience: Duration,
     /// Its place among ranks whose numbers the host exchanges, as a library does.
     member: Option<Member>,
     pub(crate) queue: Queue,
@@ -102,6 +104,7 @@ impl Default for Emulator {
             stacks: None,
             backwards: false,
             late: false,
+            patience: Duration::from_secs(20),
             member: None,
             queue: Queue::default(),
         }
@@ -207,6 +210,12 @@ impl Emulator {
     pub fn with_two_gemv_outputs(mut self) -> Emulator {
         let chip = &mut self.tuning.chip;
         *chip = Chip { units: 1, gemv_outputs: 2, ..*chip };
+        self
+    }
+
+    /// A rank that waits so long for the others.
+    pub fn with_patience(mut self, patience: Duration) -> Emulator {
+        self.patience = patience;
         self
     }
 
@@ -316,6 +325,10 @@ impl Gpu for Emulator {
 
     fn tuning(&self) -> &Tuning {
         &self.tuning
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
     }
 
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<Shared, DeviceError> {

@@ -1,6 +1,6 @@
 //! A model with scripted output: the next token depends only on the current one.
 //!
-//! Embeddings are unit vectors, layers add nothing, and row j of the output matrix has ones for all tokens whose
+//! Embeddings are unit vectors, layers add nothing, and row j of the output matrix has [`CERTAIN`] for all tokens whose
 //! successor is j.
 
 use std::collections::HashMap;
@@ -13,6 +13,9 @@ pub const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.
 
 /// Vocabulary size and hidden size: one unit vector per token.
 const WIDTH: usize = 288;
+/// The logit of the successor is 17 times this, and all others are 0. At usual temperatures that is more than draws can differ,
+/// so sampled answers are the script too.
+const CERTAIN: f32 = 64.0;
 const CONTROLS: [&str; 6] = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"];
 
 /// Writes a model that generates `chain`, each token followed by the next; all other tokens are followed by the end of
@@ -74,7 +77,7 @@ fn metadata(template: Option<&str>, tokens: &[(String, i32)], ids: &HashMap<Stri
 
 fn write_model(path: &Path, metadata: &Metadata, successor: &[usize]) {
     let unit = |row: usize, column: usize| f32::from(row == column);
-    let follows = |row: usize, column: usize| f32::from(successor[column] == row);
+    let follows = |row: usize, column: usize| if successor[column] == row { CERTAIN } else { 0.0 };
     let nothing = |_: usize, _: usize| 0.0;
     let ones = |_: usize, _: usize| 1.0;
     type Fill<'a> = &'a dyn Fn(usize, usize) -> f32;

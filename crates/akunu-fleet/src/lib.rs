@@ -326,7 +326,7 @@ impl Device for Fleet {
         self.each(|_, device| device.run_range(replay, submission, first, count))
     }
 
-    /// The times of the first rank.
+    /// Of each command, the time of the slowest rank.
     fn time_commands(
         &mut self,
         replay: ReplayId,
@@ -335,12 +335,15 @@ impl Device for Fleet {
     ) -> Result<(), DeviceError> {
         let count = ns.len();
         let submission = uncancelled(&submission);
-        let of_first = self.each(|_, device| {
-            let mut ns = vec![0; count];
-            device.time_commands(replay, submission, &mut ns).map(|()| ns)
-        })?;
-        ns.copy_from_slice(&of_first);
-        Ok(())
+        ns.fill(0);
+        let slowest = Mutex::new(ns);
+        self.each(|_, device| {
+            let mut of_rank = vec![0; count];
+            device.time_commands(replay, submission, &mut of_rank)?;
+            let mut slowest = slowest.lock().unwrap_or_else(PoisonError::into_inner);
+            slowest.iter_mut().zip(of_rank).for_each(|(ns, of_rank)| *ns = of_rank.max(*ns));
+            Ok(())
+        })
     }
 
     fn allocated_bytes(&self) -> u64 {

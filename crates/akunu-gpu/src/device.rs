@@ -80,7 +80,7 @@ impl<G: Gpu> TableDevice<G> {
         member.publish(std::ptr::without_provenance_mut(address as usize));
         member.meet().map_err(|_| broken(device.capabilities.name))?;
         let peers: Vec<u64> = member.parts().map(|part| part.addr() as u64).collect();
-        let head = Exchange::new(&peers);
+        let head = Exchange::new(&peers, device.gpu.patience());
         device.gpu.write(&device.own.scratch, SCRATCH_BYTES as usize, bytemuck::bytes_of(&head))?;
         // Nobody writes into another rank's memory before that rank has prepared it.
         device.gpu.settle();

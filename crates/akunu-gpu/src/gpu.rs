@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::ops::Range;
+use std::time::Duration;
 
 use akunu_format::Region;
 use akunu_kernels::{Chip, Function, Gathering, Launch, LibraryProduct};
@@ -107,6 +108,11 @@ pub trait Gpu: Debug {
         _bytes: usize,
     ) -> Result<Option<(Self::Buffer, usize)>, DeviceError> {
         Ok(None)
+    }
+
+    /// How long a rank waits for the others in an exchange.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(20)
     }
 
     /// The device no longer needs the buffer.

@@ -20,7 +20,9 @@ struct Exchange {
     u32 ranks;
     // A rank did not come in time.
     u32 broken;
-    u32 reserved[30];
+    // How long a rank waits for the others.
+    u32 patience_ms;
+    u32 reserved[29];
     // Chunks that each threadgroup has exchanged: of packets, and of floats.
     u32 packets[EXCHANGE_GROUPS];
     u32 floats[EXCHANGE_GROUPS];
@@ -28,7 +30,6 @@ struct Exchange {
     u32 arrived[EXCHANGE_GROUPS][MOST_RANKS];
 };
 #define EXCHANGE_HEAD 32768
-#define PATIENCE_NS 20000000000ull
 
 INLINE DEVICE Exchange* exchange_of(DEVICE u8* scratch) { return (DEVICE Exchange*)(scratch + SCRATCH_BYTES); }
 

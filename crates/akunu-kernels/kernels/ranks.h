@@ -6,6 +6,10 @@ INLINE void give_up(DEVICE Exchange* exchange, DEVICE Pass* pass) {
     pass->stopped = 2;
 }
 
+INLINE bool is_over(const DEVICE Exchange* exchange, u64 since) {
+    return exchange->broken || now_ns() - since > (u64)exchange->patience_ms * 1000000;
+}
+
 // Two numbers, each with the number of its chunk, which says that it has arrived: no other signal is needed.
 INLINE u32x4 packet(f32 a, f32 b, u32 chunk) {
     const u32x4 packet = {as_u32(a), chunk, as_u32(b), chunk};
@@ -17,7 +21,7 @@ INLINE u32x4 await_packet(const DEVICE u8* from, u32 chunk, DEVICE Exchange* exc
     const u64 since = now_ns();
     for (u32 polls = 1; packet.y != chunk || packet.w != chunk; polls++) {
         if (polls % 256 == 0) {
-            if (exchange->broken || now_ns() - since > PATIENCE_NS) {
+            if (is_over(exchange, since)) {
                 give_up(exchange, pass);
                 return packet;
             }
@@ -133,7 +137,7 @@ INLINE void await_floats(u32 chunk, DEVICE Exchange* exchange, DEVICE Pass* pass
         const u64 since = now_ns();
         for (u32 polls = 1; (i32)(signalled(arrived) - chunk) < 0; polls++) {
             if (polls % 256 == 0) {
-                if (exchange->broken || now_ns() - since > PATIENCE_NS) {
+                if (is_over(exchange, since)) {
                     give_up(exchange, pass);
                     break;
                 }

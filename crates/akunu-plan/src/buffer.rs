@@ -78,6 +78,19 @@ pub enum BufferKind {
     Io,
 }
 
+impl BufferSpec {
+    /// The buffer of a rank: its name says which part of the weights that rank has.
+    pub fn of_rank(&self, rank: usize) -> BufferSpec {
+        let mut of_rank = self.clone();
+        if let BufferKind::Weight { cut: Some(cut), .. } | BufferKind::Vector { cut: Some(cut), .. } =
+            &self.kind
+        {
+            of_rank.name.push_str(&format!("[{}]", cut.part_name(rank)));
+        }
+        of_rank
+    }
+}
+
 impl BufferKind {
     /// Whether the buffer never changes after loading: weights and constants.
     pub fn is_read_only(&self) -> bool {

@@ -47,6 +47,15 @@ impl Cut {
         self.range(rank).0
     }
 
+    /// Which part a rank has, in words: `2/4` is the second of four. `zeros`: nothing, and `whole`: all of it.
+    pub fn part_name(&self, rank: usize) -> String {
+        match self.range(rank).1 {
+            0 => "zeros".into(),
+            exist if exist == self.bytes => "whole".into(),
+            _ => format!("{}/{}", rank / self.same + 1, self.ranks / self.same),
+        }
+    }
+
     /// What a rank has of a source.
     pub fn part(&self, rank: usize, source: &[u8]) -> Vec<u8> {
         let (start, exist) = self.range(rank);

@@ -274,6 +274,11 @@ impl Running {
                     false => Refusal::internal("the engine failed; it is restarted by the next request"),
                 })
             });
+            let has_failed = sent.is_err() && self.lease.failure().is_some();
+            let sent = sent.map_err(|refusal| match has_failed {
+                true => Refusal { reason: Reason::Unavailable, code: Some("device_failed"), ..refusal },
+                false => refusal,
+            });
             match &sent {
                 Ok(Output { event: OutputEvent::Finished(_), .. }) => self.left -= 1,
                 Ok(_) => {}

@@ -87,6 +87,7 @@ impl App {
         caller: Caller,
     ) -> Result<(Vec<Prepared>, CancelOnDrop), Refusal> {
         lease.check_kind(Kind::Generates)?;
+        lease.check_usable()?;
         let (of_job, of_lease, memory) = (job.clone(), lease.clone(), self.memory().clone());
         // If the client hangs up, this future is dropped, and the grammar need not be compiled.
         let cancel = CancelOnDrop::default();

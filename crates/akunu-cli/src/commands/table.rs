@@ -24,6 +24,11 @@ pub struct TableArgs {
     /// Without fused QKV and gate·up, and without folded norms and RoPE
     #[arg(long)]
     unfused: bool,
+    /// Prints the table of this device of several, from 0, with the part of each weight that it has
+    ///
+    /// For --tensor-parallel, several GPUs in --device, and --world. The commands are the same on all of them.
+    #[arg(long, value_name = "R", value_parser = args::count_or_zero)]
+    rank: Option<usize>,
     #[arg(long, help = "Prints JSON")]
     json: bool,
     #[command(flatten)]
@@ -38,6 +43,9 @@ struct TableReport<'a> {
     device: &'a str,
     /// Description by the device, or the name of the chip.
     detail: &'a str,
+    /// Absent if the tables of all devices are meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank: Option<usize>,
     table: &'static str,
     rows: usize,
     logit_rows: usize,
@@ -60,10 +68,26 @@ struct Command<'a> {
     kv_bytes_per_position: u64,
 }
 
+impl TableArgs {
+    fn check_rank(&self, ranks: usize) -> Result<(), Failure> {
+        match self.rank {
+            Some(_) if ranks == 1 => Err(Failure::usage(
+                "--rank is for a model of which several devices have a part of each layer",
+            )
+            .hint("give --tensor-parallel N, or several GPUs as in --device cuda:0,1")),
+            Some(rank) if rank >= ranks => {
+                Err(Failure::usage(format!("--rank {rank}: the ranks are 0 to {}", ranks - 1)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
     let model = super::open(args.model.path(), false)?;
     let capabilities = args.planned.capabilities()?;
-    let (table, buffers, layers) = match args.task.task(&model) {
+    args.check_rank(capabilities.ranks)?;
+    let (table, mut buffers, layers) = match args.task.task(&model) {
         None => {
             let mut options = args.planned.options();
             options.fuse = !args.unfused;
@@ -89,11 +113,15 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
             (plan.table, plan.buffers, plan.config.layer_count)
         }
     };
+    if let Some(rank) = args.rank {
+        buffers = buffers.iter().map(|buffer| buffer.of_rank(rank)).collect();
+    }
     if args.json {
         let report = TableReport {
             model: model.name(),
             device: capabilities.name,
             detail: &capabilities.detail,
+            rank: args.rank,
             table: table.name,
             rows: table.rows,
             logit_rows: table.logit_rows,
@@ -115,6 +143,12 @@ pub fn run(args: &TableArgs, out: &mut Output) -> Result<(), Failure> {
     ))?;
     if args.planned.chip.is_some() {
         out.line(&format!("planned for chip: {}", capabilities.detail))?;
+    }
+    if let Some(rank) = args.rank {
+        out.line(&format!(
+            "rank {rank} of {}: [1/2] is the first of two parts of a weight",
+            capabilities.ranks
+        ))?;
     }
     out.text("\n")?;
     let mut grid = Grid::new()

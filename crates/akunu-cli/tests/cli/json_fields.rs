@@ -157,6 +157,10 @@ fn outputs() -> Vec<(&'static str, Value)> {
         ("akunu transcribe", json(&["transcribe", hearing, path(&speech), "--timestamps", "word", "--json"])),
         ("akunu imatrix", json(&["imatrix", "-f", story, "-o", imatrix, "--json"])),
         ("akunu table", json(&["table", "--json"])),
+        (
+            "akunu table",
+            json(&["table", "--json", "--device", "cpu", "--tensor-parallel", "2", "--rank", "1"]),
+        ),
         ("akunu verify", json(&["verify", small, "--tokens", "2", "--all", "--json"])),
         ("akunu profile", json(&["profile", small, "-r", "1", "--device", "cpu", "--json"])),
         (

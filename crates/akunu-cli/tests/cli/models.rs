@@ -69,6 +69,23 @@ fn table_of_the_embedded_model() {
 }
 
 #[test]
+fn the_table_of_a_rank_says_which_parts_it_has() {
+    let two = ["table", "--device", "cpu", "-t", "2", "--tensor-parallel", "2"];
+    for (rank, part) in [("0", "[1/2]"), ("1", "[2/2]")] {
+        let text = ok(&[&two[..], &["--rank", rank]].concat());
+        assert!(text.contains(&format!("rank {rank} of 2")), "{text}");
+        for weight in ["token_embd.weight", "blk.0.attn_q.weight", "blk.5.ffn_down.weight"] {
+            assert!(text.contains(&format!("={weight}{part}")), "{weight}: {text}");
+        }
+        // Each rank has all of it.
+        assert!(text.contains("=blk.0.attn_norm.weight ") && !text.contains("norm.weight["), "{text}");
+        assert_eq!(json(&[&two[..], &["--rank", rank, "--json"]].concat())["rank"].to_string(), rank);
+    }
+    refuses(&[&two[..], &["--rank", "2"]].concat(), 2, &["--rank 2", "0 to 1"]);
+    refuses(&["table", "--rank", "0"], 2, &["--rank", "--tensor-parallel"]);
+}
+
+#[test]
 fn tables_and_plans_for_other_chips() {
     insta::assert_snapshot!("table_for_cuda", ok(&["table", "--for", "cuda"]));
     insta::assert_snapshot!("table_for_m3_max", ok(&["table", "--for", "metal:m3-max", "--rows", "100"]));

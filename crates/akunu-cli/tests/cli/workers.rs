@@ -116,6 +116,8 @@ fn another_model_is_refused_on_both_sides() {
     let (output, stderr) = leader.output();
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr.contains("rank 1 of 2 failed") && stderr.contains("it has another model"), "{stderr}");
+    // In words, not as the program writes its values.
+    assert!(!stderr.contains("Some(") && !stderr.contains(" { ") && !stderr.contains("_"), "{stderr}");
     assert!(stderr.lines().all(|line| line.len() < 300), "{stderr}");
     let (code, stderr) = ended(worker);
     assert!(stderr.lines().all(|line| line.len() < 300), "{stderr}");
@@ -147,6 +149,9 @@ fn a_server_whose_worker_is_killed_ends_its_answers_and_is_not_ready() {
         text
     });
     assert!(texts.iter().all(|text| text.contains("data: [DONE]")), "{texts:?}");
+    let body = br#"{"prompt": "Once", "max_tokens": 100000, "ignore_eos": true}"#;
+    let mut whole = TcpStream::connect(&leader.serving).unwrap();
+    whole.write_all(&request("/v1/completions", body)).unwrap();
     let mut long = ask(&leader.serving, 100_000);
     let mut first = [0; 1000];
     long.read_exact(&mut first).unwrap();
@@ -154,12 +159,16 @@ fn a_server_whose_worker_is_killed_ends_its_answers_and_is_not_ready() {
     let mut rest = String::new();
     long.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("rank 1 of 2 failed: the connection was closed"), "{rest}");
+    let mut failed = String::new();
+    whole.read_to_string(&mut failed).unwrap();
+    assert!(failed.starts_with("HTTP/1.1 503") && failed.contains("\"device_failed\""), "{failed}");
     let not_ready = answer(&leader.serving, ready);
     assert!(not_ready.starts_with("HTTP/1.1 503") && not_ready.contains("has failed"), "{not_ready}");
     let health = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     assert!(answer(&leader.serving, health).starts_with("HTTP/1.1 503"));
     let later = request("/v1/completions", br#"{"prompt": "Once", "max_tokens": 2}"#);
     let later = answer(&leader.serving, &later);
+    assert!(later.starts_with("HTTP/1.1 503") && later.contains("\"device_failed\""), "{later}");
     assert!(later.contains("no longer usable, because rank 1 of 2 failed"), "{later}");
     signal(&leader.child, "TERM");
     assert_eq!(leader.child.wait().unwrap().code(), Some(0));

@@ -30,7 +30,8 @@ pub(super) fn model(weights: &dyn WeightProvider) -> Vec<Entry> {
     let config = format!("{:?}", weights.config());
     let of_config = Entry { digest: digest(&[config.as_bytes()]), text: config };
     let of_tensors = weights.tensors().iter().map(|tensor| {
-        let text = format!("{} {} {:?}", tensor.name, tensor.dtype.name(), tensor.shape);
+        let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
+        let text = format!("{} in {} of {}", tensor.name, tensor.dtype.name(), shape.join(" × "));
         let bytes = weights.tensor_bytes(tensor);
         Entry { digest: digest(&[text.as_bytes(), &bytes[..bytes.len().min(SAMPLE)]]), text }
     });
@@ -46,11 +47,23 @@ pub(super) fn first_difference(own: &[Entry], leaders: &[u64]) -> Option<usize> 
 /// The number of the configuration among the entries of a model.
 pub(super) const CONFIG: usize = 0;
 
-/// The first value in which two configurations differ, of each.
-pub(super) fn differing_value<'a>(own: &'a str, other: &'a str) -> (&'a str, &'a str) {
-    let value = |text: &'a str| text.rsplit("{ ").next().unwrap_or(text).trim_end_matches([' ', '}']);
+/// The first value in which two configurations differ, of each, in words.
+pub(super) fn differing_value(own: &str, other: &str) -> (String, String) {
     let mut values = own.split(", ").zip(other.split(", "));
-    values.find(|(own, other)| own != other).map_or((own, other), |(own, other)| (value(own), value(other)))
+    let differ = values.find(|(own, other)| own != other).unwrap_or((own, other));
+    (in_words(differ.0), in_words(differ.1))
+}
+
+/// A value of a configuration without the names of types around it: `Rope { head_count: Some(8)` as `head count 8`.
+fn in_words(text: &str) -> String {
+    let value = text.rsplit("{ ").next().unwrap_or(text).trim_end_matches([' ', '}', ']']);
+    let (name, value) = value.split_once(": ").unwrap_or(("", value));
+    let value = match value.strip_prefix("Some(") {
+        Some(value) => value.strip_suffix(')').unwrap_or(value),
+        None if value == "None" => "none",
+        None => value.trim_start_matches('['),
+    };
+    format!("{} {value}", name.replace('_', " ")).trim().to_string()
 }
 
 /// The tables as they are printed, and the buffers.
@@ -78,8 +91,14 @@ mod tests {
     fn of_two_configurations_one_value_is_shown() {
         let [own, other] =
             [64, 80].map(|size| format!("Config {{ rope: Rope {{ size: {size}, base: 1.0 }}, end: 2 }}"));
-        assert_eq!(differing_value(&own, &other), ("size: 64", "size: 80"));
+        assert_eq!(differing_value(&own, &other), ("size 64".into(), "size 80".into()));
         let [own, other] = [1, 2].map(|end| format!("Config {{ rope: Rope {{ base: 1.0 }}, end: {end} }}"));
-        assert_eq!(differing_value(&own, &other), ("end: 1", "end: 2"));
+        assert_eq!(differing_value(&own, &other), ("end 1".into(), "end 2".into()));
+        let [own, other] = ["Some(1024)", "None"]
+            .map(|window| format!("Config {{ end: 1, sliding_window: {window}, base: 1.0 }}"));
+        assert_eq!(
+            differing_value(&own, &other),
+            ("sliding window 1024".into(), "sliding window none".into())
+        );
     }
 }

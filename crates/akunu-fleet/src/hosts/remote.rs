@@ -132,9 +132,9 @@ impl Device for RemoteDevice {
                 let contents = if found == own { ", with other contents" } else { "" };
                 let (own, found) = match entry {
                     digest::CONFIG => digest::differing_value(own, found),
-                    _ => (own, found),
+                    _ => (own.to_string(), found.to_string()),
                 };
-                let found = said(found);
+                let found = said(&found);
                 Some(Err(failed(format!(
                     "it has another model: where this process has {own}, it has {found}{contents}"
                 ))))

@@ -9,7 +9,9 @@ use akunu_emulated::Emulator;
 use akunu_fixtures::Dequantised;
 use akunu_fleet::Fleet;
 use akunu_plan::{Device, Group, KvType, Member, OnHost};
-use akunu_testing::fewest_or;
+use akunu_testing::{Cases, cases, fewest_or};
+
+use crate::models::{all_match, counts, folders};
 
 /// Makes an emulated GPU of some kind.
 type Make = fn() -> Emulator;
@@ -37,17 +39,33 @@ fn emulated_ranks_match_float64_goldens() {
     if akunu_emulated::skipped() {
         return;
     }
-    let cases: [(&str, usize, usize, Make); 6] = [
+    let cases: [(&str, usize, usize, Make); 7] = [
         ("llama-hd64-gqa2", 2, 1, Emulator::cuda),
+        ("falcon-40b", 8, 7, Emulator::cuda),
         ("olmo2", 2, 7, Emulator::cuda),
         ("llama-hd64-gqa2", 2, 7, Emulator::cuda),
         ("qwen2-moe-shared", 3, 1, Emulator::default),
         ("gemma2-hd64-softcap", 4, 7, Emulator::default),
         ("llama4-hd32", 3, 7, Emulator::cuda),
     ];
-    for (name, count, chunk, gpu) in cases.into_iter().take(fewest_or(1, 6, 6)) {
+    for (name, count, chunk, gpu) in cases.into_iter().take(fewest_or(1, 7, 7)) {
         let worst = worst(name, chunk, &mut || ranks(count, gpu));
         assert!(worst < 1e-5, "{name} on {count} ranks, chunks of {chunk}: {worst:.2e}");
+    }
+}
+
+/// Some models on a number of ranks each; with all cases, each model on 2, 3, 4 and 8.
+#[test]
+fn models_match_on_numbers_of_emulated_ranks() {
+    if akunu_emulated::skipped() {
+        return;
+    }
+    let step = if cases() == Cases::All { 1 } else { fewest_or(50, 25, 9) };
+    for (index, folder) in folders("models").into_iter().enumerate().step_by(step) {
+        let gpu = if index % 2 == 0 { Emulator::default } else { Emulator::cuda };
+        for count in counts(&folder, index) {
+            all_match(count, [folder.clone()].into_iter(), &mut || ranks(count, gpu));
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Sums and rows over ranks in many shapes, on emulated GPUs and on CPU devices, compared with the reference.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use akunu_device_testing::{f32s, q8_row, to_f32s, values, weights};
 use akunu_emulated::Emulator;
@@ -199,6 +201,51 @@ fn sums_over_ranks_are_those_of_the_reference() {
                 agree(command, [rows, cols, cols], ranks, lives);
             }
         }
+    }
+}
+
+/// A rank whose kernels never run: the other one ends its chain, and says so, instead of waiting for ever.
+#[test]
+fn a_rank_gives_up_waiting_for_one_that_does_not_come() {
+    if akunu_emulated::skipped() {
+        return;
+    }
+    let patience = Duration::from_millis(300);
+    // In packets, and in chunks with a signal.
+    for (rows, cols) in [(1, 64), (40, 1000)] {
+        let [here, absent] = Group::members(2, 1).try_into().unwrap();
+        let (ends, ended) = mpsc::channel::<()>();
+        let other = thread::spawn(move || {
+            let device = Emulator::default().in_group(&absent).unwrap();
+            let _ = ended.recv();
+            drop(device);
+        });
+        let mut device = Emulator::default().with_patience(patience).in_group(&here).unwrap();
+        let op = AllReduce { residual: false, norm: None };
+        let command = op.command(plain(), NormParams { cols: cols as u32, epsilon: 0.0 });
+        let table = table(vec![command], rows);
+        let numbers = rows * cols * 4;
+        let buffers: Vec<DeviceBuffer> =
+            [rows * Row::BYTES, rows * 4, rows * 8, 4, numbers, numbers, numbers]
+                .iter()
+                .map(|bytes| device.allocate("test", *bytes as u64).unwrap())
+                .collect();
+        let replay = device.prepare(&table, &buffers).unwrap();
+        let lines: Vec<Row> = (0..rows).map(|i| Row::causal(1, i as u32, 0)).collect();
+        let asked: Vec<u32> = (0..rows as u32).collect();
+        let submission = Submission {
+            entries: Entries::Rows(&lines),
+            logit_rows: &asked,
+            steps: 1,
+            stop: &[],
+            cancel: None,
+        };
+        let start = Instant::now();
+        let gave_up = device.replay(replay, submission).and_then(|()| device.wait()).unwrap_err().to_string();
+        assert!(start.elapsed() >= patience, "{:?}", start.elapsed());
+        assert!(gave_up.contains("rank"), "{gave_up}");
+        ends.send(()).unwrap();
+        other.join().unwrap();
     }
 }
 

@@ -6,7 +6,7 @@ use akunu_arch::{WeightProvider, open_model};
 use akunu_device_testing::goldens;
 use akunu_fixtures::Dequantised;
 use akunu_plan::{Device, KvType, OnHost};
-use akunu_testing::{fewest_or, some_of};
+use akunu_testing::{Cases, cases, fewest_or};
 
 use crate::common::{cpus, references};
 
@@ -31,7 +31,7 @@ fn refusal(model: &dyn WeightProvider, ranks: usize) -> Option<String> {
 }
 
 /// These models on so many ranks; returns how many could be shared.
-fn all_match(
+pub fn all_match(
     ranks: usize,
     folders: impl Iterator<Item = PathBuf>,
     open: &mut dyn FnMut() -> Box<dyn Device>,
@@ -67,11 +67,29 @@ fn reference_ranks_match_float64_goldens() {
     }
 }
 
+/// Numbers of ranks for model number `index`: all of them with all cases, else one that can share it, another one for each
+/// model.
+pub fn counts(folder: &Path, index: usize) -> Vec<usize> {
+    let model = open_model(folder).unwrap();
+    let mut counts = vec![2, 3, 4, 8];
+    if cases() < Cases::All {
+        counts.retain(|ranks| refusal(&*model, *ranks).is_none());
+        counts = counts.get(index % counts.len().max(1)).copied().into_iter().collect();
+    }
+    counts
+}
+
+/// Each model on some number of ranks.
 #[test]
 fn cpu_ranks_match_float64_goldens() {
-    for (ranks, threads) in [(2, 2), (4, 1)] {
-        assert!(all_match(ranks, some_of(folders("models"), 3), &mut || cpus(ranks, threads)) > 0);
+    let mut shared = [0; 9];
+    for (index, folder) in folders("models").into_iter().enumerate().step_by(fewest_or(7, 1, 1)) {
+        for ranks in counts(&folder, index) {
+            let threads = if ranks == 2 { 2 } else { 1 };
+            shared[ranks] += all_match(ranks, [folder.clone()].into_iter(), &mut || cpus(ranks, threads));
+        }
     }
+    assert!(cases() == Cases::Fewest || [2, 3, 4, 8].iter().all(|ranks| shared[*ranks] > 0), "{shared:?}");
 }
 
 /// Weights in blocks and in planes are cut between them. An activation may be rounded to the next code.

@@ -1,5 +1,7 @@
 //! What ranks exchange.
 
+use std::time::Duration;
+
 use akunu_plan::ops::{AllGatherParams, AllReduce, MatmulParams, NormParams};
 use akunu_plan::{Binding, DispatchCommand, Kernel, MatmulForm, OutputForms, RowSet};
 use bytemuck::{Pod, Zeroable};
@@ -53,12 +55,17 @@ pub struct Exchange {
     peers: [u64; MOST_RANKS],
     ranks: u32,
     broken: u32,
+    patience_ms: u32,
+    /// Up to a multiple of 8 bytes.
+    padding: u32,
 }
 
 impl Exchange {
     /// `peers`: the addresses of this memory on all ranks, of which there are not too many ([`exchange_bytes`]).
-    pub fn new(peers: &[u64]) -> Exchange {
-        let mut exchange = Exchange { ranks: peers.len() as u32, ..Exchange::zeroed() };
+    /// `patience`: how long this rank waits for the others.
+    pub fn new(peers: &[u64], patience: Duration) -> Exchange {
+        let patience_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        let mut exchange = Exchange { ranks: peers.len() as u32, patience_ms, ..Exchange::zeroed() };
         exchange.peers[..peers.len()].copy_from_slice(peers);
         exchange
     }

@@ -145,6 +145,19 @@ impl Loaded {
         self.health.reason()
     }
 
+    /// Refuses requests for a model whose device has failed for good.
+    pub(crate) fn check_usable(&self) -> Result<(), Refusal> {
+        match self.failure() {
+            None => Ok(()),
+            Some(reason) => {
+                let message = format!(
+                    "the model is no longer usable, because {reason}; the server has to be started again"
+                );
+                Err(Refusal::new(Reason::Unavailable, message).code("device_failed").may_name_files())
+            }
+        }
+    }
+
     /// The cached grammars of response formats.
     pub(crate) fn constraints(&self) -> &Constraints {
         &self.constraints

@@ -183,6 +183,15 @@ fn ollama_messages_have_tool_calls() {
     assert_eq!(model["capabilities"], shown["capabilities"]);
 }
 
+/// In Ollama's API the temperature is an option, so the requests of these tests are sampled. With this seed, the draw of "J" after
+/// "Let me see." exceeds that of the script's token by more than 17.
+#[test]
+fn sampled_answers_are_the_script_too() {
+    let (_folder, server) = serve();
+    let answer = server.ok("/api/chat", &body(json!({ "stream": false, "options": { "seed": 7_418_966 } })));
+    assert_eq!(answer["message"]["content"], "Let me see.");
+}
+
 #[test]
 fn anthropic_messages_have_tool_use_blocks() {
     let (_folder, server) = serve();
