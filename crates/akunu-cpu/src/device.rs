@@ -135,6 +135,7 @@ pub fn capabilities(isa: Isa, threads: usize) -> Capabilities {
         prefill_rows: groups::MOST_ROWS,
         workspace_bytes: (size_of::<Scratch>() * threads + size_of::<Shared>()) as u64 + packed_bytes(isa),
         workspace_row_bytes: row_bytes(isa),
+        streaming_bytes: 0,
         available_bytes: None,
         ranks: 1,
         host: None,

@@ -88,6 +88,7 @@ pub fn capabilities(detail: String, products: Option<Products>) -> Capabilities 
         prefill_rows: if library { 2048 } else { 512 },
         workspace_bytes: WORKSPACE_BYTES + if library { blas::WORKSPACE_BYTES } else { 0 },
         workspace_row_bytes: 0,
+        streaming_bytes: crate::reader::BYTES,
         ranks: 1,
         host: None,
         stages: Vec::new(),

@@ -24,6 +24,9 @@ use crate::staging::Staging;
 use crate::stream::{Event, Stream};
 use crate::{CudaError, NAME};
 
+/// Bytes that are read at once through the second stream: some rows of a model.
+const PEEKED: usize = 256 << 10;
+
 /// How tables are executed. The defaults are the fastest; the other settings are for debugging.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaOptions {
@@ -175,7 +178,7 @@ impl CudaGpu {
             sent: Event::new(&context)?,
             returned: Pinned::new(&context, Pass::BYTES)?,
             done: Event::new(&context)?,
-            peeked: Pinned::new(&context, Pass::BYTES)?,
+            peeked: Pinned::new(&context, PEEKED)?,
             written: Event::new(&context)?,
             batches: [Event::new(&context)?, Event::new(&context)?],
             batch: 0,

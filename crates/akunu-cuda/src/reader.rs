@@ -19,6 +19,10 @@ use crate::stream::{Event, Stream};
 const PIECE: usize = 4 << 20;
 /// The most threads: they copy 50 GB/s over a bus of 55 (docs/measurements/cpu-and-gpu.md).
 const THREADS: usize = 8;
+/// Pieces of a thread: one is filled while the other one is transferred.
+const PIECES: usize = 2;
+/// Page-locked memory of all threads.
+pub(crate) const BYTES: u64 = (THREADS * PIECES * PIECE) as u64;
 
 #[derive(Debug)]
 pub(crate) struct Reader {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use akunu_format::Region;
 use akunu_plan::{
-    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, ExpertReads, InPlace, Outcome, Paging,
-    ReplayId, Submission,
+    Capabilities, Device, DeviceBuffer, DeviceError, DispatchTable, ExpertReads, Home, InPlace, Outcome,
+    Paging, ReplayId, Submission,
 };
 
 /// Wraps a device. The next submission or slot fails if `failing` is set, and a submission panics if `panicking` is set.
@@ -67,6 +67,10 @@ impl Device for FailingDevice {
 
     fn rank(&self) -> usize {
         self.inner.rank()
+    }
+
+    fn make_on(&mut self, home: Home) {
+        self.inner.make_on(home);
     }
 
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<DeviceBuffer, DeviceError> {

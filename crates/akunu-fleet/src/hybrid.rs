@@ -2,8 +2,8 @@
 //! with some of the layers each.
 //!
 //! The plan says on which side each command runs ([`Side`]) and which sides have each buffer ([`Home`]). A table is
-//! prepared in runs of commands on one side. Between two runs, what the next one reads and another side has written is
-//! copied.
+//! prepared in runs of commands on one side ([`crate::runs`]). Between two runs, what the next one reads and another side
+//! has written is copied. A run that the host does not wait for is computed while the host computes.
 //!
 //! A pass that streams lends weights of the host to slots of the device. While a run computes, the bytes for the next one are
 //! copied from the file.
@@ -21,6 +21,7 @@ use akunu_plan::{
 };
 
 use crate::devices::Devices;
+use crate::runs::{Span, spans};
 
 #[derive(Debug)]
 pub struct Hybrid {
@@ -64,6 +65,7 @@ struct Copies {
 #[derive(Debug)]
 struct Prepared {
     table: Arc<DispatchTable>,
+    buffers: Vec<DeviceBuffer>,
     runs: Vec<Run>,
     /// Rows and logit rows for which the bytes of the transfers were counted last.
     counted: Option<(usize, usize)>,
@@ -75,6 +77,10 @@ struct Run {
     device: usize,
     first: usize,
     count: usize,
+    /// It is submitted with the run before it, and the host does not wait for it.
+    beside: bool,
+    /// As a table of its own.
+    part: Arc<DispatchTable>,
     replay: ReplayId,
     /// Layers that it routes.
     routed: u64,
@@ -126,7 +132,6 @@ impl Hybrid {
             // Both sides have the blocks of a sequence, and both sizes are powers of two.
             block: device.block.max(host.block),
             // The host has to begin the commands of each run.
-            samples: false,
             chain: 1,
             host: Some(Box::new(host)),
             ..device
@@ -253,6 +258,22 @@ impl Hybrid {
         self.prepared.get(replay.0 as usize).ok_or_else(|| self.failed("that table was not prepared here"))
     }
 
+    /// A run of another table with the same commands, which is prepared already: tables that decode differ in their ends.
+    fn same_run(&self, device: usize, part: &DispatchTable, buffers: &[DeviceBuffer]) -> Option<ReplayId> {
+        let of = |table: &DispatchTable| {
+            (table.rows, table.logit_rows, table.steps, table.io.rows, table.io.logit_rows, table.bounds)
+        };
+        let others =
+            self.prepared.iter().filter(|other| other.buffers == buffers).flat_map(|other| &other.runs);
+        let mut others = others.filter(|run| run.device == device && of(&run.part) == of(part));
+        others.find(|run| run.part.commands == part.commands).map(|run| run.replay)
+    }
+
+    /// Whether a run is the host's, and the device computes the run before it at the same time.
+    fn is_after_beside(&self, replay: ReplayId, run: usize) -> bool {
+        run > 0 && self.prepared[replay.0 as usize].runs[run - 1].beside
+    }
+
     /// Copies what some commands of a run read that other devices have written.
     fn copy_for(
         &mut self,
@@ -261,7 +282,10 @@ impl Hybrid {
         commands: std::ops::Range<usize>,
     ) -> Result<(), DeviceError> {
         let Run { device, ref transfers, .. } = self.prepared[replay.0 as usize].runs[run];
-        for index in 0..transfers.len() {
+        let count = transfers.len();
+        // What runs beside the host writes nothing of what is copied here.
+        let is_early = self.is_after_beside(replay, run);
+        for index in 0..count {
             let Transfer { from, command, buffer, bytes, .. } =
                 self.prepared[replay.0 as usize].runs[run].transfers[index];
             if !commands.contains(&command) {
@@ -273,7 +297,10 @@ impl Hybrid {
             }
             let mut moved = std::mem::take(&mut self.bytes);
             let part = &mut moved[..bytes as usize];
-            let read = self.on(from, |device| device.download(source, 0, part));
+            let read = self.on(from, |device| match is_early {
+                true => device.peek(source, part),
+                false => device.download(source, 0, part),
+            });
             let done = read.and_then(|()| {
                 let part = &moved[..bytes as usize];
                 self.on(device, |device| device.upload(target, 0, part))
@@ -351,6 +378,67 @@ impl Hybrid {
         Ok(())
     }
 
+    /// Runs all commands of a table. The last run of a device may not be over.
+    fn run_all(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
+        self.read_ahead(replay, 0)?;
+        for index in 0..self.prepared[replay.0 as usize].runs.len() {
+            let Run { first, count, beside, .. } = self.prepared[replay.0 as usize].runs[index];
+            match beside {
+                true => self.run_beside(replay, index, submission)?,
+                false => self.run(replay, index, submission)?,
+            }
+            if !self.prepared[replay.0 as usize].runs[index].loans.is_empty() {
+                self.read_ahead(replay, index + 1)?;
+            }
+            self.note_writes(replay, index, first..first + count);
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, replay: ReplayId, index: usize, submission: Submission<'_>) -> Result<(), DeviceError> {
+        let runs = &self.prepared[replay.0 as usize].runs;
+        let Run { device, first, count, replay: part, routed, .. } = runs[index];
+        let behind = runs.get(index + 1).filter(|run| run.beside).map(|run| run.first..run.first + run.count);
+        let is_host = self.sides[device].is_host();
+        if routed > 0
+            && !is_host
+            && !self.devices.look(device, |device| Ok(device.expert_reads().is_some()))?
+        {
+            self.uncounted += routed;
+        }
+        // Reading from a device waits for it, too, so that this is done first.
+        self.copy_for(replay, index, first..first + count)?;
+        if let Some(commands) = behind {
+            self.copy_for(replay, index + 1, commands)?;
+        }
+        if !self.is_after_beside(replay, index) {
+            self.finish()?;
+        }
+        self.refill(replay, index, first..first + count)?;
+        self.on(device, |device| device.replay(part, submission))?;
+        match is_host {
+            true => self.outcome = self.on(device, |device| device.wait())?,
+            false => self.running = Some(device),
+        }
+        Ok(())
+    }
+
+    /// Submits a run behind the one before it, whose rows are in the device's memory.
+    fn run_beside(
+        &mut self,
+        replay: ReplayId,
+        index: usize,
+        submission: Submission<'_>,
+    ) -> Result<(), DeviceError> {
+        let Run { device, replay: part, .. } = self.prepared[replay.0 as usize].runs[index];
+        // Only devices that sample run one table after another.
+        let follows = self.devices.look(device, |device| Ok(device.capabilities().samples))?;
+        self.on(device, |device| match follows {
+            true => device.follow(part, submission),
+            false => device.replay(part, submission),
+        })
+    }
+
     fn check_replay(&self, replay: ReplayId, submission: &Submission<'_>) -> Result<(), DeviceError> {
         check_submission(self.capabilities.name, &self.prepared(replay)?.table, submission)
     }
@@ -368,28 +456,6 @@ impl Copies {
 struct Written {
     by: usize,
     had_by: Vec<usize>,
-}
-
-/// The runs of a table: where they begin, and how many commands they have. A slot has one weight during a run.
-fn runs_of(table: &DispatchTable) -> Vec<(Side, usize, usize)> {
-    let mut runs: Vec<(Side, usize, usize)> = Vec::new();
-    let mut filled: Vec<BufferId> = Vec::new();
-    for (index, command) in table.commands.iter().enumerate() {
-        let is_filled = table.loans(index).any(|loan| filled.contains(&loan.slot));
-        match runs.last_mut() {
-            Some((side, _, count)) if *side == command.side && !is_filled => *count += 1,
-            _ => {
-                runs.push((command.side, index, 1));
-                filled.clear();
-            }
-        }
-        filled.extend(table.loans(index).map(|loan| loan.slot));
-    }
-    // A table of no commands is prepared, too.
-    if runs.is_empty() {
-        runs.push((Side::Device, 0, 0));
-    }
-    runs
 }
 
 impl Device for Hybrid {
@@ -502,7 +568,7 @@ impl Device for Hybrid {
         let given = [table.io.rows, table.io.logit_rows];
         let mut written: Vec<Option<Written>> = vec![None; buffers.len()];
         let mut runs = Vec::new();
-        for (side, first, count) in runs_of(table) {
+        for Span { side, first, count, beside } in spans(table) {
             let device = self.at(side)?;
             let (mut transfers, mut writes) = (Vec::new(), Vec::new());
             for index in first..first + count {
@@ -542,16 +608,20 @@ impl Device for Hybrid {
                 labels: table.labels[first..first + count].to_vec(),
                 ..(**table).clone()
             });
-            let replay = self.on(device, |there| there.prepare(&part, &ids[device]))?;
+            let replay = match self.same_run(device, &part, buffers) {
+                Some(replay) => replay,
+                None => self.on(device, |there| there.prepare(&part, &ids[device]))?,
+            };
             let routed = part.routed().len() as u64;
-            runs.push(Run { device, first, count, replay, routed, transfers, loans, writes });
+            runs.push(Run { device, first, count, beside, part, replay, routed, transfers, loans, writes });
         }
         if table.steps > 1 && runs.len() > 1 {
             let message =
                 format!("table {} has {} steps, and runs on several devices", table.name, table.steps);
             return Err(DeviceError::Failed { device: name, message });
         }
-        self.prepared.push(Prepared { table: Arc::clone(table), runs, counted: None });
+        let buffers = buffers.to_vec();
+        self.prepared.push(Prepared { table: Arc::clone(table), buffers, runs, counted: None });
         Ok(ReplayId(self.prepared.len() as u32 - 1))
     }
 
@@ -563,32 +633,22 @@ impl Device for Hybrid {
             return Ok(());
         }
         self.count_bytes(replay, &submission)?;
-        let submission = Submission { cancel: None, ..submission };
-        self.read_ahead(replay, 0)?;
-        for index in 0..self.prepared[replay.0 as usize].runs.len() {
-            let Run { device, first, count, replay: part, routed, .. } =
-                self.prepared[replay.0 as usize].runs[index];
-            let is_host = self.sides[device].is_host();
-            if routed > 0
-                && !is_host
-                && !self.devices.look(device, |device| Ok(device.expert_reads().is_some()))?
-            {
-                self.uncounted += routed;
-            }
-            // Reading from a device waits for it, too, so that this is done first.
-            self.copy_for(replay, index, first..first + count)?;
-            self.finish()?;
-            self.refill(replay, index, first..first + count)?;
-            self.on(device, |device| device.replay(part, submission))?;
-            self.running = Some(device);
-            if is_host {
-                self.finish()?;
-            }
-            if !self.prepared[replay.0 as usize].runs[index].loans.is_empty() {
-                self.read_ahead(replay, index + 1)?;
-            }
-            self.note_writes(replay, index, first..first + count);
+        let ran = self.run_all(replay, Submission { cancel: None, ..submission });
+        if ran.is_err() {
+            // What still runs is not needed any more, and its error is not that of the next submission.
+            let _ = self.finish();
         }
+        ran
+    }
+
+    /// Of tables that one device runs alone.
+    fn follow(&mut self, replay: ReplayId, submission: Submission<'_>) -> Result<(), DeviceError> {
+        let [Run { device, count, replay: part, .. }] = self.prepared(replay)?.runs[..] else {
+            return Err(self.failed("a table of several devices does not follow another one"));
+        };
+        self.on(device, |device| device.follow(part, submission))?;
+        self.running = Some(device);
+        self.note_writes(replay, 0, 0..count);
         Ok(())
     }
 

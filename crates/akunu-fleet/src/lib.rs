@@ -10,6 +10,7 @@ mod crew;
 mod devices;
 pub mod hosts;
 mod hybrid;
+mod runs;
 mod stages;
 
 pub use hybrid::Hybrid;

@@ -231,8 +231,10 @@ impl<G: Gpu> TableDevice<G> {
                 break;
             }
             left.steps -= part.steps;
-            // The last two parts are waited for together, when the whole chain has been submitted.
-            let submitted = self.gpu.submit(commands, left.steps > self.gpu.tuning().part)?;
+            // The last two parts are waited for together, when the whole chain has been submitted. A single step may be waited for
+            // while what follows it runs.
+            let followed = left.steps > self.gpu.tuning().part || chain.steps == 1;
+            let submitted = self.gpu.submit(commands, followed)?;
             if let Some(Pending { parts, chain }) = &mut self.pending {
                 chain.steps += part.steps;
                 let place = usize::from(parts[0].is_some());
@@ -492,7 +494,8 @@ impl<G: Gpu> Device for TableDevice<G> {
 
     fn peek(&mut self, buffer: DeviceBuffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
         match &mut self.pending {
-            Some(Pending { parts: [earlier @ Some(_), Some(_)], chain }) => {
+            // Several buffers may be read so, of which the first waits.
+            Some(Pending { parts: [earlier, Some(_)], chain }) => {
                 let name = self.prepared[chain.replay].table.name;
                 if let Some(earlier) = earlier.take() {
                     let context = During::Table { table: name };

@@ -65,6 +65,7 @@ impl Ledger {
                 prefill_rows: 64,
                 workspace_bytes: WORKSPACE_BYTES,
                 workspace_row_bytes: 0,
+                streaming_bytes: 0,
                 ranks: 1,
                 host: None,
                 stages: Vec::new(),

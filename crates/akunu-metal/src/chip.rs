@@ -233,6 +233,7 @@ impl MetalChip {
             prefill_rows: row.prefill_rows,
             workspace_bytes: WORKSPACE_BYTES,
             workspace_row_bytes: 0,
+            streaming_bytes: 0,
             ranks: 1,
             host: None,
             stages: Vec::new(),

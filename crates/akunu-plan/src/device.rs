@@ -115,6 +115,8 @@ pub struct Capabilities {
     pub workspace_bytes: u64,
     /// And in addition for each row of the largest table beyond `prefill_rows`, of which it takes 16 at once.
     pub workspace_row_bytes: u64,
+    /// Bytes of the host's memory that weights of the host are copied through, if a pass streams them.
+    pub streaming_bytes: u64,
     /// Bytes that can still be allocated, if known.
     pub available_bytes: Option<u64>,
     /// Ranks that share out a model between them; what else is said here is about each of them.

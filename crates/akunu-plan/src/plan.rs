@@ -214,7 +214,8 @@ pub struct MemoryPlan {
     pub host_cache: u64,
     /// Weights that the device of the host uses in the mapped file, if a part of the model is on the host.
     pub host_weights: u64,
-    /// What that device allocates: its part of the KV cache, and memory for its work.
+    /// What that device allocates: its part of the KV cache, and memory for its work; and what its weights are copied through
+    /// for prompts that stream.
     pub host_work: u64,
 }
 

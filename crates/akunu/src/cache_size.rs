@@ -2,7 +2,7 @@
 
 use akunu_arch::{ModelConfig, RopeScaling};
 use akunu_plan::{
-    BufferKind, CacheSizes, Capabilities, Home, InPlace, MemoryPlan, ModelPlan, PlanOptions, Side,
+    BufferKind, BufferSpec, CacheSizes, Capabilities, Home, InPlace, MemoryPlan, ModelPlan, PlanOptions, Side,
 };
 
 use crate::{EngineOptions, Error, Model, memory};
@@ -35,6 +35,7 @@ pub(crate) fn planned(
             let first = plan(least, None)?;
             let mut places = on_devices(model, &first, capabilities, options, available);
             places.push(on_host(model, &first, capabilities, options, memory::available_memory()));
+            places.extend(options.memory.map(|limit| within(model, &first, capabilities, options, limit)));
             let most_bytes = |place: &Place| if options.context.is_some() { place.free } else { place.part };
             if least == most && places.iter().all(|place| place.kv <= most_bytes(place)) {
                 return Ok(first);
@@ -71,27 +72,46 @@ fn on_devices(
     available: u64,
 ) -> Vec<Place> {
     let is_own = capabilities.in_place == InPlace::Nothing;
-    let (part, of) = if is_own { (9, 10) } else { (1, 2) };
-    // Each of several devices has the part of a stated limit that it has of what cannot be chosen.
-    let fixed = |memory: &MemoryPlan| u128::from((memory.peak() - memory.kv).max(1));
-    let all = plan.memory_of_devices().map(fixed).sum::<u128>();
-    let limit = |memory: &MemoryPlan| match options.memory {
-        Some(limit) if is_own => (u128::from(limit) * fixed(memory) / all) as u64,
-        limit => limit.unwrap_or(u64::MAX),
-    };
-    let place = |side, memory: &MemoryPlan, available: u64| {
-        let free = free_beside(model, memory, available.min(limit(memory)));
-        Place { side, kv: memory.kv, free, part: free / of * part / options.models as u64 }
+    let place = |side, memory: &MemoryPlan, (of, available): (&Capabilities, u64)| {
+        let free = free_beside(model, memory, of, available);
+        Place { side, kv: memory.kv, free, part: part_of(free, capabilities, options) }
     };
     if !is_own && !plan.stages.is_empty() {
         // They share the host's memory.
-        return vec![place(None, &plan.whole_memory(), available)];
+        return vec![place(None, &plan.whole_memory(), (capabilities, available))];
     }
     let stages = (0..).zip(plan.stages.iter().zip(&capabilities.stages));
     let stages = stages.map(|(stage, (memory, of))| {
-        place(Some(Side::Stage(stage)), memory, of.available_bytes.unwrap_or(available))
+        place(Some(Side::Stage(stage)), memory, (of, of.available_bytes.unwrap_or(available)))
     });
-    stages.chain([place(Some(Side::Device), &plan.memory, available)]).collect()
+    stages.chain([place(Some(Side::Device), &plan.memory, (capabilities, available))]).collect()
+}
+
+/// The cache of all layers within a stated limit, which counts everything that a model takes on its devices and on the host.
+fn within(
+    model: &Model,
+    plan: &ModelPlan,
+    capabilities: &Capabilities,
+    options: &EngineOptions,
+    limit: u64,
+) -> Place {
+    let memory = plan.whole_memory();
+    let kv = memory.kv + host_kv(plan);
+    let weights = (memory.weights_in_place + memory.host_weights).max(model.read_bytes());
+    let free = limit.saturating_sub(memory.peak() + memory.host_work - kv + weights);
+    Place { side: None, kv, free, part: part_of(free, capabilities, options) }
+}
+
+/// What a cache of default size takes of the memory that is free for it.
+fn part_of(free: u64, capabilities: &Capabilities, options: &EngineOptions) -> u64 {
+    let (part, of) = if capabilities.in_place == InPlace::Nothing { (9, 10) } else { (1, 2) };
+    free / of * part / options.models as u64
+}
+
+/// Bytes of the KV cache of the host's layers.
+fn host_kv(plan: &ModelPlan) -> u64 {
+    let of_host = |buffer: &&BufferSpec| buffer.kind == BufferKind::Kv && buffer.home == Home::HOST;
+    plan.buffers.iter().filter(of_host).map(|buffer| buffer.bytes).sum()
 }
 
 /// Without layers on the host, it has room for any number of their positions.
@@ -102,9 +122,7 @@ fn on_host(
     options: &EngineOptions,
     available: Option<u64>,
 ) -> Place {
-    let of_host = |kind: &BufferKind, home| *kind == BufferKind::Kv && home == Home::HOST;
-    let kv = plan.buffers.iter().filter(|buffer| of_host(&buffer.kind, buffer.home));
-    let kv = kv.map(|buffer| buffer.bytes).sum();
+    let kv = host_kv(plan);
     let MemoryPlan { host_work, host_weights, .. } = plan.memory;
     let weights = if model.read_bytes() == 0 { host_weights } else { 0 };
     let shared = if capabilities.in_place == InPlace::Nothing { 0 } else { plan.memory.allocated() };
@@ -125,8 +143,9 @@ fn longest(config: &ModelConfig) -> usize {
 }
 
 /// What a model leaves of the available memory for its cache.
-fn free_beside(model: &Model, memory: &MemoryPlan, available: u64) -> u64 {
-    // What was read is not available any more.
+fn free_beside(model: &Model, memory: &MemoryPlan, of: &Capabilities, available: u64) -> u64 {
+    // What was read is not available any more, nor is what the device has allocated for any model.
     let in_place = if model.read_bytes() == 0 { memory.weights_in_place } else { 0 };
-    available.saturating_sub(memory.peak() - memory.kv - memory.workspace + in_place)
+    let work = memory.workspace.saturating_sub(of.workspace_bytes);
+    available.saturating_sub(memory.peak() - memory.kv - memory.workspace + work + in_place)
 }

@@ -49,7 +49,7 @@ impl Engine {
     ) -> Result<u32, Error> {
         let row = self.ahead.take().ok_or(Error::NoLogits)?;
         self.last = Some(LastPass { kind: PassKind::HeldDecode, logit_rows: 1 });
-        let goes_on = goes_on && session.len() + 1 < self.context();
+        let goes_on = goes_on && session.len() + 1 < self.context() && self.is_undivided();
         let id = match self.upload_record(PassKind::HeldPick, sampler, history)? {
             true => self.pick_on_device(&row, stop, goes_on)?,
             false => sampler.pick(self.last_logits()?, history)?,
@@ -64,6 +64,11 @@ impl Engine {
         }
         session.extend(&[row.token]);
         Ok(id)
+    }
+
+    /// Whether one device runs a whole pass, so that the host need not know its token.
+    fn is_undivided(&self) -> bool {
+        self.plan.options.host.is_nothing() && self.plan.options.stages.is_empty()
     }
 
     fn pick_on_device(&mut self, row: &Row, stop: &[u32], goes_on: bool) -> Result<u32, Error> {

@@ -425,7 +425,8 @@ fn memory<'a>(
     let rows = tables.iter().map(|table| table.rows.max(table.logit_rows)).max().unwrap_or(0);
     let mut memory = MemoryPlan { workspace: capabilities.workspace(rows), ..MemoryPlan::default() };
     if let Some(host) = &capabilities.host {
-        memory.host_work = host.workspace(rows);
+        let streams = tables.iter().any(|table| !table.streams.loans.is_empty());
+        memory.host_work = host.workspace(rows) + if streams { capabilities.streaming_bytes } else { 0 };
     }
     for buffer in buffers {
         if side == Side::Device && buffer.home.has(Side::Host) {

@@ -79,6 +79,7 @@ impl ReferenceDevice {
             prefill_rows: 64,
             workspace_bytes: 0,
             workspace_row_bytes: 0,
+            streaming_bytes: 0,
             available_bytes: None,
             ranks: 1,
             host: None,
@@ -96,6 +97,7 @@ impl ReferenceDevice {
                 in_place: InPlace::All,
                 workspace_bytes: 0,
                 workspace_row_bytes: 0,
+                streaming_bytes: 0,
                 available_bytes: None,
                 ..other.clone()
             },

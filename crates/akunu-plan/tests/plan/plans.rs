@@ -29,6 +29,7 @@ fn the_device_allocates_what_was_planned() {
                     in_place,
                     workspace_bytes: 77,
                     workspace_row_bytes: 0,
+                    streaming_bytes: 0,
                     ranks: 1,
                     host: None,
                     stages: Vec::new(),

@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::common::{
@@ -12,14 +12,14 @@ use crate::common::{
 };
 use akunu::schedule::Request;
 use akunu::{
-    DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, KvType, Model, Note, Overflow,
-    ProfileOptions, Sampling,
+    Constraints, DeviceChoice, Engine, EngineOptions, Error, GenerateOptions, KvType, Model, Note, Overflow,
+    ProfileOptions, ResponseFormat, Sampling,
 };
 use akunu_cpu::{CpuDevice, CpuOptions};
-use akunu_device_testing::FailingDevice;
+use akunu_device_testing::{FailingDevice, LateDevice};
 use akunu_fleet::Hybrid;
 use akunu_plan::reference::ReferenceDevice;
-use akunu_plan::{BufferId, BufferKind, Device, MemoryPlan, ModelPlan, OnHost, PassKind, Side};
+use akunu_plan::{BufferId, BufferKind, Capabilities, Device, MemoryPlan, ModelPlan, OnHost, PassKind, Side};
 
 fn cpu() -> Box<dyn Device> {
     Box::new(CpuDevice::new(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap())
@@ -306,6 +306,29 @@ fn the_cache_of_both_sides_is_in_their_memory() {
     }
 }
 
+/// What the CPU takes counts, and what a device has allocated for itself.
+#[test]
+fn a_stated_limit_is_that_of_both_sides() {
+    let device = FailingDevice::new(Box::new(ReferenceDevice::new())).with_memory(1 << 50);
+    let capabilities = Capabilities { workspace_bytes: 8 << 20, ..device.capabilities().clone() };
+    let model = tales();
+    let used = |memory: &MemoryPlan| {
+        let weights = (memory.weights_in_place + memory.host_weights).max(model.read_bytes());
+        memory.allocated() + memory.host_work + weights
+    };
+    for on_host in [0, 1, model.config().layer_count] {
+        let options = EngineOptions { context: None, ..leaving(on_host) }.batching(2000);
+        let whole = akunu::plan(&model, &capabilities, &options).unwrap();
+        let kv = whole.buffers.iter().filter(|buffer| buffer.kind == BufferKind::Kv);
+        let spared = kv.map(|buffer| buffer.bytes).sum::<u64>() / 2;
+        let limit = used(&whole.memory) - spared;
+        let plan =
+            akunu::plan(&model, &capabilities, &EngineOptions { memory: Some(limit), ..options }).unwrap();
+        assert!(used(&plan.memory) <= limit, "{on_host} layers: {} of {limit}", used(&plan.memory));
+        assert!(used(&plan.memory) + spared > limit, "{on_host} layers: {} of {limit}", used(&plan.memory));
+    }
+}
+
 /// A server plans before it loads: the engine has what was planned.
 #[test]
 fn an_engine_has_the_plan_that_it_is_given() {
@@ -350,6 +373,48 @@ fn a_profile_tells_the_sides_apart() {
     let timings = engine.profile(ProfileOptions { passes: 1, ..ProfileOptions::default() }).unwrap();
     let of = |label: &str| timings.iter().filter(|timing| timing.label == label).count();
     assert_eq!([of("embed (CPU)"), of("layer.1.attention (CPU)"), of("layer.2.attention")], [1; 3]);
+}
+
+/// A device that samples, of which a CPU computes so many layers; or the host samples. And how many bytes it reads.
+fn sampling(samples: bool, layers_on_host: usize, slots: usize) -> (Engine, Arc<AtomicUsize>) {
+    let late = LateDevice::new(Box::new(ReferenceDevice::new()));
+    let device = FailingDevice::new(Box::new(Hybrid::new(Box::new(late), cpu())));
+    let device = if samples { device } else { device.without_sampling() };
+    let downloaded = device.downloaded();
+    let options = EngineOptions { slots, logit_rows: slots, ..leaving(layers_on_host) };
+    (Engine::on_device(tales(), Box::new(device), &options).unwrap(), downloaded)
+}
+
+#[test]
+fn the_device_samples_where_the_logits_are() {
+    let constraints = Constraints::new(tales());
+    let format = ResponseFormat::Regex("[a-z ]{12,}[.]".into());
+    let constraint = constraints.get(&format, None, None).unwrap();
+    let held = GenerateOptions { constraint: Some(constraint), max_tokens: Some(9), ..tokens(9, 0.8) };
+    let row = tales().config().vocab_size * size_of::<f32>();
+    for on_host in [1, tales().config().layer_count] {
+        for (wanted, count) in [(tokens(12, 0.8), 12), (held.clone(), 9), (tokens(12, 0.0), 12)] {
+            let [by_host, by_device] = [false, true].map(|samples| {
+                let (mut engine, downloaded) = sampling(samples, on_host, 1);
+                let before = downloaded.load(Ordering::Relaxed);
+                let ids = generate(&mut engine, &prompt(1, 30), &wanted).1.ids;
+                (ids, downloaded.load(Ordering::Relaxed) - before)
+            });
+            assert_eq!(by_host.0, by_device.0);
+            assert_eq!(by_host.0.len(), count);
+            assert!(by_device.1 < row, "{} bytes read", by_device.1);
+        }
+        let request = |kind| Request {
+            prompt: prompt(kind, 20),
+            options: if kind == 2 { held.clone() } else { tokens(9, 0.8) },
+            ..Request::default()
+        };
+        let requests: Vec<Request> = (0..4).map(request).collect();
+        let [by_host, by_device] =
+            [false, true].map(|samples| together(sampling(samples, on_host, 4).0, &requests).0);
+        assert_eq!(by_host, by_device);
+        assert!(by_device.iter().all(|found| found.as_ref().is_ok_and(|ids| ids.len() == 9)));
+    }
 }
 
 #[test]

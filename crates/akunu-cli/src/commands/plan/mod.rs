@@ -469,6 +469,9 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
     if !report.speeds.is_empty() {
         out.line("Predicted tokens/s, from a few layers that were run:")?;
         out.listing(&speed::grid(&report.speeds).render(output::width()))?;
+        if report.speeds.iter().any(Speed::is_unknown) {
+            out.line("–: not even a few of its layers fit into memory, so that they were not run.")?;
+        }
         out.text("\n")?;
     }
     match args.planned.chip {

@@ -14,10 +14,9 @@ use super::paging::PagingReport;
 use crate::failure::Failure;
 use crate::grid::{Grid, grouped};
 
-/// Layers of the smaller model, beside those without experts, and how many more the larger one has. Layers of two kinds
-/// take turns in some families.
-const SMALLER: usize = 2;
-const MORE: usize = 4;
+/// Layers of the smaller model, beside those without experts, and how many more the larger one has: the first that fit into
+/// memory. Layers of two kinds take turns in some families.
+const LAYERS: [[usize; 2]; 3] = [[2, 4], [1, 2], [1, 1]];
 const PROMPT: usize = 512;
 const STEPS: usize = 32;
 /// A prompt, a step, and the token after it.
@@ -38,8 +37,15 @@ pub struct Speed {
     fits: Option<bool>,
     /// Whether the plan divides the model so.
     planned: bool,
-    decode_tok_s: f64,
-    prompt_tok_s: f64,
+    /// `None`: not even a few such layers fit into memory, so that they were not run.
+    decode_tok_s: Option<f64>,
+    prompt_tok_s: Option<f64>,
+}
+
+impl Speed {
+    pub fn is_unknown(&self) -> bool {
+        self.decode_tok_s.is_none()
+    }
 }
 
 /// Seconds of one token, and of one token of a prompt.
@@ -79,7 +85,7 @@ impl Line {
 /// Of a model on the device, with its experts on the CPU, and on the CPU.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lines {
-    device: Line,
+    device: Option<Line>,
     experts: Option<Line>,
     host: Option<Line>,
     /// Layers before the first one with experts.
@@ -91,7 +97,7 @@ impl Lines {
         let experts = host.experts.max(self.dense).saturating_sub(host.layers.max(self.dense));
         let on_device = layers - host.layers - experts;
         let divided = match (host.layers, experts) {
-            (0, 0) => self.device.base,
+            (0, 0) => self.device?.base,
             (0, _) => self.experts?.base,
             _ => self.host?.base,
         };
@@ -99,7 +105,7 @@ impl Lines {
             0 => Some(Seconds::default()),
             _ => line.map(|line| line.layer),
         };
-        let seconds = divided.plus(on_device, self.device.layer);
+        let seconds = divided.plus(on_device, each(self.device, on_device)?);
         let seconds = seconds.plus(experts, each(self.experts, experts)?);
         Some(seconds.plus(host.layers, each(self.host, host.layers)?))
     }
@@ -142,7 +148,7 @@ pub fn speeds(
         let stream_rows = if streams { options.stream_rows } else { Some(0) };
         let options = EngineOptions { stream_rows, ..options.clone() };
         let measured = |used: bool, host: fn(usize) -> OnHost| -> Result<Option<Line>, Failure> {
-            used.then(|| line(model, &options, host)).transpose()
+            if used { line(model, &options, host) } else { Ok(None) }
         };
         Ok(Lines {
             device,
@@ -152,15 +158,16 @@ pub fn speeds(
         })
     };
     let [computed, streamed] = [parts(false)?, parts(true)?];
-    let speed = |(host, plan): (OnHost, ModelPlan)| -> Option<Speed> {
+    let speed = |(host, plan): (OnHost, ModelPlan)| {
         let lines = if plan.options.stream_rows.is_some() { &streamed } else { &computed };
-        let mut seconds = lines.of(host, layers)?;
+        let mut seconds = lines.of(host, layers);
         if let Some(paging) = paging.filter(|_| host == planned) {
             let [token, pass] = paging.seconds();
             let rows = plan.options.prefill_rows as f64;
-            seconds = seconds.map(Seconds { decode: token, prompt: pass / rows }, |a, b| a + b);
+            let reading = Seconds { decode: token, prompt: pass / rows };
+            seconds = seconds.map(|seconds| seconds.map(reading, |a, b| a + b));
         }
-        Some(Speed {
+        Speed {
             gpu_layers: layers - host.layers,
             n_cpu_moe: host.experts,
             described: match host.is_nothing() {
@@ -170,11 +177,11 @@ pub fn speeds(
             needed: super::needed(&plan.memory, capabilities),
             fits: super::available(capabilities).map(|bytes| super::fits(&plan.memory, capabilities, bytes)),
             planned: host == planned,
-            decode_tok_s: 1.0 / seconds.decode,
-            prompt_tok_s: 1.0 / seconds.prompt,
-        })
+            decode_tok_s: seconds.map(|seconds| 1.0 / seconds.decode),
+            prompt_tok_s: seconds.map(|seconds| 1.0 / seconds.prompt),
+        }
     };
-    Ok(plans.into_iter().filter_map(speed).collect())
+    Ok(plans.into_iter().map(speed).collect())
 }
 
 fn divided(options: &EngineOptions, host: OnHost, layers: usize) -> EngineOptions {
@@ -185,24 +192,38 @@ fn divided(options: &EngineOptions, host: OnHost, layers: usize) -> EngineOption
     }
 }
 
-/// The times of a few layers, of which `host` leaves a part to the CPU.
+/// The times of a few layers, of which `host` leaves a part to the CPU; `None`: they do not fit into memory.
 fn line(
     model: &Arc<Model>,
     options: &EngineOptions,
     host: impl Fn(usize) -> OnHost,
-) -> Result<Line, Failure> {
-    let many = (model.dense_layers() + SMALLER + MORE).min(model.config().layer_count);
-    let few = if many > MORE { many - MORE } else { many / 2 };
-    let mut times = [(few, Seconds::default()), (many, Seconds::default())];
-    // No model has no layers.
-    for (layers, seconds) in times.iter_mut().filter(|(layers, _)| *layers > 0) {
-        let part = Arc::new(model.first_layers(*layers)?);
-        *seconds = measure(&part, &divided(options, host(*layers), *layers))?;
+) -> Result<Option<Line>, Failure> {
+    let mut tried = 0;
+    for [smaller, more] in LAYERS {
+        let many = (model.dense_layers() + smaller + more).min(model.config().layer_count);
+        let few = if many > more { many - more } else { many / 2 };
+        if many == tried {
+            continue;
+        }
+        tried = many;
+        let mut times = [(few, Seconds::default()), (many, Seconds::default())];
+        // No model has no layers. The larger one, which may not fit, is first.
+        let measured =
+            times.iter_mut().rev().filter(|(layers, _)| *layers > 0).try_for_each(|(layers, seconds)| {
+                let part = Arc::new(model.first_layers(*layers)?);
+                *seconds = measure(&part, &divided(options, host(*layers), *layers))?;
+                Ok::<(), akunu::Error>(())
+            });
+        match measured {
+            Ok(()) => return Ok(Some(Line::through(times))),
+            Err(error) if error.is_out_of_memory() => {}
+            Err(error) => return Err(error.into()),
+        }
     }
-    Ok(Line::through(times))
+    Ok(None)
 }
 
-fn measure(model: &Arc<Model>, options: &EngineOptions) -> Result<Seconds, Failure> {
+fn measure(model: &Arc<Model>, options: &EngineOptions) -> Result<Seconds, akunu::Error> {
     let context = (PROMPT + STEPS + 1).min(options.context.unwrap_or(usize::MAX));
     let context = context.min(model.config().context_length).max(SHORTEST);
     let options = EngineOptions {
@@ -248,7 +269,7 @@ fn decode(
     history: &[u32],
     next: &[u32],
     steps: usize,
-) -> Result<(), Failure> {
+) -> Result<(), akunu::Error> {
     let most = engine.plan().tables.decode().steps;
     let end = history.len() + steps;
     let (mut history, mut next) = (history.to_vec(), next.iter());
@@ -257,7 +278,7 @@ fn decode(
         let found = engine.chain(session, &history, None, steps, &[], None)?;
         match next.next() {
             Some(&next) if most == 1 => history.push(next),
-            _ if found.is_empty() => return Err(Failure::new("the device generated no tokens")),
+            _ if found.is_empty() => return Err(akunu::Error::NoLogits),
             _ => history.extend_from_slice(found),
         }
     }
@@ -278,7 +299,11 @@ pub fn grid(speeds: &[Speed]) -> Grid {
             Some(false) => "does not fit",
             None => "",
         };
-        let rate = |rate: f64| if rate < 10.0 { format!("{rate:.2}") } else { grouped(rate.round() as u64) };
+        let rate = |rate: Option<f64>| match rate {
+            None => "–".to_string(),
+            Some(rate) if rate < 10.0 => format!("{rate:.2}"),
+            Some(rate) => grouped(rate.round() as u64),
+        };
         grid.row([
             speed.described.clone(),
             grouped(speed.needed),
@@ -313,7 +338,7 @@ mod tests {
     #[test]
     fn each_layer_counts_where_it_is() {
         let lines = Lines {
-            device: line(1.0, 2.0),
+            device: Some(line(1.0, 2.0)),
             experts: Some(line(3.0, 32.0)),
             host: Some(line(5.0, 64.0)),
             dense: 1,
@@ -327,5 +352,13 @@ mod tests {
         assert_eq!(of(2, 8), both(5.0 + 2.0 * 64.0 + 6.0 * 32.0));
         assert_eq!(of(8, 8), both(5.0 + 8.0 * 64.0));
         assert_eq!(Lines { host: None, ..lines }.of(OnHost { layers: 1, experts: 0 }, 8), None);
+        // What does not fit on the device is unknown; all of it on the CPU is not.
+        let without = Lines { device: None, ..lines };
+        assert_eq!(without.of(OnHost { layers: 2, experts: 0 }, 8), None);
+        assert_eq!(without.of(OnHost::default(), 8), None);
+        assert_eq!(
+            without.of(OnHost { layers: 8, experts: 8 }, 8),
+            lines.of(OnHost { layers: 8, experts: 8 }, 8)
+        );
     }
 }

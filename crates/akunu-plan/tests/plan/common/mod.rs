@@ -286,6 +286,7 @@ pub fn capabilities() -> Capabilities {
         prefill_rows: 16,
         workspace_bytes: 0,
         workspace_row_bytes: 0,
+        streaming_bytes: 0,
         ranks: 1,
         host: None,
         stages: Vec::new(),
