@@ -93,6 +93,11 @@ impl Region {
         self.file().is_some()
     }
 
+    /// Whether its bytes are computed when they are first read, into memory of their own.
+    pub fn is_derived(&self) -> bool {
+        matches!(&*self.0, Backing::Derived(_))
+    }
+
     /// Whether it is a file that was read into memory.
     pub fn is_read(&self) -> bool {
         matches!(&*self.0, Backing::Read(..))

@@ -127,6 +127,6 @@ fn longest(config: &ModelConfig) -> usize {
 /// What a model leaves of the available memory for its cache.
 fn free_beside(model: &Model, memory: &MemoryPlan, available: u64) -> u64 {
     // What was read is not available any more.
-    let in_place = if model.read_bytes() == 0 { memory.weights_in_place } else { 0 };
+    let in_place = if model.read_bytes() == 0 { memory.weights_in_place } else { memory.weights_made };
     available.saturating_sub(memory.peak() - memory.kv - memory.workspace + in_place)
 }
