@@ -21,7 +21,7 @@ fn a_folder_is_inspected_planned_verified_and_run() {
         (Some("MLX"), Some("llama"))
     );
     let tensors = inspected["tensors"].as_array().unwrap();
-    let down = tensors.iter().find(|t| t["name"] == down).unwrap();
+    let down = tensors.iter().find(|t| t["name"] == "blk.0.ffn_down.weight").unwrap();
     // 64 rows of 128 weights of 5 bits, with a scale and an offset of 2 bytes for each row.
     assert_eq!((down["dtype"].as_str(), down["bytes"].as_u64()), (Some("MLX5_G128_BF16"), Some(64 * 84)));
     assert_eq!(down["shape"], json!([64, 128]));
@@ -59,7 +59,7 @@ fn folders_of_other_tools_are_inspected_planned_verified_and_converted() {
         let inspected = json(&["inspect", path(&folder), "--tensors", "--json"]);
         assert_eq!(inspected["format"].as_str(), Some(format), "{name}");
         let tensors = inspected["tensors"].as_array().unwrap();
-        let down = tensors.iter().find(|t| t["name"] == "blk.0.ffn_down.weight").unwrap();
+        let down = tensors.iter().find(|t| t["name"] == down).unwrap();
         assert_eq!(down["dtype"].as_str(), Some(dtype), "{name}");
         let plan = json(&["plan", path(&folder), "--json"]);
         let matrices = tensors.iter().filter(|t| t["shape"].as_array().unwrap().len() >= 2);
