@@ -274,37 +274,54 @@ def ignored(name: str, settings: dict) -> bool:
 class Model:
     """A model's tensors as they are stored, and what they stand for. Packed before transformers is made to compute in float64."""
 
+    # Of the texts.
+    lengths = (13, 9)
+
     def __init__(self, name: str, seed: int):
         config, kind, settings, pack, stored = MODELS[name]
-        self.name, self.config, self.settings, self.stored = name, config, settings, dict(stored)
-        self.random = np.random.default_rng(seed)
-        self.weights, self.hashes = {}, {}
-        shapes = {path: value.shape for path, value in AutoModelForCausalLM.from_config(AutoConfig.for_model(**config)).state_dict().items()}
-        for path, shape in sorted(shapes.items()):
-            if not (config["tie_word_embeddings"] and path == "lm_head.weight"):
-                self.add(path, tuple(shape), kind, pack)
+        self.name, self.config, self.settings = name, config, settings
+        self.kind, self.pack = kind, lambda weight, path: None if ignored(path, settings) else pack(weight, path)
+        self.fill(seed, dict(stored))
 
-    def add(self, path: str, shape: tuple, kind: torch.dtype, pack) -> None:
+    def twin(self) -> dict:
+        """The config of the model that transformers has for it."""
+        return self.config
+
+    def published(self, path: str) -> str:
+        """The name of a tensor in the folder."""
+        return path
+
+    def fill(self, seed: int, stored: dict) -> None:
+        self.stored, self.weights, self.hashes = stored, {}, {}
+        self.random = np.random.default_rng(seed)
+        shapes = {path: value.shape for path, value in AutoModelForCausalLM.from_config(AutoConfig.for_model(**self.twin())).state_dict().items()}
+        for path, shape in sorted(shapes.items()):
+            if not (self.config["tie_word_embeddings"] and path == "lm_head.weight"):
+                self.add(path, tuple(shape))
+
+    def add(self, path: str, shape: tuple) -> None:
         noise = torch.from_numpy(self.random.standard_normal(shape))
         noise = 1 + 0.3 * noise if "norm" in path else 0.3 * noise if len(shape) == 1 else noise * 1.4 / shape[1] ** 0.5
-        packed = pack(noise.float(), path) if len(shape) == 2 and not ignored(path, self.settings) else None
+        packed = self.pack(noise.float(), path) if len(shape) == 2 else None
+        name = self.published(path)
         if packed is None:
-            self.stored[path] = noise.to(kind)
-            self.weights[path] = self.stored[path].double()
+            # Biases for choosing experts are added in f32.
+            self.stored[name] = noise.to(torch.float32 if "e_score_correction" in path else self.kind)
+            self.weights[path] = self.stored[name].double()
             return
         parts, values = packed
-        self.stored |= {f"{path.removesuffix('weight')}{part}": value.contiguous() for part, value in parts.items()}
+        self.stored |= {f"{name.removesuffix('weight')}{part}": value.contiguous() for part, value in parts.items()}
         self.weights[path] = values.double()
-        self.hashes[path] = fnv(values.float().contiguous().numpy().tobytes())
+        self.hashes[name] = fnv(values.float().contiguous().numpy().tobytes())
 
     def logits(self) -> tuple[list, list]:
-        plain = AutoModelForCausalLM.from_config(AutoConfig.for_model(**self.config)).double()
+        plain = AutoModelForCausalLM.from_config(AutoConfig.for_model(**self.twin()), experts_implementation="eager").double()
         if self.config["tie_word_embeddings"]:
             self.weights["lm_head.weight"] = self.weights["model.embed_tokens.weight"]
         plain.load_state_dict(self.weights)
         float64.check(plain)
         plain.eval()
-        sequences = [self.random.integers(3, self.config["vocab_size"], n).tolist() for n in (13, 9)]
+        sequences = [self.random.integers(3, self.config["vocab_size"], n).tolist() for n in self.lengths]
         with torch.no_grad(), float64.Only64():
             return sequences, [plain(torch.tensor([ids])).logits[0].tolist() for ids in sequences]
 

@@ -1,11 +1,12 @@
 //! The matrix of keys and values of latent attention, which files may have as one: taken apart when they are first read.
 //!
 //! For each head it has the rows of the head's keys, then those of its values. Attention multiplies queries by the
-//! transposed part of the keys, so that part is transposed here; types with scales become F32.
+//! transposed part of the keys, so that part is transposed here. FP8 stays FP8 where a row of the result has one scale; other
+//! types with scales become F32.
 
 use akunu_format::blocks::dequantize_nth;
 use akunu_format::hf::in_parts;
-use akunu_format::{DType, FormatError, Place, Region, TensorInfo};
+use akunu_format::{DType, FormatError, Fp8, Place, Region, TensorInfo};
 
 use crate::tensors::Kind;
 use crate::{Card, LatentFacts, ModelConfig};
@@ -27,8 +28,8 @@ pub(crate) fn take_apart(
         };
         let both = Both { tensor: &tensor, latent, heads: config.head_count };
         both.check()?;
-        let (keys, region) = both.keys(layer, regions.len(), regions);
-        regions.push(region);
+        let (keys, made) = both.keys(layer, regions.len(), regions);
+        regions.extend(made);
         let (values, planes) = both.values(layer, regions.len(), regions);
         regions.extend(planes);
         all.extend([keys, values]);
@@ -81,18 +82,24 @@ impl Both<'_> {
         Ok(())
     }
 
-    /// `[head][latent][plain]`, in region `to`.
-    fn keys(&self, layer: &str, to: usize, regions: &[Region]) -> (TensorInfo, Region) {
+    /// `[head][latent][plain]`, in regions from `to` on.
+    fn keys(&self, layer: &str, to: usize, regions: &[Region]) -> (TensorInfo, Vec<Region>) {
         let LatentFacts { size, plain, values, .. } = self.latent;
         let from = self.tensor.dtype;
+        let planes: Vec<Source> = self.tensor.places().map(|place| Source::of(regions, place)).collect();
+        let of_head = plain + values;
+        let scales = match (from, planes.get(1)) {
+            (DType::Fp8(fp8), Some(plane)) => self.scales_of_heads(fp8, plane.bytes()),
+            _ => None,
+        };
         let dtype = match from {
             DType::F16 | DType::BF16 => from,
+            _ if scales.is_some() => DType::Fp8(Fp8::Row),
             _ => DType::F32,
         };
-        let wide = if dtype == DType::F32 { 4 } else { 2 };
-        let planes: Vec<Source> = self.tensor.places().map(|place| Source::of(regions, place)).collect();
+        let wide = dtype.block_bytes();
         let (row, rows) = (plain * wide, self.heads * size);
-        let region = Region::derived(rows * row, move |out| {
+        let transposed = Region::derived(rows * row, move |out| {
             let mut bytes: [&[u8]; 3] = [&[]; 3];
             bytes.iter_mut().zip(&planes).for_each(|(to, plane)| *to = plane.bytes());
             let head_bytes = size * row;
@@ -100,20 +107,23 @@ impl Both<'_> {
                 let mut line = vec![0.0; size];
                 for (head, out) in out.chunks_exact_mut(head_bytes).enumerate() {
                     for key in 0..plain {
-                        let from_row = (first + head) * (plain + values) + key;
-                        if wide == 2 {
-                            let line = bytes[0][from_row * size * 2..][..size * 2].as_chunks::<2>().0;
-                            let out = out.as_chunks_mut::<2>().0;
-                            line.iter().enumerate().for_each(|(at, value)| out[at * plain + key] = *value);
-                        } else if dequantize_nth(from, bytes, from_row, &mut line).is_ok() {
-                            let out = out.as_chunks_mut::<4>().0;
-                            let values = line.iter().enumerate();
-                            values.for_each(|(at, value)| out[at * plain + key] = value.to_le_bytes());
+                        let from_row = (first + head) * of_head + key;
+                        let stored = || &bytes[0][from_row * size * wide..][..size * wide];
+                        match wide {
+                            1 => to_column::<1>(stored(), key, plain, out),
+                            2 => to_column::<2>(stored(), key, plain, out),
+                            _ if dequantize_nth(from, bytes, from_row, &mut line).is_ok() => {
+                                let values: Vec<u8> =
+                                    line.iter().flat_map(|value| value.to_le_bytes()).collect();
+                                to_column::<4>(&values, key, plain, out);
+                            }
+                            _ => {}
                         }
                     }
                 }
             });
         });
+        let scale_place = Place { region: to + 1, offset: 0, bytes: 4 * rows };
         let info = TensorInfo {
             name: format!("{layer}attn_k_b.weight"),
             dtype,
@@ -121,10 +131,27 @@ impl Both<'_> {
             region: to,
             offset: 0,
             bytes: rows * row,
-            scales_offsets: [None; 2],
+            scales_offsets: [scales.is_some().then_some(scale_place), None],
             order: None,
         };
-        (info, region)
+        (info, std::iter::once(transposed).chain(scales.map(Region::from_vec)).collect())
+    }
+
+    /// A scale for each row of the transposed keys. `None`: those of the keys of a head differ for an input, as with blocks
+    /// that do not begin with heads.
+    fn scales_of_heads(&self, fp8: Fp8, plane: &[u8]) -> Option<Vec<u8>> {
+        let LatentFacts { size, plain, values, .. } = self.latent;
+        let line = 4 * fp8.scales(size);
+        let mut scales = Vec::with_capacity(4 * self.heads * size);
+        for head in plane.chunks_exact(line * (plain + values)) {
+            let first = &head[..line];
+            if head.chunks_exact(line).take(plain).any(|other| other != first) {
+                return None;
+            }
+            let groups = first.chunks_exact(4).flat_map(|scale| std::iter::repeat_n(scale, fp8.group(size)));
+            groups.take(size).for_each(|scale| scales.extend_from_slice(scale));
+        }
+        Some(scales)
     }
 
     /// `[head][values][latent]`, in regions from `to` on.
@@ -158,4 +185,10 @@ impl Both<'_> {
         };
         (info, made)
     }
+}
+
+/// Writes a row of elements of `SIZE` bytes as column `column` of rows of `columns`.
+fn to_column<const SIZE: usize>(row: &[u8], column: usize, columns: usize, out: &mut [u8]) {
+    let out = out.as_chunks_mut::<SIZE>().0.iter_mut().skip(column).step_by(columns);
+    out.zip(row.as_chunks::<SIZE>().0).for_each(|(to, value)| *to = *value);
 }

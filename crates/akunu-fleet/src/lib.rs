@@ -191,7 +191,9 @@ impl Device for Fleet {
     }
 
     fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
-        self.each(|_, device| device.import(region, offset, bytes))
+        // Computed once for all ranks, if it has to be.
+        let region = region.for_once();
+        self.each(|_, device| device.import(&region, offset, bytes))
     }
 
     fn import_owned(&mut self, bytes: Vec<u8>) -> Result<DeviceBuffer, DeviceError> {
@@ -205,7 +207,8 @@ impl Device for Fleet {
         bytes: usize,
         cut: &Cut,
     ) -> Result<DeviceBuffer, DeviceError> {
-        self.each(|_, device| device.import_cut(region, offset, bytes, cut))
+        let region = region.for_once();
+        self.each(|_, device| device.import_cut(&region, offset, bytes, cut))
     }
 
     fn upload(&mut self, buffer: DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {

@@ -26,7 +26,7 @@ type Fill = dyn Fn(&mut [u8]) + Send + Sync;
 /// Bytes that are computed when they are first read.
 struct Derived {
     len: usize,
-    fill: Box<Fill>,
+    fill: Arc<Fill>,
     bytes: OnceLock<Vec<u8>>,
 }
 
@@ -60,12 +60,42 @@ impl Region {
     /// `len` bytes that `fill` computes when they are first read, so that what only looks at a model's shapes does not
     /// wait for them. `fill` gets zeros, and what can fail has been checked before.
     pub fn derived(len: usize, fill: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Region {
-        Region(Arc::new(Backing::Derived(Derived { len, fill: Box::new(fill), bytes: OnceLock::new() })))
+        Region(Arc::new(Backing::Derived(Derived { len, fill: Arc::new(fill), bytes: OnceLock::new() })))
+    }
+
+    /// The same bytes for one use: what is computed for it goes when the last of its handles does, unless this region has
+    /// its bytes already.
+    pub fn for_once(&self) -> Region {
+        match &*self.0 {
+            Backing::Derived(Derived { len, fill, bytes }) if bytes.get().is_none() => {
+                let (len, fill) = (*len, Arc::clone(fill));
+                Region(Arc::new(Backing::Derived(Derived { len, fill, bytes: OnceLock::new() })))
+            }
+            _ => self.clone(),
+        }
+    }
+
+    /// Copies bytes from `offset` on into `out`, which contains zeros. A whole region that has not been computed yet is
+    /// computed there, and nowhere else.
+    pub fn copy_to(&self, offset: usize, out: &mut [u8]) {
+        match &*self.0 {
+            Backing::Derived(derived)
+                if (offset, out.len()) == (0, derived.len) && derived.bytes.get().is_none() =>
+            {
+                (derived.fill)(out);
+            }
+            _ => out.copy_from_slice(&self.bytes()[offset..][..out.len()]),
+        }
     }
 
     /// Whether it begins at a page of its own, as a file does that is mapped or was read.
     pub fn is_page_aligned(&self) -> bool {
         self.file().is_some()
+    }
+
+    /// Whether its bytes are computed when they are first read, into memory of their own.
+    pub fn is_derived(&self) -> bool {
+        matches!(&*self.0, Backing::Derived(_))
     }
 
     /// Whether it is a file that was read into memory.
@@ -185,5 +215,27 @@ mod tests {
         assert_eq!(count.load(Ordering::Relaxed), 0);
         assert_eq!((region.bytes(), same.bytes()), (&[5, 6, 7][..], &[5, 6, 7][..]));
         assert_eq!(count.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn bytes_that_are_used_once_are_not_kept() {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let region = Region::derived(3, move |bytes| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            bytes.copy_from_slice(&[5, 6, 7]);
+        });
+        let mut all = [0; 3];
+        region.copy_to(0, &mut all);
+        assert_eq!((all, region.for_once().bytes()), ([5, 6, 7], &[5, 6, 7][..]));
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+        // A part of a region needs all of it.
+        let mut last = [0; 2];
+        region.copy_to(1, &mut last);
+        assert_eq!((last, count.load(Ordering::Relaxed)), ([6, 7], 3));
+        // From now on it has its bytes.
+        region.copy_to(0, &mut all);
+        assert_eq!((region.for_once().bytes().as_ptr(), region.bytes()), (region.bytes().as_ptr(), &all[..]));
+        assert_eq!(count.load(Ordering::Relaxed), 3);
     }
 }

@@ -385,10 +385,13 @@ impl<G: Gpu> Device for TableDevice<G> {
     }
 
     fn import(&mut self, region: &Region, offset: usize, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
-        let part = part_of(self.gpu.capabilities().name, region, offset, bytes)?;
+        let name = self.gpu.capabilities().name;
+        check_bytes(name, offset as u64, bytes as u64, region.len() as u64)?;
         if let Some((handle, at)) = self.gpu.map(region, offset, bytes)? {
             return Ok(self.push(handle, at, bytes as u64, [true, true]));
         }
+        let region = region.for_once();
+        let part = part_of(name, &region, offset, bytes)?;
         let handle = self.gpu.allocate_unset("a weight", bytes as u64)?;
         self.gpu.write(&handle, 0, part)?;
         self.allocated += bytes as u64;

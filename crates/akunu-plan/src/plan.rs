@@ -193,6 +193,8 @@ pub struct WindowPlan {
 pub struct MemoryPlan {
     /// Weights used in the mapped file; 0 on a device with its own memory.
     pub weights_in_place: u64,
+    /// Of these, the weights that are made of the files when they are first read, in memory of their own.
+    pub weights_made: u64,
     /// Weights copied to the device, including norm weights and biases converted to f32.
     pub weights_copied: u64,
     pub constants: u64,
@@ -225,6 +227,7 @@ impl std::ops::Add for MemoryPlan {
     fn add(self, other: MemoryPlan) -> MemoryPlan {
         MemoryPlan {
             weights_in_place: self.weights_in_place + other.weights_in_place,
+            weights_made: self.weights_made + other.weights_made,
             weights_copied: self.weights_copied + other.weights_copied,
             constants: self.constants + other.constants,
             kv: self.kv + other.kv,

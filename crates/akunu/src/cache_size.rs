@@ -97,7 +97,7 @@ fn within(
 ) -> Place {
     let memory = plan.whole_memory();
     let kv = memory.kv + host_kv(plan);
-    let weights = (memory.weights_in_place + memory.host_weights).max(model.read_bytes());
+    let weights = (memory.weights_in_place + memory.host_weights).max(model.read_bytes() + memory.weights_made);
     let free = limit.saturating_sub(memory.peak() + memory.host_work - kv + weights);
     Place { side: None, kv, free, part: part_of(free, capabilities, options) }
 }
@@ -145,7 +145,7 @@ fn longest(config: &ModelConfig) -> usize {
 /// What a model leaves of the available memory for its cache.
 fn free_beside(model: &Model, memory: &MemoryPlan, of: &Capabilities, available: u64) -> u64 {
     // What was read is not available any more, nor is what the device has allocated for any model.
-    let in_place = if model.read_bytes() == 0 { memory.weights_in_place } else { 0 };
+    let in_place = if model.read_bytes() == 0 { memory.weights_in_place } else { memory.weights_made };
     let work = memory.workspace.saturating_sub(of.workspace_bytes);
     available.saturating_sub(memory.peak() - memory.kv - memory.workspace + work + in_place)
 }

@@ -300,7 +300,7 @@ pub fn check_host(
 pub(crate) fn check_memory(plan: &MemoryPlan, context: usize, available: Option<u64>) -> Result<(), Error> {
     let Some(available) = available else { return Ok(()) };
     // The device has allocated its own workspace already.
-    if plan.peak() - plan.workspace <= available {
+    if plan.peak() - plan.workspace + plan.weights_made <= available {
         return Ok(());
     }
     let advice = memory::advice(plan, context, available);

@@ -57,6 +57,7 @@ pub(crate) fn listing(plan: &MemoryPlan) -> String {
         ("allocated in all", plan.allocated()),
         ("for loading", plan.loading),
         ("weights, in place", plan.weights_in_place),
+        ("of these, made", plan.weights_made),
     ];
     lines.map(|(name, bytes)| format!("  {name:<18} {:>12}", human(bytes))).join("\n")
 }
@@ -67,7 +68,7 @@ pub(crate) fn advice(plan: &MemoryPlan, context: usize, available: u64) -> Strin
     if plan.kv == 0 {
         return "take a smaller model, shorter texts (-c) or a machine with more memory".into();
     }
-    let fixed = plan.peak() - plan.kv;
+    let fixed = plan.peak() - plan.kv + plan.weights_made;
     let fits = available.saturating_sub(fixed) as f64 / (plan.kv as f64 / context as f64);
     // A round number below what fits.
     let fits = (fits * 0.95) as u64;

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use akunu_format::blocks::{dequantize_nth, nth_row, quantize_row};
 use akunu_format::quantise::{Mix, Proportions, convert_exactly};
-use akunu_format::{DType, FormatError, GgufWriter, Imatrix, Metadata, TensorInfo, TensorSpec, Value};
+use akunu_format::{
+    DType, FormatError, GgufWriter, Imatrix, Metadata, Place, Region, TensorInfo, TensorSpec, Value,
+};
 use metadata::{added, card, llama3_factors, metadata, permutes_rows};
 
 use crate::WeightProvider;
@@ -253,7 +255,8 @@ impl<'a> Conversion<'a> {
         let source = &self.sources[index];
         let dtype = planned.spec.dtype;
         if source.dtype == dtype && permutation.is_none() && add == 0.0 {
-            let bytes = self.weights.tensor_bytes(source);
+            let (region, place) = (self.weights.regions()[source.region].for_once(), source.place());
+            let bytes = &region.bytes()[place.offset..][..place.bytes];
             return Ok(bytes.chunks(4 * PART).try_for_each(put)?);
         }
         // A vector whose elements are permuted is treated as a column.
@@ -261,7 +264,13 @@ impl<'a> Conversion<'a> {
             Some(_) if source.shape.len() == 1 => (source.cols(), 1),
             _ => (source.rows(), source.cols()),
         };
-        let planes = self.weights.plane_bytes(source);
+        // Not kept, so that memory for one tensor at a time is enough.
+        let regions: Vec<(Region, Place)> =
+            source.places().map(|place| (self.weights.regions()[place.region].for_once(), place)).collect();
+        let mut planes: [&[u8]; 3] = [&[]; 3];
+        for (plane, (region, place)) in planes.iter_mut().zip(&regions) {
+            *plane = &region.bytes()[place.offset..][..place.bytes];
+        }
         let job = Job { source, planes, dtype, cols, permutation, add, importance };
         let part_rows = (PART / cols).min(rows.div_ceil(threads)).max(1);
         let parts: Vec<_> =

@@ -4,6 +4,7 @@ mod classifier;
 mod config;
 mod experts;
 mod gather;
+mod join;
 mod rope;
 mod sentence;
 mod ungroup;
@@ -73,7 +74,7 @@ impl SafeTensorsModel {
         let quantisation = Quantisation::of(root)?;
         let (mut joined, mut regions) = weights.join(quantisation.as_ref())?;
         gather::gather_heads(&mut joined, &mut regions, card)?;
-        gather::gather_experts(&mut joined, &mut regions, card)?;
+        join::join(&mut joined, &mut regions, card)?;
         experts::take_apart(&mut joined, &mut regions, card)?;
         let mut stored = names::rename(joined, card, root.str("model_type")?.unwrap_or_default())?;
         let generation = generation.map(Document::root);

@@ -9,6 +9,7 @@ mod latent;
 mod mlx;
 mod open_model;
 mod quantised;
+mod quantised_experts;
 mod quantised_parts;
 mod real_gguf;
 mod real_safetensors;

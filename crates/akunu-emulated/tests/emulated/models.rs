@@ -310,6 +310,33 @@ fn models_that_ask_for_fp8_rows_multiply_fp8_and_are_near_the_reference() {
     }
 }
 
+/// Experts that were quantised one by one, as NVIDIA GPUs and Macs multiply them: single rows, and several.
+#[test]
+fn quantised_experts_are_near_the_reference() {
+    if skipped() {
+        return;
+    }
+    let mut paths = testdata("quantised");
+    paths.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("experts-")));
+    assert_eq!(paths.len(), 6);
+    for (i, path) in some_of(paths.iter().enumerate(), 5) {
+        let model = open_model(path).unwrap();
+        let ids: Vec<u32> = (0..25).map(|t| (t * 7 + 3) % model.config().vocab_size as u32).collect();
+        let cuda = Emulator::cuda().with_half_products(16).with_eight_products(4);
+        let apple = Emulator::apple(MetalChip { family: Family::Apple7, cores: None });
+        for (emulator, kv) in [(cuda, KvType::F16), (apple, KvType::Q8_0)] {
+            let mut device = emulator.device().unwrap();
+            let options = PlanOptions { fuse: i % 2 == 0, prefill_logit_rows: 1, ..options(kv, 64, 24) };
+            let plan = plan(&*model, device.capabilities(), &options).unwrap();
+            let report = verify(&plan, &*model, &mut device, &ids, &mut |_, _| {}).unwrap();
+            assert!(report.first_bad().is_none(), "{}: {:?}", path.display(), report.first_bad());
+            assert!(report.differences.len() > 10);
+            // Nothing but what the plan says.
+            assert_eq!(device.allocated_bytes(), plan.memory.allocated(), "{}", path.display());
+        }
+    }
+}
+
 /// Every model that is checked in, and the embedded one, as on a Mac: `verify` of a prompt and a token, and chains.
 #[test]
 fn every_model_verifies_as_the_metal_device_and_chains_are_its_steps() {

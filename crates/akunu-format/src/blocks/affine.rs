@@ -47,6 +47,13 @@ pub(crate) fn scale(kind: ScaleType, plane: &[u8], i: usize) -> f32 {
     }
 }
 
+/// Writes a plane of scales or offsets as f32.
+pub fn widen_scales(kind: ScaleType, plane: &[u8], out: &mut [u8]) {
+    for (i, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        *out = scale(kind, plane, i).to_le_bytes();
+    }
+}
+
 fn put_scale(kind: ScaleType, plane: &mut [u8], i: usize, value: f32) {
     let at = i * kind.bytes();
     match kind {

@@ -39,7 +39,7 @@ mod random;
 mod simple;
 mod tables;
 
-pub use affine::dequantize_planes;
+pub use affine::{dequantize_planes, widen_scales};
 pub(crate) use affine::{quant, scale};
 pub use fp8::dequantize_fp8;
 pub use k::{unpack_scales_offsets, unpack_scales_q3};

@@ -415,11 +415,14 @@ fn memory<'a>(
     tables: impl Iterator<Item = &'a DispatchTable>,
     (capabilities, side): (&Capabilities, Side),
 ) -> MemoryPlan {
-    let is_in_place = |tensor: usize, plane: usize| {
+    let place_of = |tensor: usize, plane: usize| {
         let tensor = &provider.tensors()[tensor];
         let place = tensor.places().nth(plane).unwrap_or(tensor.place());
-        let region = &provider.regions()[place.region];
-        capabilities.in_place.holds(tensor.dtype, plane, region, place.offset)
+        (tensor.dtype, &provider.regions()[place.region], place.offset)
+    };
+    let is_in_place = |tensor: usize, plane: usize| {
+        let (dtype, region, offset) = place_of(tensor, plane);
+        capabilities.in_place.holds(dtype, plane, region, offset)
     };
     let tables: Vec<&DispatchTable> = tables.collect();
     let rows = tables.iter().map(|table| table.rows.max(table.logit_rows)).max().unwrap_or(0);
@@ -443,6 +446,9 @@ fn memory<'a>(
             BufferKind::Weight { tensor, plane, cut }
                 if cut.is_none_or(|cut| cut.is_in_one_piece()) && is_in_place(tensor, plane) =>
             {
+                if place_of(tensor, plane).1.is_derived() {
+                    memory.weights_made += buffer.bytes;
+                }
                 &mut memory.weights_in_place
             }
             BufferKind::Weight { .. } | BufferKind::Vector { .. } => &mut memory.weights_copied,

@@ -98,6 +98,22 @@ fn products_of_one_order_share_the_reordered_input() {
     assert_eq!(found, expected);
 }
 
+/// Planes that are made of the files are those whose regions are computed; all of the experts' are.
+#[test]
+fn plans_say_which_weights_are_made_of_the_files() {
+    let quantised = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/quantised");
+    for (name, expected) in [
+        // Scales of 7 matrices, of which o_proj is left as it is.
+        ("fp8-channel", 4 * (64 + 32 + 32 + 96 + 96 + 64)),
+        // Experts: 3 of gate and up with 2 scales a row, and of down with one. Scales of Q, K, V and the output.
+        ("experts-fp8-minimax", 3 * (2 * 8 * (136 + 8) + 136 * (8 + 4)) + 4 * (2 * (64 + 32 + 32) + 136)),
+    ] {
+        let model = open_model(&quantised.join(name)).unwrap();
+        let plan = plan(&*model, ReferenceDevice::new().capabilities(), &common::options()).unwrap();
+        assert_eq!(plan.memory.weights_made, expected, "{name}");
+    }
+}
+
 fn all_match(testdata: &str) {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(testdata);
     let (mut tried, mut wrong) = (0, Vec::new());

@@ -361,9 +361,9 @@ fn memory_of(
     device: &dyn Device,
 ) -> Result<Memory, LoadError> {
     // Weights in place are among what was read.
-    let in_place = memory.weights_in_place + memory.host_weights;
+    let (made, in_place) = (memory.weights_made, memory.weights_in_place + memory.host_weights);
     let on_host = memory.host_cache + memory.host_work;
-    let bytes = memory.allocated() + on_host + in_place.max(model.read_bytes());
+    let bytes = memory.allocated() + on_host + in_place.max(model.read_bytes() + made);
     match budget.limit.filter(|limit| budget.used + bytes > *limit) {
         None => {
             let is_host = matches!(device.capabilities().name, "cpu" | "reference");

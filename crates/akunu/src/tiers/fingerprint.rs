@@ -34,7 +34,8 @@ pub(crate) fn fingerprint(model: &Model, plan: &ModelPlan, capabilities: &Capabi
         add(&format!("{} {} {:?}", tensor.name, tensor.dtype.name(), tensor.shape));
     }
     for place in weights.tensors().iter().flat_map(|tensor| tensor.places()) {
-        let bytes = &weights.regions()[place.region].bytes()[place.offset..][..place.bytes];
+        let region = weights.regions()[place.region].for_once();
+        let bytes = &region.bytes()[place.offset..][..place.bytes];
         bytes.chunks(EVERY).for_each(|part| hasher.update(&part[..part.len().min(SAMPLE)]));
         hasher.update(&bytes[bytes.len().saturating_sub(SAMPLE)..]);
     }

@@ -174,6 +174,7 @@ enum Pass {
 #[derive(Debug, Serialize)]
 struct Parts {
     weights_in_place: u64,
+    weights_made: u64,
     weights_copied: u64,
     constants: u64,
     kv: u64,
@@ -193,10 +194,19 @@ impl From<MemoryPlan> for Parts {
     fn from(plan: MemoryPlan) -> Parts {
         let MemoryPlan { weights_in_place, weights_copied, constants, kv, slots, scratch, io, .. } = plan;
         let MemoryPlan {
-            workspace, tables, loading, host_cache, host_weights, host_work, expert_slots, ..
+            workspace,
+            tables,
+            loading,
+            host_cache,
+            host_weights,
+            host_work,
+            expert_slots,
+            weights_made,
+            ..
         } = plan;
         Parts {
             weights_in_place,
+            weights_made,
             weights_copied,
             constants,
             kv,
@@ -303,7 +313,7 @@ pub fn run(args: &PlanArgs, out: &mut Output) -> Result<(), Failure> {
         files_read,
         allocated,
         total: if files_read.is_some() {
-            allocated + memory.tables + memory.host_cache
+            allocated + memory.weights_made + memory.tables + memory.host_cache
         } else {
             memory.total()
         },
@@ -342,7 +352,7 @@ fn available_of_all(capabilities: &Capabilities) -> Option<u64> {
 fn needed(memory: &MemoryPlan, capabilities: &Capabilities) -> u64 {
     let shares = capabilities.in_place != InPlace::Nothing;
     // The device has allocated its workspace already.
-    let on_device = memory.allocated() - memory.workspace + memory.loading;
+    let on_device = memory.allocated() - memory.workspace + memory.loading + memory.weights_made;
     on_device + if shares { memory.host_cache + memory.host_work } else { 0 }
 }
 
@@ -366,6 +376,11 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
                 Some(_) => "used in the memory that the files are read into",
                 None => "used in the mapped file; the system may drop pages and read them again",
             },
+        ),
+        (
+            "made of files",
+            m.weights_made,
+            "of these: transposed or joined when they are first read, in memory that stays theirs",
         ),
         (
             "weights copied",
@@ -418,6 +433,7 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
     ];
     let is_shown = |name: &str| match name {
         "KV cache" => !encodes,
+        "made of files" => m.weights_made > 0,
         "files" => files_read.is_some(),
         "read by a token" => report.active.is_some(),
         "cache in memory" => m.host_cache > 0,
@@ -483,7 +499,7 @@ fn print(args: &PlanArgs, report: &PlanReport<'_>, out: &mut Output) -> Result<(
 /// The parts add up to the total.
 fn memory_bar(report: &PlanReport<'_>) -> MemoryBar {
     let m = &report.memory;
-    let stored = report.files_read.unwrap_or(m.weights_in_place);
+    let stored = report.files_read.map_or(m.weights_in_place, |files| files + m.weights_made);
     let parts = [
         ("weights", stored + m.weights_copied + m.slots + m.expert_slots + m.constants),
         ("KV cache", m.kv + m.host_cache),
