@@ -84,7 +84,8 @@ fn measure(
     let engine = Engine::on_device(model.clone(), Box::new(device), &options.batching(count))?;
     let vocab = engine.vocab_size();
     // The passes are as large as the table.
-    let options = SchedulerOptions { queue: count, stall: Duration::from_secs(3600), ..Default::default() };
+    let options =
+        SchedulerOptions { queue: count, stall: Some(Duration::from_secs(3600)), ..Default::default() };
     let (mut scheduler, handle) = Scheduler::new(engine, &options)?;
     let (seen, tokens) = (Seen::default(), Arc::new(AtomicUsize::new(0)));
     for sequence in 0..count {

@@ -97,7 +97,8 @@ fn within(
 ) -> Place {
     let memory = plan.whole_memory();
     let kv = memory.kv + host_kv(plan);
-    let weights = (memory.weights_in_place + memory.host_weights).max(model.read_bytes() + memory.weights_made);
+    let weights =
+        (memory.weights_in_place + memory.host_weights).max(model.read_bytes() + memory.weights_made);
     let free = limit.saturating_sub(memory.peak() + memory.host_work - kv + weights);
     Place { side: None, kv, free, part: part_of(free, capabilities, options) }
 }

@@ -32,6 +32,8 @@ pub use handle::Handle;
 pub use request::{Event, Finished, OnEvent, Refused, Request, TokenLogprob};
 pub use stats::Stats;
 
+use akunu_plan::InPlace;
+
 use crate::{CacheEvent, Engine, Error};
 pub(crate) use alone::run_alone;
 use batch::Batch;
@@ -41,13 +43,18 @@ use pace::Pace;
 use queue::Queue;
 use request::Job;
 
+/// The default of [`SchedulerOptions::stall`].
+pub const STALL: Duration = Duration::from_millis(200);
+/// The same on devices with memory of their own, whose passes of some hundred rows take this long.
+pub const STALL_ON_GPU: Duration = Duration::from_millis(25);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerOptions {
     /// Maximum number of requests waiting for a slot. Further ones are [`Refused::QueueFull`].
     pub queue: usize,
     /// While requests are decoded, prompts are processed in chunks, so that a pass takes no longer than this, or than twice as long as
-    /// without prompts.
-    pub stall: Duration,
+    /// without prompts. `None`: [`STALL_ON_GPU`] or [`STALL`].
+    pub stall: Option<Duration>,
     /// Requests that are expected to wait longer than this for a slot are [`Refused::TooLate`]. `None`: none are.
     pub deadline: Option<Duration>,
     /// Remember the text of the last request in each slot, for [`Handle::change_slot`].
@@ -56,7 +63,7 @@ pub struct SchedulerOptions {
 
 impl Default for SchedulerOptions {
     fn default() -> SchedulerOptions {
-        SchedulerOptions { queue: 256, stall: Duration::from_millis(200), deadline: None, keep_texts: false }
+        SchedulerOptions { queue: 256, stall: None, deadline: None, keep_texts: false }
     }
 }
 
@@ -101,7 +108,9 @@ impl Scheduler {
         let sessions = (0..slots).map(|_| engine.session()).collect::<Result<_, Error>>()?;
         let cache = engine.plan().cache;
         let capacity = (cache.count * cache.block) as usize;
-        let mut batch = Batch::new(sessions, capacity, Pace::new(options.stall));
+        let is_gpu = engine.device().capabilities().in_place == InPlace::Nothing;
+        let stall = options.stall.unwrap_or(if is_gpu { STALL_ON_GPU } else { STALL });
+        let mut batch = Batch::new(sessions, capacity, Pace::new(stall));
         batch.stats.kv_block = cache.block as usize;
         if options.keep_texts {
             batch.texts = vec![LastText::default(); slots];

@@ -303,7 +303,7 @@ proptest! {
             (o.threads, o.kv_memory) = (Some(threads), kv_memory);
             *o = o.clone().batching(slots);
         });
-        let options = SchedulerOptions { stall: Duration::from_millis(stall), ..Default::default() };
+        let options = SchedulerOptions { stall: Some(Duration::from_millis(stall)), ..Default::default() };
         let (run, mut many) = together(many, &options, &requests);
         let mut generated = 0;
         for (test, outcome) in requests.iter().zip(&run.outcome) {

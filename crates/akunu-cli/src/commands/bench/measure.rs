@@ -119,8 +119,11 @@ impl Runner {
         self.state = match std::mem::replace(&mut self.state, State::Nothing) {
             State::Alone(engine, session) => {
                 drop(session);
-                let options =
-                    SchedulerOptions { queue: self.batch, stall: NO_STALL, ..SchedulerOptions::default() };
+                let options = SchedulerOptions {
+                    queue: self.batch,
+                    stall: Some(NO_STALL),
+                    ..SchedulerOptions::default()
+                };
                 let (scheduler, handle) = Scheduler::new(*engine, &options)?;
                 State::Together(Box::new(scheduler), handle)
             }

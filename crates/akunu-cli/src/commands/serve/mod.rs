@@ -90,10 +90,10 @@ pub struct ServeArgs {
     /// never]
     #[arg(long, value_name = "SECONDS", value_parser = args::count)]
     deadline: Option<usize>,
-    /// Longest time that prompts of new requests should keep running answers from their next token; shorter passes take
-    /// longer for a prompt
-    #[arg(long, value_name = "MS", default_value = "200", value_parser = args::count)]
-    stall: usize,
+    /// Longest time that a pass with prompts of other requests may delay the next token of running ones; with shorter
+    /// passes, prompts take longer [default: 25 on an NVIDIA GPU, otherwise 200]
+    #[arg(long, value_name = "MS", value_parser = args::count)]
+    stall: Option<usize>,
     /// Unloads a model after this many seconds without requests [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = args::count)]
     idle_unload: Option<usize>,
@@ -353,9 +353,8 @@ fn options(args: &ServeArgs) -> Result<Options, Failure> {
         scheduler: akunu::schedule::SchedulerOptions {
             queue: args.queue,
             deadline: args.deadline.map(seconds),
-            stall: Duration::from_millis(args.stall as u64),
+            stall: args.stall.map(|ms| Duration::from_millis(ms as u64)),
             keep_texts: args.slot_save_path.is_some(),
-            ..Default::default()
         },
         idle_unload: args.idle_unload.map(seconds),
         keep_alive: args.idle_unload.is_some() || args.found.is_some(),
