@@ -66,8 +66,8 @@ fn apart(table: &DispatchTable, device: Span, host: Span) -> Vec<Span> {
     let rest = end..device.first + device.count;
     // So many commands of the host begin before the rest is over.
     let early = needs.iter().take_while(|need| need.is_none_or(|last| last < end)).count();
-    let early = host.first..host.first + early;
-    if rest.is_empty() || overwrites(table, rest.clone(), early.clone()) {
+    let early = host.first..host.first + before_mixture(table, &host, early);
+    if rest.is_empty() || early.is_empty() || overwrites(table, rest.clone(), early.clone()) {
         return together;
     }
     let of =
@@ -79,6 +79,15 @@ fn apart(table: &DispatchTable, device: Span, host: Span) -> Vec<Span> {
         of(host, early.end..host.first + host.count),
     ];
     spans.into_iter().filter(|span| span.count > 0).collect()
+}
+
+/// As many of the first `early` commands as leave the commands of each mixture of experts together, from its router on: a
+/// device that pages experts, or counts them, needs to see all.
+fn before_mixture(table: &DispatchTable, host: &Span, early: usize) -> usize {
+    let end = host.first + early;
+    let mut mixtures = table.routed().into_iter().filter(|mixture| host.commands().contains(&mixture.route));
+    let cut = mixtures.find(|mixture| mixture.route < end && end <= mixture.down);
+    cut.map_or(early, |mixture| mixture.route - host.first)
 }
 
 /// For each command of the host, the last one of the device whose result it reads.

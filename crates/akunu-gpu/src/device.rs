@@ -488,9 +488,9 @@ impl<G: Gpu> Device for TableDevice<G> {
         if self.gpu.tuning().checked {
             return self.replay_checked(chain, None);
         }
-        let earlier = self.pending.take().and_then(|pending| pending.parts.into_iter().flatten().last());
         let commands = self.encode(chain)?;
         let submitted = self.gpu.submit(commands, true)?;
+        let earlier = self.pending.take().and_then(|pending| pending.parts.into_iter().flatten().last());
         self.pending = Some(Pending { parts: [earlier, Some(submitted)], chain });
         Ok(())
     }

@@ -33,20 +33,42 @@ pub(super) fn join(
         }
         _ => true,
     });
+    let mut stacks: Vec<(String, Vec<TensorInfo>, DType)> = Vec::new();
     for (name, experts) in found {
         if let Some(missing) = (0..experts.len()).find(|expert| !experts.contains_key(expert)) {
             let problem = format!("that of expert {missing} is missing: download the folder again");
             return Err(FormatError::tensor(&name, problem));
         }
         let all: Vec<TensorInfo> = experts.into_values().collect();
-        tensors.push(whole(name, &all, regions)?);
+        let dtype = common_type(&all)?;
+        stacks.push((name, all, dtype));
+    }
+    // Gate and up have to be alike.
+    let types: Vec<(String, DType)> =
+        stacks.iter().map(|(name, _, dtype)| (layer_of(name).to_string(), *dtype)).collect();
+    for (name, all, dtype) in stacks {
+        let of_layer = types.iter().filter(|(layer, _)| layer == layer_of(&name));
+        let dtype = of_layer.fold(dtype, |dtype, (_, other)| wider(dtype, *other).unwrap_or(dtype));
+        tensors.push(whole(name, &all, dtype, regions)?);
     }
     Ok(())
 }
 
+/// What the names of a layer's experts have in common.
+fn layer_of(name: &str) -> &str {
+    name.split_once(EXPERTS).map_or(name, |(layer, _)| layer)
+}
+
+const EXPERTS: &str = ".experts.";
+
 /// The tensor of all experts, in regions that are added.
-fn whole(name: String, all: &[TensorInfo], regions: &mut Vec<Region>) -> Result<TensorInfo, FormatError> {
-    let (like, dtype) = (&all[0], common_type(all)?);
+fn whole(
+    name: String,
+    all: &[TensorInfo],
+    dtype: DType,
+    regions: &mut Vec<Region>,
+) -> Result<TensorInfo, FormatError> {
+    let like = &all[0];
     let mut plane = |place_of: &dyn Fn(&TensorInfo) -> Option<Place>, is_scale: bool| {
         let part = |one: &TensorInfo| {
             let Place { region, offset, bytes } = place_of(one)?;
@@ -71,7 +93,7 @@ fn whole(name: String, all: &[TensorInfo], regions: &mut Vec<Region>) -> Result<
     Ok(TensorInfo { name, dtype, shape, region, offset, bytes, scales_offsets, order: None })
 }
 
-/// The type of all experts. Where the scales of some are of a narrower type than those of others, all become F32.
+/// The type of all experts of a matrix. Where the scales of some are of a narrower type than those of others, all become F32.
 fn common_type(all: &[TensorInfo]) -> Result<DType, FormatError> {
     let like = &all[0];
     let mut dtype = like.dtype;
@@ -137,7 +159,6 @@ impl Part {
 
 /// The name without the number of an expert, and the number.
 fn numbered_expert(name: &str) -> Option<(String, usize)> {
-    const EXPERTS: &str = ".experts.";
     let (before, rest) = name.split_once(EXPERTS)?;
     let (number, part) = rest.split_once('.')?;
     let is_plain =

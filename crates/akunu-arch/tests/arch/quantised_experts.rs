@@ -280,6 +280,8 @@ fn scales_of_experts_are_of_the_widest_type() {
     let name = "blk.0.ffn_up_exps.weight";
     let dtype = |model: &SafeTensorsModel| model.tensor(name).unwrap().dtype.name();
     assert_eq!((dtype(&before), dtype(&after)), ("MLX4_G32_F16", "MLX4_G32_F32"));
+    // Gate and up are alike.
+    assert_eq!(after.tensor("blk.0.ffn_gate_exps.weight").unwrap().dtype.name(), "MLX4_G32_F32");
     for expert in [0, 2] {
         assert_eq!(matrix(&before, name, expert), matrix(&after, name, expert));
     }

@@ -1,6 +1,8 @@
 //! Rewrites a graph to fewer operations with more work each, depending on the device's capabilities. One function per
 //! rewrite; each looks for a pattern of steps, and none changes the order of the remaining ones.
 
+use std::ops::RangeInclusive;
+
 use super::graph::{
     Action, Attend, Columns, DeferredNorm, Graph, Part, Product, Read, RoutedBy, Step, Unfinished, Value,
 };
@@ -351,11 +353,13 @@ fn find_by_picks(graph: &mut Graph) {
 /// Rows that an expert has to have on average, in a full table, to be multiplied packed: with fewer, products of int8 are
 /// faster.
 const PACKED_ROWS_OF_EXPERT: usize = 64;
+/// Sorted rows that are rounded to f16 at once: a threadgroup has a row, of which CUDA has as many in a dimension.
+const MOST_SORTED_ROWS: usize = 65_535;
 
 /// Experts with many rows each are multiplied packed, and with them what reads the same rows, except for routers.
 fn pack_experts(graph: &mut Graph, rows: usize) {
     for at in 0..graph.steps.len() {
-        let Some(packed) = packed_experts(graph, at).filter(|packed| packed.least_rows <= rows) else {
+        let Some(packed) = packed_experts(graph, at).filter(|packed| packed.rows().contains(&rows)) else {
             continue;
         };
         for index in packed.steps {
@@ -378,6 +382,14 @@ pub(super) fn rows_of_packed_experts(graph: &Graph) -> Option<usize> {
 struct PackedExperts {
     steps: Vec<usize>,
     least_rows: usize,
+    most_rows: usize,
+}
+
+impl PackedExperts {
+    /// The rows of a table in which they are packed.
+    fn rows(&self) -> RangeInclusive<usize> {
+        self.least_rows..=self.most_rows
+    }
 }
 
 /// Of the layer whose rows step `at` sorts.
@@ -388,8 +400,9 @@ fn packed_experts(graph: &Graph, at: usize) -> Option<PackedExperts> {
     };
     let products = products_to_pack(graph, sorted).filter(|_| !side.is_host())?;
     let steps = products.into_iter().chain(beside_experts(graph, x)?).chain([at]).collect();
-    let least_rows = (PACKED_ROWS_OF_EXPERT * experts).div_ceil(graph.cols(picks));
-    Some(PackedExperts { steps, least_rows })
+    let top = graph.cols(picks);
+    let least_rows = (PACKED_ROWS_OF_EXPERT * experts).div_ceil(top);
+    Some(PackedExperts { steps, least_rows, most_rows: MOST_SORTED_ROWS / top })
 }
 
 /// Both products of the experts that read `sorted`, if all of their weights can be multiplied packed.

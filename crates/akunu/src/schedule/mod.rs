@@ -46,14 +46,14 @@ use request::Job;
 /// The default of [`SchedulerOptions::stall`].
 pub const STALL: Duration = Duration::from_millis(200);
 /// The same on devices with memory of their own, whose passes of some hundred rows take this long.
-pub const STALL_ON_GPU: Duration = Duration::from_millis(25);
+pub const STALL_ON_GPU: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerOptions {
     /// Maximum number of requests waiting for a slot. Further ones are [`Refused::QueueFull`].
     pub queue: usize,
-    /// While requests are decoded, prompts are processed in chunks, so that a pass takes no longer than this, or than twice as long as
-    /// without prompts. `None`: [`STALL_ON_GPU`] or [`STALL`].
+    /// While requests are decoded, prompts are processed in chunks, so that they prolong a pass by no more than this, or than the time
+    /// that it takes without them. `None`: [`STALL_ON_GPU`] or [`STALL`].
     pub stall: Option<Duration>,
     /// Requests that are expected to wait longer than this for a slot are [`Refused::TooLate`]. `None`: none are.
     pub deadline: Option<Duration>,

@@ -8,8 +8,6 @@ const INITIAL_ROWS: usize = 64;
 const MIN_ROWS: usize = 8;
 /// How much longer a pass may take without running streams. It delays cancelling and new requests.
 const IDLE_FACTOR: f64 = 4.0;
-/// A pass with prompts may take this many times as long as one without, if that exceeds the bound.
-const SLOWDOWN: f64 = 2.0;
 
 #[derive(Clone, Copy, Debug)]
 struct Measurement {
@@ -19,7 +17,7 @@ struct Measurement {
 
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
-    /// Seconds.
+    /// Seconds by which prompts may prolong a pass.
     bound: f64,
     /// The latest passes of 1, of 2 to 3, of 4 to 7 rows, and so on. Durations increase with rows.
     measured: [Option<Measurement>; 16],
@@ -42,7 +40,11 @@ impl Pace {
         }
         let bound = match running {
             0 => self.bound * IDLE_FACTOR,
-            _ => self.bound.max(SLOWDOWN * self.seconds(running as f64).unwrap_or(0.0)),
+            _ => {
+                // Prompts get as much time as streams, if that is more.
+                let streams = self.seconds(running as f64).unwrap_or(0.0);
+                streams + self.bound.max(streams)
+            }
         };
         let rows = self.rows(bound).map_or(INITIAL_ROWS, |rows| rows as usize);
         rows.saturating_sub(running).max(MIN_ROWS)
@@ -130,9 +132,10 @@ mod tests {
             let mut pace = Pace::new(bound);
             // A prompt of one token, alone; then prompts beside four streams.
             pace.record(1, took(machine, 1));
-            let most = bound.max(2 * took(machine, 4)) + Duration::from_millis(1);
+            let streams = took(machine, 4);
+            let most = streams + bound.max(streams) + Duration::from_millis(1);
             let rows = read(&mut pace, machine, 4, most);
-            assert!(took(machine, rows) > bound * 9 / 10, "{machine:?}: {rows} rows");
+            assert!(took(machine, rows) > (streams + bound) * 9 / 10, "{machine:?}: {rows} rows");
         }
     }
 
@@ -151,7 +154,7 @@ mod tests {
         let mut pace = Pace::new(Duration::from_millis(100));
         pace.record(1, Duration::from_millis(1));
         pace.record(300, Duration::from_millis(90));
-        assert_eq!(pace.chunk(1), 332);
+        assert_eq!(pace.chunk(1), 335);
         pace.record(20, Duration::from_millis(200));
         assert_eq!(pace.chunk(1), 9, "between 1 row and 20");
     }

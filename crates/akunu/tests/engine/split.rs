@@ -413,7 +413,11 @@ fn the_device_samples_where_the_logits_are() {
         let [by_host, by_device] =
             [false, true].map(|samples| together(sampling(samples, on_host, 4).0, &requests).0);
         assert_eq!(by_host, by_device);
-        assert!(by_device.iter().all(|found| found.as_ref().is_ok_and(|ids| ids.len() == 9)));
+        // An answer that has a format may end before.
+        let whole = |(kind, found): (usize, &Result<Vec<u32>, _>)| {
+            found.as_ref().is_ok_and(|ids| ids.len() == 9 || kind == 2 && ids.len() > 3)
+        };
+        assert!(by_device.iter().enumerate().all(whole), "{by_device:?}");
     }
 }
 

@@ -90,8 +90,8 @@ pub struct ServeArgs {
     /// never]
     #[arg(long, value_name = "SECONDS", value_parser = args::count)]
     deadline: Option<usize>,
-    /// Longest time that a pass with prompts of other requests may delay the next token of running ones; with shorter
-    /// passes, prompts take longer [default: 25 on an NVIDIA GPU, otherwise 200]
+    /// Longest time by which prompts of new requests should delay the next token of running ones, if that is more than a
+    /// token takes; with less, prompts take longer [default: 20 on an NVIDIA GPU, otherwise 200]
     #[arg(long, value_name = "MS", value_parser = args::count)]
     stall: Option<usize>,
     /// Unloads a model after this many seconds without requests [default: never]
