@@ -14,6 +14,11 @@ fn names(text: &str, before: &str) -> BTreeSet<String> {
     text.lines().filter_map(name).collect()
 }
 
+/// Up to the end of the first item.
+fn first_item(text: &str) -> &str {
+    text.split("\n}\n").next().unwrap()
+}
+
 #[test]
 fn stubs_have_the_classes_and_methods_of_the_module() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -29,9 +34,9 @@ fn stubs_have_the_classes_and_methods_of_the_module() {
     let methods: BTreeSet<String> = source
         .split("#[pymethods]")
         .skip(1)
-        .flat_map(|rest| names(rest.split("\n}\n").next().unwrap(), "fn "))
+        .flat_map(|rest| names(first_item(rest), "fn "))
         .map(|name| if name == "new" { "__init__".into() } else { name })
-        .chain(source.split("#[pyfunction]").skip(1).map(|rest| names(rest, "fn ").pop_first().unwrap()))
+        .chain(source.split("#[pyfunction]").skip(1).flat_map(|rest| names(first_item(rest), "fn ")))
         .collect();
     assert_eq!(names(&stubs, "def "), methods);
 }
