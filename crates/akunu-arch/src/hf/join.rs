@@ -10,6 +10,9 @@ use akunu_format::{Affine, DType, FormatError, Place, Region, ScaleType, TensorI
 use crate::Card;
 use crate::tensors::Kind;
 
+/// Before the number of an expert in the name of a tensor.
+const EXPERTS: &str = ".experts.";
+
 /// Replaces `….experts.0.NAME`, `….experts.1.NAME`, … by `….experts.NAME` with the matrices of all experts, for the names on
 /// the card.
 pub(super) fn join(
@@ -58,8 +61,6 @@ pub(super) fn join(
 fn layer_of(name: &str) -> &str {
     name.split_once(EXPERTS).map_or(name, |(layer, _)| layer)
 }
-
-const EXPERTS: &str = ".experts.";
 
 /// The tensor of all experts, in regions that are added.
 fn whole(

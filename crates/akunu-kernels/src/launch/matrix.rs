@@ -321,11 +321,22 @@ impl Shape<'_> {
     fn routed(
         &self,
         (q8, picked): (bool, bool),
-        (kind, weight): (Kind, DType),
+        of: (Kind, DType),
         p: &ExpertParams,
         out: OutputForms,
-        mut constants: Vec<(&'static str, u32)>,
+        constants: Vec<(&'static str, u32)>,
     ) -> Result<Launch, MissingKernel> {
+        let product = self.product_with_experts(of, p, picked, constants);
+        self.product(q8, Product { out, ..product })
+    }
+
+    fn product_with_experts(
+        &self,
+        (kind, weight): (Kind, DType),
+        p: &ExpertParams,
+        picked: bool,
+        mut constants: Vec<(&'static str, u32)>,
+    ) -> Product {
         constants.extend([("OUT_STRIDE", p.outputs), ("EXPERTS", p.experts), ("CHOSEN", p.top)]);
         let routed = Routed { experts: p.experts, top: p.top, picked };
         // What is best for the rows that an expert has on average.
@@ -334,7 +345,7 @@ impl Shape<'_> {
             _ => MatmulForm::Gemm,
         };
         let product = Product::new(kind, (weight, form), [p.inputs, p.outputs], constants);
-        self.product(q8, Product { out, routed: Some(routed), ..product })
+        Product { routed: Some(routed), ..product }
     }
 
     fn product(&self, q8: bool, product: Product) -> Result<Launch, MissingKernel> {

@@ -1,11 +1,11 @@
 //! `glu(x · Gᵀ, x · Uᵀ)` of rows and weights as of [`super::HalfExpertMatmul`].
 
 use super::expert_glu::GluKind;
-use super::expert_matmul::{ExpertParams, sizes, write_products};
+use super::expert_matmul::{ExpertParams, cost, sizes, write_products};
 use super::extent::{Counts, Extent, f16s, f32s, weight};
 use super::gather::starts;
 use super::glu_matmul::{GATE, UP};
-use super::half_expert_matmul::{cost, products};
+use super::half_expert_matmul::products;
 use super::half_matmul::check_packed;
 use super::{F16, F32, Indices, Op, Weight, operands};
 use crate::reference::Bound;
@@ -51,7 +51,7 @@ impl Op for HalfExpertGlu {
     }
 
     fn cost(self, p: &ExpertParams, rows: &[Row], _: usize) -> Cost {
-        cost(p, self.weight, 2, rows.len())
+        cost(p, (self.weight, false), 2, rows.len())
     }
 
     fn reference(self, mut bound: Bound<'_>) {

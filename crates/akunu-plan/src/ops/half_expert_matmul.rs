@@ -1,7 +1,7 @@
 //! `x · Wᵀ` of f16 rows in the order of lanes ([`crate::halves`]), sorted by expert, and of quantised weights, which are rounded
 //! to f16; exact products, f32 sums.
 
-use super::expert_matmul::{ExpertParams, ExpertRows, sizes, write_products};
+use super::expert_matmul::{ExpertParams, ExpertRows, cost, sizes, write_products};
 use super::extent::{Counts, Extent, f16s, f32s, weight};
 use super::gather::starts;
 use super::half_matmul::check_packed;
@@ -9,7 +9,7 @@ use super::matmul::WEIGHT;
 use super::{F16, F32, Indices, Op, Routing, Weight, operands};
 use crate::reference::Bound;
 use crate::table::Binding;
-use crate::{Cost, DType, Row, halves, lower_name, row_bytes};
+use crate::{Cost, DType, Row, halves, lower_name};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HalfExpertMatmul {
@@ -51,7 +51,7 @@ impl Op for HalfExpertMatmul {
     }
 
     fn cost(self, p: &ExpertParams, rows: &[Row], _: usize) -> Cost {
-        cost(p, self.weight, 1, rows.len())
+        cost(p, (self.weight, false), 1, rows.len())
     }
 
     fn reference(self, mut bound: Bound<'_>) {
@@ -59,15 +59,6 @@ impl Op for HalfExpertMatmul {
         let y = products(&bound, &p, (o.x, o.x_scales, o.starts), (o.weight, self.weight));
         write_products(&mut bound, o.out, &y);
     }
-}
-
-/// As of other products with experts: as many are counted as the rows can be routed to.
-pub(super) fn cost(p: &ExpertParams, weight: DType, matrices: u64, rows: usize) -> Cost {
-    let picked = rows * p.top as usize;
-    let outputs = matrices * u64::from(p.outputs);
-    let experts = picked.min(p.experts as usize) as u64;
-    let f32_ops = 2 * u64::from(p.inputs) * outputs * picked as u64;
-    Cost { weight_bytes: row_bytes(weight, p.inputs) * outputs * experts, f32_ops, ..Cost::default() }
 }
 
 /// `[row][output]`

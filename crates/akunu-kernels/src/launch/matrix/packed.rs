@@ -1,7 +1,7 @@
 //! Products of f16 rows with weights that are quantised or have 16 bits, on the tensor instructions of warpgroups.
 
-use akunu_plan::ops::{ExpertParams, HalfExpertGlu, HalfExpertMatmul, HalfMatmul, HalfQkv};
-use akunu_plan::{DType, MatmulForm, OutputForms, halves};
+use akunu_plan::ops::{HalfExpertGlu, HalfExpertMatmul, HalfMatmul, HalfQkv};
+use akunu_plan::{MatmulForm, OutputForms, halves};
 
 use crate::function::source;
 use crate::types::{TypeSources, type_sources};
@@ -10,7 +10,7 @@ use crate::{Chip, Launch, MissingKernel, SCRATCH_BYTES, Source};
 use super::super::COUNTER_BYTES;
 use super::super::rows::glu_number;
 use super::few::{COPIES, TENSOR};
-use super::{Kind, Product, Routed, Shape};
+use super::{Kind, Product, Shape};
 
 pub(in crate::launch) static WARPGROUP: Source = source!("cuda/warpgroup.h");
 static GEMM_PACKED: Source = source!("cuda/gemm_packed.h");
@@ -120,25 +120,15 @@ impl Shape<'_> {
     }
 
     pub(in crate::launch) fn packed_experts(&self, op: HalfExpertMatmul) -> Result<Launch, MissingKernel> {
-        self.packed(self.packed_routed((Kind::Alone, op.weight), vec![("RESIDUAL", 0)]), false)
+        let constants = vec![("BIAS", 0), ("RESIDUAL", 0)];
+        let p = self.command.params();
+        self.packed(self.product_with_experts((Kind::Alone, op.weight), &p, false, constants), false)
     }
 
     pub(in crate::launch) fn packed_expert_glu(&self, op: HalfExpertGlu) -> Result<Launch, MissingKernel> {
-        let activation = vec![("ACTIVATION", glu_number(op.glu))];
-        self.packed(self.packed_routed((Kind::Glu, op.weight), activation), false)
-    }
-
-    /// A product with experts, of sorted rows.
-    fn packed_routed(
-        &self,
-        (kind, weight): (Kind, DType),
-        mut constants: Vec<(&'static str, u32)>,
-    ) -> Product {
-        let p: ExpertParams = self.command.params();
-        constants.extend([("OUT_STRIDE", p.outputs), ("EXPERTS", p.experts), ("CHOSEN", p.top), ("BIAS", 0)]);
-        let routed = Routed { experts: p.experts, top: p.top, picked: false };
-        let product = Product::new(kind, (weight, MatmulForm::Gemm), [p.inputs, p.outputs], constants);
-        Product { routed: Some(routed), ..product }
+        let constants = vec![("BIAS", 0), ("ACTIVATION", glu_number(op.glu))];
+        let p = self.command.params();
+        self.packed(self.product_with_experts((Kind::Glu, op.weight), &p, false, constants), false)
     }
 
     fn packed(&self, product: Product, f16: bool) -> Result<Launch, MissingKernel> {
@@ -189,6 +179,8 @@ impl Shape<'_> {
 
 #[cfg(test)]
 mod tests {
+    use akunu_plan::DType;
+
     use super::*;
 
     #[test]
