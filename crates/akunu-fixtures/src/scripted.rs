@@ -1,6 +1,6 @@
 //! A model with scripted output: the next token depends only on the current one.
 //!
-//! Embeddings are unit vectors, layers add nothing, and row j of the output matrix has [`CERTAIN`] for all tokens whose
+//! Embeddings are unit vectors, layers add nothing, and row j of the output matrix has `CERTAIN` for all tokens whose
 //! successor is j.
 
 use std::collections::HashMap;
