@@ -11,6 +11,7 @@ use crate::panel::{KV_TILE, MAX_HEAD, MAX_LATENT, MAX_ROW};
 pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<(), String> {
     let in_halves = match command.kernel {
         Kernel::Norm(ops::Norm { out, .. })
+        | Kernel::Matmul(ops::Matmul { out, .. })
         | Kernel::GluMatmul(ops::GluMatmul { out, .. })
         | Kernel::Glu(ops::Glu { out, .. })
         | Kernel::ExpertGlu(ops::ExpertGlu { out, .. })

@@ -2,7 +2,7 @@
 
 use akunu_plan::ops;
 use akunu_plan::ops::*;
-use akunu_plan::{Activation, DType, Kernel, KvType, MatmulForm, OutputForms, Rope, RopeStyle, Row, RowSet};
+use akunu_plan::{Activation, DType, Kernel, KvType, MatmulForm, OutputForms, Rope, RopeStyle, Row};
 
 use crate::attention::{BLOCK, HEADS, cache, in_blocks, kv_types, query_factors, scaled_by};
 use crate::case::{Case, Shape, Spec, spec};
@@ -44,9 +44,9 @@ fn matmul(p: Product, bias: bool, scaled: bool, norm: Option<OutputForms>) -> Sp
     let name = p.name(&format!("matmul scaled {scaled} norm {norm:?} bias {bias}"));
     spec(name, p.rows, move |_| {
         let Product { dtype: weight, rows, inputs, outs } = p;
-        let (form, q8, residual, all) = (p.form(), weight.is_quantised(), norm.is_some(), RowSet::All);
-        let kernel =
-            Kernel::Matmul(ops::Matmul { weight, form, q8, bias, residual, rows: all, scaled, norm });
+        let residual = norm.is_some();
+        let plain = ops::Matmul::plain(weight, p.form());
+        let kernel = Kernel::Matmul(ops::Matmul { bias, residual, scaled, norm, ..plain });
         let (inputs, outputs) = (inputs as u32, outs as u32);
         let epsilon = if norm.is_some() { 0.25 } else { 0.0 };
         let params = MatmulParams { inputs, outputs, out_stride: outputs, soft_cap: 0.0, epsilon };

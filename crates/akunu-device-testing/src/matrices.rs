@@ -88,6 +88,29 @@ pub fn glu_matmul(
     })
 }
 
+/// With a bias.
+fn activated_matmul(
+    dtype: DType,
+    rows: usize,
+    (inputs, outs): (usize, usize),
+    activation: Activation,
+    out: OutputForms,
+) -> Spec {
+    let name = format!("activated matmul {dtype} {rows}x{inputs}x{outs} {activation:?} {out:?}");
+    spec(name, rows, move |part| {
+        let plain = ops::Matmul::plain(dtype, MatmulForm::for_rows(part.len()));
+        let activation = Some(activation);
+        let kernel = Kernel::Matmul(ops::Matmul { bias: true, activation, out, ..plain });
+        let (inputs, outputs) = (inputs as u32, outs as u32);
+        let params = MatmulParams { inputs, outputs, out_stride: outputs, soft_cap: 0.0, epsilon: 0.0 };
+        let mut data = vec![pick(&input(dtype, 60, rows, inputs as usize), rows, &part)];
+        data.extend(weights(dtype, 61, outs, inputs as usize));
+        data.extend(crate::data::outputs(out, part.len(), outs));
+        data.push(f32s(&values(62, outs)));
+        Case::new(kernel, params, Shape::rows(part.len()), data)
+    })
+}
+
 pub fn matrices() -> Vec<Spec> {
     let mut specs = vec![];
     for dtype in dtypes() {
@@ -104,8 +127,11 @@ pub fn matrices() -> Vec<Spec> {
         for rows in [1, 3, 9] {
             specs.push(qkv(dtype, rows, inputs, rows == 3));
             specs.push(glu_matmul(dtype, rows, inputs, 96, ACTIVATIONS[rows % 3], OUTS[rows / 3 % 3]));
+            let (activation, out) = (ACTIVATIONS[(rows + 1) % 5], OUTS[(rows / 3 + 1) % 3]);
+            specs.push(activated_matmul(dtype, rows, (inputs, 96), activation, out));
         }
         specs.push(glu_matmul(dtype, 5, inputs, 41, Activation::Silu, OutputForms::F32));
+        specs.push(activated_matmul(dtype, 5, (inputs, 41), Activation::GeluErf, OutputForms::F32));
     }
     // More of both than any instruction set's panels hold.
     for dtype in [DType::Q4_0, DType::Q4_1, DType::Q2K, DType::Q4K, DType::Q6K] {
@@ -125,6 +151,8 @@ pub fn long_rows() -> Vec<Spec> {
     for dtype in dtypes() {
         specs.push(matmul(dtype, 1, (8192, 72), true, true));
         specs.push(glu_matmul(dtype, 1, 4096, 352, Activation::Silu, OUTS[1 + specs.len() % 2]));
+        let out = OUTS[specs.len() % 3];
+        specs.push(activated_matmul(dtype, 1, (4096, 352), Activation::GeluTanh, out));
         specs.push(qkv(dtype, 1, 1024, true));
         // A few iterations of 32 blocks, and a partial one.
         let inputs = if dtype.block_len() == 1 { 1048 } else { 4096 + dtype.block_len().max(64) };
@@ -163,6 +191,9 @@ pub fn large_matrices() -> Vec<Spec> {
     for (rows, outs) in [(18, 160), (70, 352), (300, 544)] {
         specs.push(glu_matmul(DType::Q4_0, rows, 96, outs, Activation::Silu, OutputForms::Both));
         specs.push(glu_matmul(DType::Q2K, rows, 256, outs, Activation::GeluTanh, OutputForms::Q8));
+        for (dtype, out) in [(DType::Q8_0, OutputForms::Q8), (DType::F16, OutputForms::Both)] {
+            specs.push(activated_matmul(dtype, rows, (96, outs), Activation::GeluErf, out));
+        }
     }
     for dtype in dtypes().into_iter().filter(|dtype| dtype.is_quantised()) {
         let inputs = if dtype.block_len() == 32 { 160 } else { 256 };

@@ -167,6 +167,10 @@ fn add_type(texts: &mut Texts, weight: DType) {
             let [inputs, outputs, out_stride] = [4096; 3];
             let params = MatmulParams { inputs, outputs, out_stride, soft_cap: 0.0, epsilon: 1e-5 };
             add_table(texts, &table(kernel, params, rows));
+            if !scaled {
+                let op = ops::Matmul { bias: true, activation: Some(Activation::GeluErf), out, ..plain };
+                add_table(texts, &table(Kernel::Matmul(op), params, rows));
+            }
             let params = QkvParams { inputs: 4096, q: 4096, k: 1024, v: 1024 };
             add_table(texts, &table(Kernel::Qkv(ops::Qkv { weight, form, q8, bias, scaled }), params, rows));
             let kernel = Kernel::GluMatmul(ops::GluMatmul { weight, form, q8, activation, out, scaled });

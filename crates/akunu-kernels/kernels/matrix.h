@@ -184,6 +184,9 @@ INLINE f32 finished(Params params, f32 sum, f32 second, Addend added) {
     const f32 cap = params.matmul.soft_cap;
     if (cap != 0) sum = cap * TANH(sum / cap);
 #endif
+#if ACTIVATED
+    sum = activate(sum);
+#endif
     return sum;
 #endif
 }

@@ -163,9 +163,7 @@ impl Shape<'_> {
             Kernel::Pool(op) => self.pool(op),
             Kernel::Unfold(ops::Unfold) => self.unfold(),
             Kernel::AcrossRows(ops::AcrossRows) => self.across_rows(),
-            Kernel::Matmul(ops::Matmul { weight, form, q8, bias, residual, rows, scaled, norm }) => {
-                self.matmul((weight, form, q8), [bias, residual, scaled], norm, rows)?
-            }
+            Kernel::Matmul(op) => self.matmul(op)?,
             Kernel::Qkv(ops::Qkv { weight, form, q8, bias, scaled }) => {
                 self.qkv((weight, form, q8), bias, scaled)?
             }

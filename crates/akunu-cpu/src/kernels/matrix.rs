@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use akunu_plan::ops::{self, GluMatmulParams, Input, MatmulParams, QkvParams, Weight};
+use akunu_plan::ops::{self, GluMatmulParams, Input, MatmulParams, Q8, QkvParams, Weight};
 use akunu_plan::{DType, Kernel, RowSet, q8};
 
 use crate::command::{Command, Context, f32s, row_bytes};
@@ -297,6 +297,29 @@ pub(crate) unsafe fn pack(command: &Command, context: &Context) {
     }
 }
 
+/// Quantises outputs (first, count), which are whole blocks, of rows (first, count): `values` is `[row][SUMS]`.
+///
+/// # Safety
+/// The values can be read, and rows of `outputs` written.
+#[inline(always)]
+unsafe fn put_q8_rows<V: Target>(
+    Q8(out): Q8<*mut u8>,
+    outputs: usize,
+    (first, n): (usize, usize),
+    (row, count): (usize, usize),
+    values: *const f32,
+) {
+    for r in 0..count {
+        for block in 0..n / q8::BLOCK {
+            // SAFETY: as the caller promises.
+            unsafe {
+                let to = out.add((row + r) * q8::row_bytes(outputs));
+                put_q8::<V>(to, outputs, first / q8::BLOCK + block, values.add(r * SUMS + block * q8::BLOCK));
+            }
+        }
+    }
+}
+
 impl OpKernel for ops::Matmul {
     #[inline(always)]
     unsafe fn run<V: Target>(command: &Command, context: &Context) {
@@ -306,23 +329,24 @@ impl OpKernel for ops::Matmul {
         let total = if op.rows == RowSet::Logits { context.logit_rows } else { context.rows };
         let (outputs, stride) = (p.outputs as usize, p.out_stride as usize);
         let product = Product::new((command, context), o.x, op.weight, p.inputs as usize, total);
-        let (out, bias, residual) = (f32s(o.out), o.bias.map(f32s), o.residual.map(f32s));
+        let (out, bias, residual) = (o.out.f32.map(f32s), o.bias.map(f32s), o.residual.map(f32s));
+        // A worker has whole blocks of what it quantises.
+        let unit = if o.out.q8.is_some() { q8::BLOCK } else { GROUP };
         // SAFETY: the scratch is used by this worker only; outputs are within the command's, rows within the table's,
         // and each output is written by one worker.
         unsafe {
             let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
-            for (units, (row, count)) in product.work(context, (outputs.div_ceil(GROUP), GROUP), total) {
-                let (first, n) = outputs_of(&units, GROUP, outputs);
-                product.sums(context, [o.weight], (first, n), (row, count), [sums]);
+            for (units, (row, count)) in product.work(context, (outputs.div_ceil(unit), unit), total) {
+                let (start, n) = outputs_of(&units, unit, outputs);
+                product.sums(context, [o.weight], (start, n), (row, count), [sums]);
                 for (r, half, n) in pieces(count, n) {
-                    let first = first + half;
+                    let first = start + half;
                     let mut v = V::load(sums.add(r * SUMS + half));
                     if let Some(bias) = bias {
                         v = v.add(V::load_n(bias.add(first), n));
                     }
                     let at = (row + r) * stride + first;
                     let next = at + ROWS_AHEAD * stride;
-                    V::prefetch(out.wrapping_add(next).cast());
                     if let Some(residual) = residual {
                         V::prefetch(residual.wrapping_add(next).cast());
                         v = v.add(V::load_n(residual.add(at), n));
@@ -330,7 +354,19 @@ impl OpKernel for ops::Matmul {
                     if p.soft_cap != 0.0 {
                         v = math::soft_cap(p.soft_cap, v);
                     }
-                    v.store_n(out.add(at), n);
+                    if let Some(kind) = op.activation {
+                        v = math::activation(kind, v);
+                    }
+                    if let Some(out) = out {
+                        V::prefetch(out.wrapping_add(next).cast());
+                        v.store_n(out.add(at), n);
+                    }
+                    if o.out.q8.is_some() {
+                        v.store(sums.add(r * SUMS + half));
+                    }
+                }
+                if let Some(out) = o.out.q8 {
+                    put_q8_rows::<V>(out, outputs, (start, n), (row, count), sums);
                 }
             }
         }
@@ -409,13 +445,7 @@ impl OpKernel for ops::GluMatmul {
                     }
                 }
                 if let Some(out) = o.out.q8 {
-                    for r in 0..count {
-                        let to = out.0.add((row + r) * q8::row_bytes(outputs));
-                        for block in 0..n / q8::BLOCK {
-                            let from = gate.add(r * SUMS + block * q8::BLOCK);
-                            put_q8::<V>(to, outputs, first / q8::BLOCK + block, from);
-                        }
-                    }
+                    put_q8_rows::<V>(out, outputs, (first, n), (row, count), gate);
                 }
             }
         }

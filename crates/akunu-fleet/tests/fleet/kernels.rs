@@ -276,9 +276,7 @@ fn run_product(
     out_stride: usize,
     ranks: usize,
 ) -> Vec<Vec<f32>> {
-    let (weight, form, q8) = (dtype, MatmulForm::Gemv, dtype.is_quantised());
-    let [bias, residual, scaled] = [false; 3];
-    let op = Matmul { weight, form, q8, bias, residual, rows: RowSet::All, scaled, norm: None };
+    let op = Matmul::plain(dtype, MatmulForm::Gemv);
     let params = MatmulParams {
         inputs: inputs as u32,
         outputs: cols as u32,
@@ -293,7 +291,7 @@ fn run_product(
     let params = NormParams { cols: cols as u32, epsilon: 0.0 };
     let reduce = DispatchCommand::new(reduce, [out, sum, residual], params);
     let table = table(vec![product, reduce], 1);
-    let row_bytes = if q8 { akunu_plan::q8::row_bytes(inputs) } else { inputs * 4 };
+    let row_bytes = if op.q8 { akunu_plan::q8::row_bytes(inputs) } else { inputs * 4 };
     let wide = out_stride * 4;
     let sizes = [Row::BYTES, 4, 8, 4, row_bytes, wide, wide, wide].into_iter();
     let buffers: Vec<DeviceBuffer> = sizes

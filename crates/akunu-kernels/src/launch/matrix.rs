@@ -1,7 +1,8 @@
 //! Matrix products with weights, and the embedding.
 
 use akunu_plan::ops::{
-    EmbedParams, ExpertGlu, ExpertMatmul, ExpertParams, ExpertSum, GluMatmulParams, MatmulParams, QkvParams,
+    EmbedParams, ExpertGlu, ExpertMatmul, ExpertParams, ExpertSum, GluMatmulParams, Matmul, MatmulParams,
+    QkvParams,
 };
 use akunu_plan::{Activation, DType, MatmulForm, OutputForms, RowSet};
 
@@ -65,6 +66,8 @@ struct Product {
     scaled: bool,
     /// It starts the deferred norm of its output.
     norm: Option<OutputForms>,
+    /// Whether its outputs are activated, or gated.
+    activated: bool,
     constants: Vec<(&'static str, u32)>,
     /// Outputs of each matrix.
     splits: Vec<u32>,
@@ -121,6 +124,7 @@ impl Product {
             out: OutputForms::F32,
             scaled: false,
             norm: None,
+            activated: kind == Kind::Glu,
             constants,
             splits: vec![outputs],
             routed: None,
@@ -213,16 +217,13 @@ impl Shape<'_> {
             .over([p.cols.div_ceil(threads), self.rows, 1], threads)
     }
 
-    pub(super) fn matmul(
-        &self,
-        (weight, form, q8): (DType, MatmulForm, bool),
-        [bias, residual, scaled]: [bool; 3],
-        norm: Option<OutputForms>,
-        rows: RowSet,
-    ) -> Result<Launch, MissingKernel> {
-        self.not_f16(norm.unwrap_or(OutputForms::F32))?;
-        let product = self.matmul_product((weight, form), [bias, residual]);
-        self.product(q8, Product { rows, scaled, norm, sends: self.is_sender(), ..product })
+    pub(super) fn matmul(&self, op: Matmul) -> Result<Launch, MissingKernel> {
+        let Matmul { weight, form, q8, bias, residual, rows, scaled, norm, activation, out } = op;
+        self.not_f16(norm.unwrap_or(out))?;
+        let mut product = self.matmul_product((weight, form), [bias, residual]);
+        product.activated = activation.is_some();
+        product.constants.extend(activation.map(|of| ("ACTIVATION", activation_number(of))));
+        self.product(q8, Product { rows, scaled, norm, out, sends: self.is_sender(), ..product })
     }
 
     fn matmul_product(&self, of: (DType, MatmulForm), [bias, residual]: [bool; 2]) -> Product {
@@ -382,7 +383,7 @@ impl Shape<'_> {
         of: TypeSources,
     ) -> LaunchBuilder {
         let mut sources = of.sources.clone();
-        if product.kind == Kind::Glu {
+        if product.activated {
             sources.push(&ACTIVATION);
         }
         if product.sends {
@@ -393,7 +394,8 @@ impl Shape<'_> {
         let mut builder = self
             .launch(entry, sources, &format!("_{}x{}", product.inputs, product.outputs))
             .of_type(of)
-            .variant([("KIND", product.kind as u32), ("ROUTED", u32::from(product.routed.is_some()))])
+            .variant([("KIND", product.kind as u32), ("ACTIVATED", u32::from(product.activated))])
+            .variant([("ROUTED", u32::from(product.routed.is_some()))])
             .variant([("PICKED", u32::from(product.picked())), ("SENDS", u32::from(product.sends))])
             .constants([("INPUTS", product.inputs), ("OUTPUTS", product.outputs)])
             .constants([("LOGITS", u32::from(product.rows == RowSet::Logits))])

@@ -496,6 +496,7 @@ impl<'a> Emitter<'a> {
         let (x, q8) = self.product_input(product, matrix);
         let rows = if product.rows == RowSet::All { self.shape.rows } else { self.shape.logit_rows };
         let normed = product.defers.map(|defers| self.forms.written(defers.normed));
+        let forms = self.forms.written(product.out.of);
         let op = Matmul {
             weight: matrix.dtype,
             form: MatmulForm::for_rows(rows),
@@ -505,11 +506,14 @@ impl<'a> Emitter<'a> {
             rows: product.rows,
             scaled: product.deferred.is_some(),
             norm: normed,
+            activation: product.activation,
+            out: forms,
         };
+        let f32 = forms.f32().then(|| self.columns(product.out));
         let operands = MatmulOperands {
             x,
             weight: matrix.into(),
-            out: self.columns(product.out),
+            out: Forms { f32, ..self.bind_forms(forms, product.out.of) },
             bias: part.bias.map(|bias| F32(bias.into())),
             residual: product.residual.map(|residual| self.f32s(residual)),
             squares: product.deferred.map(|squares| self.f32s(squares)),

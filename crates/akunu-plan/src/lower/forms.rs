@@ -53,6 +53,7 @@ impl Shape<'_> {
             // Products that multiply in f16 have it rounded with a scale for each row.
             Action::LatentAttend { .. } | Action::HeadsTogether { .. } if !wanted.f16() => wanted,
             Action::Product(product) if product.leaves_f16 => OutputForms::F16,
+            Action::Product(product) if product.activation.is_some() => wanted,
             Action::Product(Product { defers, .. }) | Action::AllReduce { defers, .. }
                 if defers.is_some_and(|defers| defers.normed == value) =>
             {

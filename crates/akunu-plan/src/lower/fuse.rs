@@ -35,6 +35,7 @@ pub(super) fn fuse(mut graph: Graph, rules: Rules) -> Graph {
     let halves = matches!(rules.products, Products::Packed | Products::Converted);
     if rules.joins {
         join_gate_and_up(&mut graph, rules);
+        activate_at_once(&mut graph, rules);
     }
     norm_then_add(&mut graph);
     add_at_once(&mut graph);
@@ -164,6 +165,29 @@ fn join_gate_and_up(graph: &mut Graph, rules: Rules) {
             replace(graph, at, 3, label, action);
         }
         at += 1;
+    }
+}
+
+/// Combines a product with the activation of its output.
+fn activate_at_once(graph: &mut Graph, rules: Rules) {
+    for at in 0..graph.steps.len().saturating_sub(1) {
+        let Some(Action::Activate { activation, x, unfinished: None, rows: RowSet::All, out }) =
+            graph.steps.get(at + 1).map(|step| &step.action)
+        else {
+            continue;
+        };
+        let (activation, x, out) = (*activation, *x, *out);
+        let whole = plain_product(&graph.steps[at]).is_some_and(|product| {
+            let all = product.parts[0].matrix.rows == graph.cols(x);
+            product.out.of == x && all && product.soft_cap == 0.0
+        });
+        let plain = rules.products(graph.steps[at].side) == Products::Plain;
+        if whole && plain && graph.uses(x) == 1 && beside(graph, at, 2) {
+            if let Action::Product(product) = &mut graph.steps[at].action {
+                (product.activation, product.out.of) = (Some(activation), out);
+            }
+            graph.steps.remove(at + 1);
+        }
     }
 }
 
@@ -440,6 +464,7 @@ fn beside_experts(graph: &Graph, x: Value) -> Option<Vec<usize>> {
             && product.parts.len() == 1
             && product.rows == RowSet::All
             && product.soft_cap == 0.0
+            && product.activation.is_none()
             && !step.side.is_host();
         if !packs || is_routed(product.out.of) {
             return None;

@@ -116,7 +116,7 @@ pub(super) fn out_of_order(name: &str) -> PlanError {
     ))
 }
 
-/// `x · Wᵀ (+ bias) (+ residual)` for one or several matrices, whose outputs are adjacent.
+/// `x · Wᵀ (+ bias) (+ residual)` for one or several matrices, whose outputs are adjacent; of one, it may be activated.
 #[derive(Clone, Debug)]
 pub(super) struct Product {
     pub x: Value,
@@ -125,6 +125,7 @@ pub(super) struct Product {
     pub residual: Option<Value>,
     pub rows: RowSet,
     pub soft_cap: f32,
+    pub activation: Option<Activation>,
     /// Sums of squares of `x`, if the norm of `x` is deferred to its consumers.
     pub deferred: Option<Value>,
     /// The norm of the output that this product defers to the consumers.
@@ -147,6 +148,7 @@ impl Product {
             residual: None,
             rows: RowSet::All,
             soft_cap: 0.0,
+            activation: None,
             deferred: None,
             defers: None,
             leaves_f16: false,

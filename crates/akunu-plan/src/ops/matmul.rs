@@ -1,4 +1,4 @@
-//! `x · Wᵀ (+ bias) (+ residual)`.
+//! `x · Wᵀ (+ bias) (+ residual)`, and an activation of this.
 //!
 //! With `norm` it also begins the deferred norm of its output `y`: `normed` is `y · norm_weight`, not yet divided by
 //! rms(y), and `out_squares` is the sum of `y² + epsilon` over each block of 32 outputs, `[row][outputs / 32]`. A
@@ -7,10 +7,11 @@
 //! division.
 
 use super::extent::{Counts, Extent, f32s, forms, input, squares, strided, weight};
+use super::norm::OUT;
 use super::{F32, FormNames, Forms, Input, Op, PlaneNames, RowSet, Weight, operands, params};
-use crate::reference::{Bound, soft_cap};
+use crate::reference::{Bound, activate, soft_cap};
 use crate::table::Binding;
-use crate::{Cost, DType, MatmulForm, OutputForms, Row, lower_name, q8};
+use crate::{Activation, Cost, DType, MatmulForm, OutputForms, Row, activation_name, lower_name, q8};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Matmul {
@@ -23,6 +24,8 @@ pub struct Matmul {
     pub rows: RowSet,
     pub scaled: bool,
     pub norm: Option<OutputForms>,
+    pub activation: Option<Activation>,
+    pub out: OutputForms,
 }
 
 impl Matmul {
@@ -37,6 +40,8 @@ impl Matmul {
             rows: RowSet::All,
             scaled: false,
             norm: None,
+            activation: None,
+            out: OutputForms::F32,
         }
     }
 }
@@ -61,7 +66,7 @@ operands! {
     MatmulOperands of Matmul as op {
         x: read Input(op.q8),
         weight: read Weight(WEIGHT, op.weight),
-        out: write F32,
+        out: write Forms(op.out, OUT),
         bias: read F32 if op.bias,
         residual: read F32 if op.residual,
         squares: read F32 if op.scaled,
@@ -80,7 +85,9 @@ impl Op for Matmul {
         let residual = if self.residual { "_add" } else { "" };
         let norm = self.norm.map_or(String::new(), |out| format!("_norm{}", out.suffix()));
         let product = product_name(self.weight, self.q8, self.scaled);
-        format!("{}_{product}{bias}{residual}{norm}", self.form.name())
+        let activation = self.activation.map_or(String::new(), |of| format!("_{}", activation_name(of)));
+        let out = self.out.suffix();
+        format!("{}_{product}{bias}{residual}{norm}{activation}{out}", self.form.name())
     }
 
     fn row_set(self) -> Option<RowSet> {
@@ -89,15 +96,16 @@ impl Op for Matmul {
 
     fn extents(self, p: &MatmulParams, counts: &Counts) -> Result<MatmulOperands<Extent>, String> {
         let rows = counts.of(self.rows);
-        let out = strided(rows, p.outputs, p.out_stride)?;
+        let written = strided(rows, p.outputs, p.out_stride)?;
+        let out = forms(self.out, rows, p.outputs)?;
         let normed = self.norm.map(|form| forms(form, rows, p.outputs)).transpose()?;
         let out_squares = self.norm.map(|_| squares(rows, p.outputs)).transpose()?;
         Ok(MatmulOperands {
             x: input(self.q8, rows, p.inputs)?,
             weight: weight(self.weight, p.inputs, p.outputs)?,
-            out,
+            out: Forms { f32: out.f32.map(|_| written), ..out },
             bias: self.bias.then(|| f32s(1, p.outputs)),
-            residual: self.residual.then_some(out),
+            residual: self.residual.then_some(written),
             squares: self.scaled.then(|| squares(rows, p.inputs)).transpose()?,
             norm_weight: self.norm.map(|_| f32s(1, p.outputs)),
             normed,
@@ -119,14 +127,18 @@ impl Op for Matmul {
                 *y += o.bias.map_or(0.0, |bias| f64::from(bound.f32s(bias)[i]));
                 *y += o.residual.map_or(0.0, |residual| f64::from(bound.f32s(residual)[row * stride + i]));
                 *y = soft_cap(*y, p.soft_cap);
+                *y = self.activation.map_or(*y, |of| activate(of, *y));
             }
         }
         let y: Vec<Vec<f32>> = y.iter().map(|y| y.iter().map(|y| *y as f32).collect()).collect();
-        bound.write_f32s(o.out, |_, out| {
-            for (row, y) in y.iter().enumerate() {
-                out[row * stride..][..outputs].copy_from_slice(y);
-            }
-        });
+        if let Some(out) = o.out.f32 {
+            bound.write_f32s(out, |_, out| {
+                for (row, y) in y.iter().enumerate() {
+                    out[row * stride..][..outputs].copy_from_slice(y);
+                }
+            });
+        }
+        bound.write_forms(Forms { f32: None, ..o.out }, &y);
         if let (Some(weight), Some(normed), Some(squares)) = (o.norm_weight, o.normed, o.out_squares) {
             defer_norm(&mut bound, (weight, normed, squares), &y, p.epsilon);
         }
