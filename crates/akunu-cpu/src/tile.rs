@@ -273,10 +273,8 @@ unsafe fn round<V: Dot<Q>, Q: Quant>(
     // SAFETY: the blocks are within the tile's weights, planes and the row, as the caller promises.
     unsafe {
         let w = t.weights.add(o * t.stride + first / 8 * Q::OCTET_BYTES);
-        if count == 16 {
-            for line in 0..(2 * Q::OCTET_BYTES).div_ceil(64) {
-                V::prefetch(w.wrapping_add(ahead).wrapping_add(line * 64));
-            }
+        for line in 0..(count * Q::OCTET_BYTES).div_ceil(8 * 64) {
+            V::prefetch(w.wrapping_add(ahead).wrapping_add(line * 64));
         }
         let mut terms = V::terms(w, x.quants.add(first * 32), x.sums.add(first), count);
         if Q::PLANES {

@@ -2,7 +2,7 @@
 """Speed of Akunu beside CTranslate2, which faster-whisper runs on: Whisper's shapes with random weights, in turn.
 
     pip install ctranslate2 numpy
-    python benches/ctranslate2.py AKUNU [--threads 2] [--turns 3] [base small]
+    python benches/faster_whisper.py AKUNU [--threads 2] [--turns 3] [base small]
 
 Of each turn: the median time of the encoder for one window of 30 s, and of a token of the greedy decoder. The ratios are
 of medians over all turns: CTranslate2's time by Akunu's. CTranslate2 computes the keys and values that the decoder
@@ -23,6 +23,7 @@ from ctranslate2.specs import whisper_spec
 
 SHAPES = {"tiny": (384, 6, 4), "base": (512, 8, 6), "small": (768, 12, 12)}
 VOCABULARY, POSITIONS, CONTEXT, BANDS = 51865, 1500, 448, 80
+TOKENS = 96
 END, START = 50257, [50258, 50259, 50359, 50363]
 MARKS = {END: "<|endoftext|>", 50258: "<|startoftranscript|>", 50259: "<|en|>", 50358: "<|translate|>",
          50359: "<|transcribe|>", 50360: "<|startoflm|>", 50361: "<|startofprev|>", 50362: "<|nospeech|>",
@@ -75,6 +76,7 @@ def write(folder: Path, shape: tuple[int, int, int], kind: str) -> None:
     spec.config.lang_ids, spec.config.alignment_heads = [50259], [[layers - 1, 0]]
     spec.validate()
     spec.optimize(quantization=kind)
+    folder.mkdir()
     spec.save(str(folder))
 
 
@@ -89,7 +91,7 @@ def of_peer(model: ctranslate2.models.Whisper) -> tuple[float, float]:
     for _ in range(3):
         # The difference of two lengths: without the prompt and the keys of the window.
         took = []
-        for length in (36, 132):
+        for length in (36, 36 + TOKENS):
             start = time.perf_counter()
             found = model.generate(states, [START], beam_size=1, max_length=length, suppress_tokens=[END], suppress_blank=False)
             took.append((time.perf_counter() - start, len(found[0].sequences_ids[0])))
@@ -99,10 +101,10 @@ def of_peer(model: ctranslate2.models.Whisper) -> tuple[float, float]:
 
 
 def of_ours(akunu: str, file: Path, threads: int) -> tuple[float, float]:
-    command = [akunu, "bench", str(file), "-n", "96", "-b", "1", "-r", "3", "-t", str(threads), "--json"]
+    command = [akunu, "bench", str(file), "-n", str(TOKENS), "-b", "1", "-r", "3", "-t", str(threads), "--json"]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    windows = found["windows"][0]
-    return median(windows["seconds"]) * 1e3, 1e3 / median(found["decode"][0]["tokens_per_second"])
+    of = {test["test"]: test["pass_ms"] for test in found}
+    return of["encode"], of[f"tg{TOKENS}"]
 
 
 def main() -> None:
