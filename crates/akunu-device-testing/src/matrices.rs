@@ -177,7 +177,7 @@ pub fn large_matrices() -> Vec<Spec> {
     for dtype in [DType::Q2K, DType::Q4K, DType::Q6K] {
         specs.push(matmul(dtype, 150, (256, 260), false, true));
     }
-    for dtype in [DType::F16, DType::BF16] {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
         specs.push(matmul(dtype, 150, (104, 260), true, true));
         specs.push(matmul(dtype, 21, (576, 20), true, false));
         specs.push(qkv(dtype, 70, 64, true));

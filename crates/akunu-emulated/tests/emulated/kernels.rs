@@ -255,7 +255,7 @@ fn is_for_tensor_cores(kernel: Kernel) -> bool {
         Kernel::Matmul(ops::Matmul { weight, form, .. })
         | Kernel::Qkv(ops::Qkv { weight, form, .. })
         | Kernel::GluMatmul(ops::GluMatmul { weight, form, .. }) => {
-            (form == MatmulForm::Gemm && !matches!(weight, DType::F32 | DType::Fp8(_)))
+            (form == MatmulForm::Gemm && !matches!(weight, DType::Fp8(_)))
                 || (form == MatmulForm::Small && weight.is_quantised())
         }
         _ => false,

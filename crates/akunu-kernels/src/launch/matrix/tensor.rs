@@ -33,16 +33,23 @@ struct Tile {
     work: u32,
 }
 
-const TILES: [Tile; 3] = [
+const TILES: [Tile; 4] = [
     Tile { row_tiles: 4, column_tiles: 8, down: 2, across: 2, work: 100 },
     Tile { row_tiles: 4, column_tiles: 4, down: 2, across: 2, work: 55 },
     Tile { row_tiles: 2, column_tiles: 4, down: 2, across: 2, work: 32 },
+    SMALLEST,
 ];
+/// For products of so few outputs that larger tiles would leave most of the GPU idle, as of routers in f32.
+const SMALLEST: Tile = Tile { row_tiles: 1, column_tiles: 4, down: 2, across: 2, work: 20 };
 
 impl Tile {
     fn of(product: &Product, rows: u32, units: u32) -> Tile {
+        // Passes of encoders often have far fewer rows than their table, and f32 weights take three instructions instead of
+        // two: with large tiles few threadgroups would work for long.
+        let suits =
+            |tile: &Tile| if product.weight == DType::F32 { *tile != TILES[0] } else { *tile != SMALLEST };
         let time = |tile: &Tile| tile.time(product, rows, units);
-        TILES.into_iter().min_by_key(time).unwrap_or(TILES[0])
+        TILES.into_iter().filter(suits).min_by_key(time).unwrap_or(TILES[0])
     }
 
     fn rows(self) -> u32 {
@@ -96,12 +103,18 @@ impl Shape<'_> {
             let launch = self.product_launch("gemm_mma", &sources, product, of);
             return Some(launch.variant([("DEEP", DEEP)]).tile(tile, product, rows, stage));
         }
-        let halves = matches!(product.weight, DType::F16 | DType::BF16);
-        if !halves || !product.inputs.is_multiple_of(8) {
+        // Bytes of a weight, and between lines.
+        let (bytes, padding) = match product.weight {
+            DType::F32 => (4, 32),
+            DType::F16 | DType::BF16 => (2, 16),
+            _ => return None,
+        };
+        // Lines are copied in pieces of 16 bytes.
+        if !product.inputs.is_multiple_of(16 / bytes) {
             return None;
         }
         let tile = Tile::of(product, rows, self.chip.units);
-        let stage = tile.rows() * (DEEP_NUMBERS * 4 + 32) + tile.columns() * (DEEP_NUMBERS * 2 + 16);
+        let stage = tile.rows() * (DEEP_NUMBERS * 4 + 32) + tile.columns() * (DEEP_NUMBERS * bytes + padding);
         let launch = self.product_launch("gemm_tf32", &[&COPIES, &TENSOR, &TILE, &GEMM_TF32], product, of);
         Some(launch.tile(tile, product, rows, stage))
     }
