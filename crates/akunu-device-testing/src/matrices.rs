@@ -183,6 +183,9 @@ pub fn large_matrices() -> Vec<Spec> {
         specs.push(qkv(dtype, 70, 64, true));
         specs.push(glu_matmul(dtype, 70, 72, 75, Activation::Silu, OutputForms::F32));
     }
+    // With so many rows that tiles of several sizes fill the GPU.
+    specs.push(matmul(DType::F32, 640, (40, 260), true, true));
+    specs.push(matmul(DType::F32, 70, (40, 33), true, false));
     // With few rows, and enough outputs for the wide tiles of kernels for few rows.
     specs.push(matmul(DType::Q4_0, 5, (288, 600), true, true));
     specs.push(matmul(DType::Q6K, 37, (512, 520), false, true));

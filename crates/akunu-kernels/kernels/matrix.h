@@ -1,5 +1,5 @@
 // Shared by the matrix kernels: the weights of an output, and the epilogue that turns its sum into the output. KIND 0
-// is a single product, 1 fused Q, K and V, 2 gate and up with the activation.
+// is a single product, with ACTIVATED and its activation, 1 fused Q, K and V, 2 gate and up with the activation.
 //
 // With ROUTED, each row has the matrices of its expert, which are adjacent in memory. Rows are sorted by expert, or with
 // PICKED in the order of picks, of which each has a tile; they then read the rows of the pass.

@@ -30,8 +30,8 @@ pub struct PlanOptions {
     pub beams: usize,
     /// Whether there is a table for the times of words ([`crate::PassKind::Align`]), in models that hear.
     pub word_times: bool,
-    /// Fuse Q, K and V, and gate and up, if dtypes are equal, and fold operations as the device asks. Disabled only in
-    /// tests.
+    /// Fuse Q, K and V, and gate and up, if dtypes are equal, and products with their activations, and fold operations as
+    /// the device asks. Disabled only in tests.
     pub fuse: bool,
     /// Write the inputs of products as f32 even if products read them rounded, and normalise them before products:
     /// [`crate::product_inputs`] finds them.

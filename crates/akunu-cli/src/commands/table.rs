@@ -21,7 +21,7 @@ pub struct TableArgs {
     /// Rows of the pass: 1 is a decode step [default: 1, or those of a pass over texts]
     #[arg(long, value_parser = args::count)]
     rows: Option<usize>,
-    /// Without fused QKV and gate·up, and without folded norms and RoPE
+    /// Without fused QKV, gate·up and activations, and without folded norms and RoPE
     #[arg(long)]
     unfused: bool,
     /// Prints the table of this device of several, from 0, with the part of each weight that it has

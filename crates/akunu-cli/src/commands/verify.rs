@@ -28,7 +28,7 @@ pub struct VerifyArgs {
     /// Number of random tokens; for texts, of the longest one
     #[arg(long, default_value = "8", value_parser = args::count)]
     tokens: usize,
-    /// Without fused QKV and gate·up, and without folded norms and RoPE
+    /// Without fused QKV, gate·up and activations, and without folded norms and RoPE
     #[arg(long)]
     unfused: bool,
     /// Shows every compared output, in the order of the commands, instead of the worst ones

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::common::{json, ok, path, refuses, run};
+use crate::common::{json, ok, path, refuses};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/mlx/llama-mixed")
@@ -90,9 +90,16 @@ fn a_synthetic_folder_is_a_model_of_the_shape_that_was_asked_for() {
         assert_eq!((down["dtype"].as_str(), &down["shape"]), (Some(dtype), &json!([1024, 3072])));
         ok(&["verify", path(&folder), "--device", "cpu", "--tokens", "2"]);
     }
-    // The folder exists already; and Gemma is not supported.
+    // The folder exists already; and these shapes are not supported.
+    let other = dir.path().join("other");
     refuses(&["synth", "tiny", path(&dir.path().join("4")), "--mlx", "4"], 1, &["exists", "--force"]);
-    assert_eq!(run(&["synth", "gemma3-1b", path(&dir.path().join("g")), "--mlx", "4"]).code, 2);
+    for shape in ["gemma3-1b", "tiny-experts", "gpt-oss-20b", "deepseek-v2-lite", "minilm-l6", "whisper-tiny"]
+    {
+        for form in [&["--mlx", "4"][..], &["--fp8"]] {
+            let args = [&["synth", shape, path(&other)], form].concat();
+            refuses(&args, 2, &["cannot be made as a folder", "a dense decoder"]);
+        }
+    }
     ok(&["synth", "tiny", path(&dir.path().join("4")), "--mlx", "8", "--force"]);
     let found = json(&["inspect", path(&dir.path().join("4")), "--json"]);
     assert_eq!(found["architecture"].as_str(), Some("llama"));

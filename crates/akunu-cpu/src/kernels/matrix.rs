@@ -29,7 +29,7 @@ const NEAR_BYTES: usize = 640 << 10;
 const WINDOW: usize = 512;
 /// Outputs that a worker takes at once for several rows; also the row stride of the sums before the epilogue.
 pub(super) const SUMS: usize = BF16_OUTPUTS;
-// The outputs of gate and up are quantised in whole blocks.
+// What is activated is quantised in whole blocks.
 const _: () =
     assert!(WINDOW.is_multiple_of(q8::BLOCK) && SUMS.is_multiple_of(q8::BLOCK) && WINDOW <= TILE_SUMS);
 
@@ -330,10 +330,10 @@ impl OpKernel for ops::Matmul {
         let (outputs, stride) = (p.outputs as usize, p.out_stride as usize);
         let product = Product::new((command, context), o.x, op.weight, p.inputs as usize, total);
         let (out, bias, residual) = (o.out.f32.map(f32s), o.bias.map(f32s), o.residual.map(f32s));
-        // A worker has whole blocks of what it quantises.
         let unit = if o.out.q8.is_some() { q8::BLOCK } else { GROUP };
         // SAFETY: the scratch is used by this worker only; outputs are within the command's, rows within the table's,
-        // and each output is written by one worker.
+        // and each output is written by one worker. If q8 is written, outputs are whole blocks of 32, and a worker has
+        // whole blocks.
         unsafe {
             let sums = (&raw mut (*context.scratch).tile).cast::<f32>();
             for (units, (row, count)) in product.work(context, (outputs.div_ceil(unit), unit), total) {

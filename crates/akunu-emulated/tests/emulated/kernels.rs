@@ -20,7 +20,7 @@ use akunu_kernels::{Cover, Function, Work, emulated_text, launches, repack, weig
 use akunu_plan::ops;
 use akunu_plan::reference::ReferenceDevice;
 use akunu_plan::verify::compare;
-use akunu_plan::{Access, DType, Kernel, KvType, MatmulForm, OutputForms};
+use akunu_plan::{Access, DType, Kernel, KvType, OutputForms};
 use akunu_testing::{Cases, cases, few_or_many, fewest_or};
 
 fn check_all(specs: impl IntoIterator<Item = Spec>) {
@@ -242,38 +242,17 @@ fn experts_are_near_the_reference_by_tiles() {
     assert!(few.checked > few_or_many(0, 20), "{}", few.checked);
 }
 
-/// Whether there is a special kernel for tensor cores.
-fn is_for_tensor_cores(kernel: Kernel) -> bool {
-    match kernel {
-        Kernel::Matmul(ops::Matmul { weight, .. })
-        | Kernel::Qkv(ops::Qkv { weight, .. })
-        | Kernel::GluMatmul(ops::GluMatmul { weight, .. })
-            if has_stand_ins(weight) =>
-        {
-            false
-        }
-        Kernel::Matmul(ops::Matmul { weight, form, .. })
-        | Kernel::Qkv(ops::Qkv { weight, form, .. })
-        | Kernel::GluMatmul(ops::GluMatmul { weight, form, .. }) => {
-            (form == MatmulForm::Gemm && !matches!(weight, DType::Fp8(_)))
-                || (form == MatmulForm::Small && weight.is_quantised())
-        }
-        _ => false,
-    }
-}
-
 #[test]
 fn matrices_of_many_rows_are_near_the_reference_on_tensor_cores() {
     if skipped() {
         return;
     }
-    let cases =
-        matrices::matrices().into_iter().chain(matrices::large_matrices()).map(|spec| (spec.whole(), spec));
-    let mut few = Few::new(|| Emulator::default().with_tensor_cores());
-    for (case, spec) in cases.filter(|(case, _)| is_for_tensor_cores(case.kernel)) {
-        few.check(&spec.name, &case);
-    }
-    assert!(few.checked > few_or_many(0, 100), "{}", few.checked);
+    let specs = || matrices::matrices().into_iter().chain(matrices::large_matrices());
+    let on_tensor_cores = |case: &Case, f: &Function| {
+        ["gemm_few", "gemm_mma", "gemm_tf32"].contains(&f.entry) && is_worth_compiling(case)
+    };
+    let count = check_those(|| Emulator::default().with_tensor_cores(), specs(), on_tensor_cores);
+    assert!(count > few_or_many(0, 100), "{count}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use akunu_emulated::Emulator;
 use akunu_fleet::Fleet;
 use akunu_plan::ops::{
     AllGather, AllGatherOperands, AllGatherParams, AllReduce, AllReduceOperands, F32, Forms, Matmul,
-    MatmulParams, NormParams, Op, Q8, Rounding, RowSet,
+    MatmulParams, NormParams, Op, Q8, Rounding,
 };
 use akunu_plan::{
     BufferId, DType, Device, DeviceBuffer, DispatchCommand, DispatchTable, Entries, Group, Kernel,
@@ -307,7 +307,7 @@ fn run_product(
     let steps = (0..5).map(|step| {
         let part = |rank: usize| {
             let numbers = values((step * ranks + rank) as u64 + 1, inputs);
-            if q8 { q8_row(&numbers) } else { f32s(&numbers) }
+            if op.q8 { q8_row(&numbers) } else { f32s(&numbers) }
         };
         let all: Vec<u8> = (0..ranks).flat_map(part).collect();
         let cut = akunu_plan::Cut { entries: 1, bytes: all.len(), share: row_bytes, same: 1, ranks };

@@ -1,7 +1,8 @@
 // Product of many f32 rows with f32, f16 or bf16 weights on tensor cores. tf32 is f32 without its last 13 bits of
-// mantissa: a weight of 16 bits is exactly representable, and a number in f32 is split into the sum of two. The product
-// of two second parts is left out. DEEP inputs of each row and column are multiplied while the next ones are copied. The
-// reduction order is free, so of each 8 inputs lane t of four has inputs 2t and 2t + 1 of both sides.
+// mantissa, so it has 11: a weight of 16 bits is exactly representable, and of a number in f32 two parts have 22 of its
+// 24. The product of two second parts is left out. An infinite number gives a NaN. DEEP inputs of each row and column
+// are multiplied while the next ones are copied. The reduction order is free, so of each 8 inputs lane t of four has
+// inputs 2t and 2t + 1 of both sides. Of the tiles of 16 rows only those with live rows are copied and multiplied.
 
 #define DEEP 16
 // Strides of a row and of a column in threadgroup memory, padded to avoid bank conflicts.
@@ -12,14 +13,17 @@
 #define STAGE_BYTES (AT_WEIGHTS + COLUMNS * WEIGHT_LINE)
 
 INLINE void copy_stage(Bindings in, Place at, u32 first_row, u32 first_out, u32 live, u32 from, THREADGROUP u8* stage) {
+    const u32 lines = (live - first_row + 15) / 16 * 16;
     UNROLL for (u32 i = at.in_group; i < ROWS * (DEEP / 4); i += WORKERS) {
         const u32 line = i / (DEEP / 4), chunk = i % (DEEP / 4), first = from + chunk * 4;
+        if (line >= lines) break;
         const u32 row = first_row + line < live ? first_row + line : live - 1;
         const bool there = first < INPUTS;
         copy16(stage + line * INPUT_LINE + chunk * 16, in.x + ((u64)row * INPUTS + (there ? first : 0)) * 4, there);
     }
     UNROLL for (u32 i = at.in_group; i < COLUMNS * (DEEP / CHUNK_WEIGHTS); i += WORKERS) {
-        const u32 line = i / (DEEP / CHUNK_WEIGHTS), chunk = i % (DEEP / CHUNK_WEIGHTS), first = from + chunk * CHUNK_WEIGHTS;
+        const u32 line = i / (DEEP / CHUNK_WEIGHTS), chunk = i % (DEEP / CHUNK_WEIGHTS);
+        const u32 first = from + chunk * CHUNK_WEIGHTS;
         const bool there = first < INPUTS;
         const Column of = column_of(in, first_out, line);
         const DEVICE u8* source = of.matrix.weight + ((u64)of.row * INPUTS + (there ? first : 0)) * WEIGHT_BYTES;
@@ -39,15 +43,27 @@ INLINE Split split(f32 value) {
     return s;
 }
 
-// Weight `place` of a line.
-INLINE Split weight_of(const THREADGROUP u8* line, u32 place) {
+struct Pair {
+    Split first, second;
+};
+
+// Pair `place` of a line of weights.
+INLINE Pair weights_of(const THREADGROUP u8* line, u32 place) {
+    Pair pair = {};
 #if WEIGHT_TYPE == 0
-    return split(((const THREADGROUP f32*)line)[place]);
+    pair.first = split(((const THREADGROUP f32*)line)[place * 2]);
+    pair.second = split(((const THREADGROUP f32*)line)[place * 2 + 1]);
 #else
-    const u32 half = ((const THREADGROUP u16*)line)[place];
-    const Split s = {WEIGHT_TYPE == 1 ? as_u32(f16_to_f32((u16)half)) : half << 16, 0};
-    return s;
+    const u32 word = ((const THREADGROUP u32*)line)[place];
+#if WEIGHT_TYPE == 1
+    pair.first.high = as_u32(f16_to_f32((u16)word));
+    pair.second.high = as_u32(f16_to_f32((u16)(word >> 16)));
+#else
+    pair.first.high = word << 16;
+    pair.second.high = word & 0xffff0000u;
 #endif
+#endif
+    return pair;
 }
 
 // Two inputs of rows g and g + 8 of each tile.
@@ -77,14 +93,14 @@ INLINE void multiply_stage(THREAD_PTR Sums* sums, Place at, const THREADGROUP u8
         UNROLL for (u32 n = 0; n < COLUMN_TILES; n++) {
             const u32 column = LEFT + n * 8 + LANE / 4;
             const THREADGROUP u8* line = stage + AT_WEIGHTS + column * WEIGHT_LINE;
-            const Split a = weight_of(line, step * 8 + LANE % 4 * 2), b = weight_of(line, step * 8 + LANE % 4 * 2 + 1);
+            const Pair w = weights_of(line, step * 4 + LANE % 4);
             UNROLL for (u32 m = 0; m < ROW_TILES; m++) {
                 if (m >= tiles) break;
-                sums->v[m][n] = multiply_tf32(rows.low[m], a.high, b.high, sums->v[m][n]);
+                sums->v[m][n] = multiply_tf32(rows.low[m], w.first.high, w.second.high, sums->v[m][n]);
 #if WEIGHT_TYPE == 0
-                sums->v[m][n] = multiply_tf32(rows.high[m], a.low, b.low, sums->v[m][n]);
+                sums->v[m][n] = multiply_tf32(rows.high[m], w.first.low, w.second.low, sums->v[m][n]);
 #endif
-                sums->v[m][n] = multiply_tf32(rows.high[m], a.high, b.high, sums->v[m][n]);
+                sums->v[m][n] = multiply_tf32(rows.high[m], w.first.high, w.second.high, sums->v[m][n]);
             }
         }
     }

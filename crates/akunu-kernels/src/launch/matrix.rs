@@ -219,6 +219,7 @@ impl Shape<'_> {
 
     pub(super) fn matmul(&self, op: Matmul) -> Result<Launch, MissingKernel> {
         let Matmul { weight, form, q8, bias, residual, rows, scaled, norm, activation, out } = op;
+        self.not_f16(out)?;
         self.not_f16(norm.unwrap_or(out))?;
         let mut product = self.matmul_product((weight, form), [bias, residual]);
         product.activated = activation.is_some();
@@ -367,7 +368,7 @@ impl Shape<'_> {
                 .or_else(|| self.gemm_tensor(&product, rows))
                 .or_else(|| self.gemm_tiles(&product, rows)),
         };
-        // A few large tiles would leave most of the GPU idle, as for the router of a mixture of experts.
+        // A few large tiles would leave most of the GPU idle, as for the router of a mixture of experts with few rows.
         let fills = product.outputs.div_ceil(SIDE) * product.tiles(rows, SIDE) >= self.chip.units;
         Ok(special.unwrap_or_else(|| match product.form {
             MatmulForm::Gemm if fills => self.gemm(&product, rows),

@@ -106,6 +106,24 @@ fn a_product_that_begins_a_norm_has_a_block_of_outputs_a_group_and_is_for_few_ro
 }
 
 #[test]
+fn f32_weights_of_many_rows_are_multiplied_on_tensor_cores_where_tiles_fill_the_gpu() {
+    let of = |rows: usize, outputs: u32| {
+        let kernel = Kernel::Matmul(ops::Matmul::plain(DType::F32, MatmulForm::for_rows(rows)));
+        let params = MatmulParams { inputs: 2048, outputs, out_stride: outputs, ..MatmulParams::default() };
+        let function = launch(&table(kernel, params, rows)).function;
+        let tiles = function.variant.iter().find(|(name, _)| *name == "ROW_TILES");
+        (function.entry, tiles.map(|(_, tiles)| *tiles))
+    };
+    assert_eq!(of(2048, 2048), ("gemm_tf32", Some(4)));
+    // A router, with many rows and with few.
+    assert_eq!(of(2048, 128), ("gemm_tf32", Some(1)));
+    assert_eq!(of(512, 128), ("gemv", None));
+    assert_eq!(of(32, 2048), ("gemv", None));
+    // A gate has one output.
+    assert_eq!(of(8192, 1), ("gemv", None));
+}
+
+#[test]
 fn attention_rotates_heads_for_one_row_only() {
     let rope = Some(Rope { style: Some(RopeStyle::HalfSplit), qk_norm: true });
     let kernel =

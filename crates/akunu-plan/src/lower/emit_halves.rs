@@ -22,6 +22,7 @@ impl Emitter<'_> {
             [part] if packed || !needs_unpacking(product) => (part.matrix.dtype, (&part.matrix).into()),
             parts => (DType::F16, Weight::of_one_plane(self.unpack(label, product.x, parts).into())),
         };
+        debug_assert!(product.activation.is_none(), "{label}");
         let bias = product.parts[0].bias;
         let f16 = product.leaves_f16;
         let (residual, rows) = (product.residual.is_some(), product.rows);
@@ -40,6 +41,7 @@ impl Emitter<'_> {
     }
 
     pub(super) fn eight_product(&mut self, label: &str, product: &Product, part: &Part) {
+        debug_assert!(product.activation.is_none(), "{label}");
         let op = EightMatmul { bias: part.bias.is_some(), residual: product.residual.is_some() };
         let (F16(x), x_scales) = self.eights(product.x);
         let operands = EightMatmulOperands {

@@ -15,7 +15,7 @@ use akunu_arch::NormKind;
 /// The conditions of the rewrites.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// Products of the same input are joined if their types are equal.
+    /// Products of the same input are joined if their types are equal, and products with their activations.
     pub joins: bool,
     /// Norms are folded into the neighbouring products, and RoPE into attention: for tables of one row.
     pub folds: bool,
@@ -131,7 +131,10 @@ fn joins(products: [&Product; 3], rules: Rules, side: Side) -> bool {
 fn plain_product(step: &Step) -> Option<&Product> {
     match &step.action {
         Action::Product(product)
-            if product.parts.len() == 1 && product.residual.is_none() && product.rows == RowSet::All =>
+            if product.parts.len() == 1
+                && product.residual.is_none()
+                && product.activation.is_none()
+                && product.rows == RowSet::All =>
         {
             Some(product)
         }
@@ -223,7 +226,10 @@ fn add_at_once(graph: &mut Graph) {
         let (residual, x, scale, out) = (*residual, *x, *scale, *out);
         let only = graph.uses(x) == 1 && beside(graph, at, 2);
         let (added, written) = match &mut graph.steps[at].action {
-            Action::Product(product) => (&mut product.residual, &mut product.out.of),
+            // A product adds before it activates.
+            Action::Product(product) if product.activation.is_none() => {
+                (&mut product.residual, &mut product.out.of)
+            }
             Action::Combine { residual, out, .. } | Action::AllReduce { residual, out, .. } => {
                 (residual, out)
             }
@@ -464,7 +470,6 @@ fn beside_experts(graph: &Graph, x: Value) -> Option<Vec<usize>> {
             && product.parts.len() == 1
             && product.rows == RowSet::All
             && product.soft_cap == 0.0
-            && product.activation.is_none()
             && !step.side.is_host();
         if !packs || is_routed(product.out.of) {
             return None;

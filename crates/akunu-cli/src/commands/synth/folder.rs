@@ -44,14 +44,11 @@ pub(super) fn bits() -> impl TypedValueParser<Value = usize> {
 
 /// The same type for every matrix, and BF16 for the vocabulary of FP8 folders; norms in f32.
 pub(super) fn dtypes(tensors: &[Tensor], preset: &Preset, form: Form) -> Result<Vec<DType>, Failure> {
-    if preset.card.norm_weight_offset != 0.0 {
-        // Folders store its norm weights minus one.
+    // Folders store norm weights that get an offset without it.
+    let plain = preset.shape.encoder.is_none() && preset.card.norm_weight_offset == 0.0;
+    if !plain || !tensors.iter().all(|tensor| has_a_place(preset.card, tensor)) {
         return Err(Failure::usage(format!("{} cannot be made as a folder", preset.shape.name))
-            .hint("choose a shape of another family, or omit --mlx and --fp8"));
-    }
-    if preset.shape.encoder.is_some() {
-        return Err(Failure::usage(format!("{} cannot be made as a folder", preset.shape.name))
-            .hint("omit --mlx and --fp8"));
+            .hint("choose a dense decoder without biases, such as llama-1b, or omit --mlx and --fp8"));
     }
     let matrix = match form {
         Form::Mlx(bits) => Affine::new(bits, GROUP, ScaleType::BF16)
@@ -65,6 +62,13 @@ pub(super) fn dtypes(tensors: &[Tensor], preset: &Preset, form: Form) -> Result<
         _ => matrix,
     };
     Ok(tensors.iter().map(dtype).collect())
+}
+
+/// Whether a folder has a tensor under a name of its own: no biases, and no matrices of all experts together, whose number
+/// the configuration that is written here does not state either.
+fn has_a_place(card: &Card, tensor: &Tensor) -> bool {
+    let named = || tensor.name.ends_with(".weight") && card.hf_name(&tensor.name).is_some();
+    tensor.kind == Kind::RopeFactors || (tensor.shape.len() <= 2 && named())
 }
 
 /// Writes the folder. Its configuration is written last, so that an incomplete folder is not a model.

@@ -14,8 +14,8 @@ use crate::tile::{Dot, Terms};
 impl<Q: QuantAvx512> Dot<Q> for Avx512 {
     #[inline(always)]
     unsafe fn terms(w: *const u8, x: *const i8, sums: *const i32, blocks: usize) -> Terms<Avx512> {
-        // Specialised for the frequent numbers of blocks: whole rounds, half rounds, and the two with which rows of 576
-        // end.
+        // Specialised for the frequent numbers of blocks: whole rounds, half rounds of super-blocks, and the two with
+        // which rows of 576 end.
         simd!(match blocks {
             16 => terms::<Q>(w, x, sums, 16),
             8 if Q::BLOCKS == 8 => terms::<Q>(w, x, sums, 8),

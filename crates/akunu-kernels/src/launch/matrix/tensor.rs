@@ -44,10 +44,10 @@ const SMALLEST: Tile = Tile { row_tiles: 1, column_tiles: 4, down: 2, across: 2,
 
 impl Tile {
     fn of(product: &Product, rows: u32, units: u32) -> Tile {
-        // Passes of encoders often have far fewer rows than their table, and f32 weights take three instructions instead of
-        // two: with large tiles few threadgroups would work for long.
-        let suits =
-            |tile: &Tile| if product.weight == DType::F32 { *tile != TILES[0] } else { *tile != SMALLEST };
+        // Passes of encoders often have far fewer rows than their table, and f32 weights take three instructions
+        // instead of two: with large tiles few threadgroups would work for long.
+        let in_f32 = product.weight == DType::F32;
+        let suits = |tile: &Tile| *tile != if in_f32 { TILES[0] } else { SMALLEST };
         let time = |tile: &Tile| tile.time(product, rows, units);
         TILES.into_iter().filter(suits).min_by_key(time).unwrap_or(TILES[0])
     }
@@ -114,6 +114,14 @@ impl Shape<'_> {
             return None;
         }
         let tile = Tile::of(product, rows, self.chip.units);
+        // Few tiles of f32 weights take longer than a threadgroup for each output of each row.
+        let [down, across, _] = tile.groups(product, rows);
+        let columns = product.outputs * product.streams();
+        if product.weight == DType::F32
+            && (2 * down * across < self.chip.units || columns < tile.columns() / 2)
+        {
+            return None;
+        }
         let stage = tile.rows() * (DEEP_NUMBERS * 4 + 32) + tile.columns() * (DEEP_NUMBERS * bytes + padding);
         let launch = self.product_launch("gemm_tf32", &[&COPIES, &TENSOR, &TILE, &GEMM_TF32], product, of);
         Some(launch.tile(tile, product, rows, stage))
