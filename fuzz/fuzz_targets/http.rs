@@ -124,6 +124,7 @@ fn capabilities() -> Capabilities {
         prefill_rows: 512,
         workspace_bytes: 0,
         workspace_row_bytes: 0,
+        streaming_bytes: 0,
         ranks: 1,
         host: None,
         stages: Vec::new(),
