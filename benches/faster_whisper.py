@@ -62,7 +62,7 @@ def fill_tower(tower, width: int, positions: int) -> None:
         fill_linear(layer.ffn.linear_1, width, 4 * width)
 
 
-def write(folder: Path, shape: tuple[int, int, int], kind: str) -> None:
+def write(folder: Path, shape: tuple[int, int, int], kind: str | None) -> None:
     width, heads, layers = shape
     spec = whisper_spec.WhisperSpec(layers, heads, layers, heads)
     for conv, inputs in ((spec.encoder.conv1, BANDS), (spec.encoder.conv2, width)):

@@ -20,8 +20,8 @@ const OWN_OF_IOS: &[&str] = &["--package", "akunu-cpu", "--package", "akunu-meta
 const OWN_OF_MACOS: &[&str] =
     &["--package", "akunu", "--package", "akunu-cpu", "--package", "akunu-metal", "--all-targets"];
 
-/// Without tests, of which few have code for a system.
-const ALL_BUT_TESTS: &[&str] = &["--workspace", "--exclude", "akunu-python", "--exclude", "xtask"];
+/// The same without tests (`--all-targets`), of which few have code for a system.
+const ALL_BUT_TESTS: &[&str] = ALL.split_at(ALL.len() - 1).0;
 
 /// What is checked with few cases, and with more.
 const CHECKED: [(&str, &[&str], &[&str]); 3] = [
@@ -35,14 +35,14 @@ const LINKER: &str = "aarch64-linux-gnu-gcc";
 const EMULATOR: &str = "qemu-aarch64";
 const PACKAGES: [&str; 3] = ["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user"];
 
-/// The emulated processors with their tests of `akunu-cpu`: one with every feature that a kernel may need, whose tests
+/// What an emulated processor runs with few cases: comparing whole instruction sets takes two minutes.
+const PRODUCTS: &[&str] = &["quantised::", "float_weights", "every_way_of_reading"];
+
+/// The emulated processors with their tests of `akunu-cpu`, with few cases and with more: one with every feature that a kernel may need, whose tests
 /// compare every instruction set with the scalar one, and one without any of these (a Raspberry Pi 4's), which has to
 /// choose plain NEON.
-const PROCESSORS: [(&str, &[&str]); 2] =
-    [("max", &["same_bits::", "quantised::"]), ("cortex-a72", &["quantised::"])];
-
-/// Those that are run with few cases: what compares whole instruction sets takes two minutes in an emulator.
-const PRODUCTS: &[&str] = &["quantised::", "float_weights", "every_way_of_reading"];
+const PROCESSORS: [(&str, &[&str], &[&str]); 2] =
+    [("max", PRODUCTS, &["same_bits::", "quantised::"]), ("cortex-a72", &["quantised::"], &["quantised::"])];
 
 pub(crate) fn cross() -> Result<()> {
     let few = std::env::var("AKUNU_TEST_CASES").map_or(true, |cases| ["fewest", "few"].contains(&&*cases));
@@ -80,11 +80,11 @@ fn check(target: &str, packages: &[&str]) -> Result<()> {
 /// the kernels change no bit on this machine's processor, and are slow in an emulator. `few`: of each type of weights, the
 /// products of one instruction set, since compiling all of them takes longer than everything else here.
 fn test_arm(few: bool) -> Result<()> {
-    for (processor, tests) in PROCESSORS {
+    for (processor, of_few, of_more) in PROCESSORS {
         say!("tests for {ARM}, on the emulator's {processor}");
         let test = ["test", "--locked", "--package", "akunu-cpu", "--test", "cpu", "--target", ARM, "--"];
         let mut command = cargo(&test);
-        command.args(if few { PRODUCTS } else { tests });
+        command.args(if few { of_few } else { of_more });
         for test in ["any_number_of_threads", "rows_together", "rows_by_picks"] {
             command.args(["--skip", test]);
         }

@@ -9,9 +9,9 @@ use akunu_plan::ops::{
 };
 use akunu_plan::{ExpertSet, GroupRank, Kernel, Scores, q8};
 
-use super::matrix::{GROUP, Product, SUMS, group_bytes, outputs_of, pieces};
+use super::matrix::{GROUP, Product, SUMS, group_bytes, outputs_of, pieces, put_q8_rows};
 use super::rows::parts_of_rows;
-use super::{OpKernel, for_lanes, put_q8};
+use super::{OpKernel, for_lanes};
 use crate::command::{Command, Context, f32s, row_bytes};
 use crate::groups::{Group, LEAST_ROWS, SIDE};
 use crate::isa::Lanes;
@@ -505,14 +505,8 @@ impl OpKernel for ops::ExpertGlu {
                             }
                         }
                         if let Some(out) = o.out.q8 {
-                            for r in 0..count {
-                                let row = of.rows.start + row + r;
-                                let to = out.0.add(row * q8::row_bytes(outputs));
-                                for block in 0..of.outputs / q8::BLOCK {
-                                    let from = gate.add(r * SUMS + block * q8::BLOCK);
-                                    put_q8::<V>(to, outputs, of.first / q8::BLOCK + block, from);
-                                }
-                            }
+                            let rows = (of.rows.start + row, count);
+                            put_q8_rows::<V>(out, outputs, (of.first, of.outputs), rows, gate);
                         }
                     }
                 }

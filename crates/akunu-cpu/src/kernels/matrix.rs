@@ -302,7 +302,7 @@ pub(crate) unsafe fn pack(command: &Command, context: &Context) {
 /// # Safety
 /// The values can be read, and rows of `outputs` written.
 #[inline(always)]
-unsafe fn put_q8_rows<V: Target>(
+pub(super) unsafe fn put_q8_rows<V: Target>(
     Q8(out): Q8<*mut u8>,
     outputs: usize,
     (first, n): (usize, usize),

@@ -33,23 +33,21 @@ struct Tile {
     work: u32,
 }
 
-const TILES: [Tile; 4] = [
+const TILES: [Tile; 3] = [
     Tile { row_tiles: 4, column_tiles: 8, down: 2, across: 2, work: 100 },
     Tile { row_tiles: 4, column_tiles: 4, down: 2, across: 2, work: 55 },
     Tile { row_tiles: 2, column_tiles: 4, down: 2, across: 2, work: 32 },
-    SMALLEST,
 ];
-/// For products of so few outputs that larger tiles would leave most of the GPU idle, as of routers in f32.
-const SMALLEST: Tile = Tile { row_tiles: 1, column_tiles: 4, down: 2, across: 2, work: 20 };
+/// Those of f32 weights. Passes of encoders often have far fewer rows than their table, and f32 weights take three
+/// instructions instead of two: with large tiles few threadgroups would work for long. The smallest is for products of
+/// few outputs, as of routers.
+const TILES_OF_F32: [Tile; 3] =
+    [TILES[1], TILES[2], Tile { row_tiles: 1, column_tiles: 4, down: 2, across: 2, work: 20 }];
 
 impl Tile {
     fn of(product: &Product, rows: u32, units: u32) -> Tile {
-        // Passes of encoders often have far fewer rows than their table, and f32 weights take three instructions
-        // instead of two: with large tiles few threadgroups would work for long.
-        let in_f32 = product.weight == DType::F32;
-        let suits = |tile: &Tile| *tile != if in_f32 { TILES[0] } else { SMALLEST };
-        let time = |tile: &Tile| tile.time(product, rows, units);
-        TILES.into_iter().filter(suits).min_by_key(time).unwrap_or(TILES[0])
+        let tiles = if product.weight == DType::F32 { TILES_OF_F32 } else { TILES };
+        tiles.into_iter().min_by_key(|tile| tile.time(product, rows, units)).unwrap_or(tiles[0])
     }
 
     fn rows(self) -> u32 {
