@@ -34,7 +34,7 @@ pub struct Products {
 pub fn tuning(chip: Chip) -> Tuning {
     Tuning {
         chip,
-        row_counts: &[16, 32, 64, 128, 256],
+        row_counts: &[8, 16, 32, 64, 128, 256],
         part: BATCH,
         indirect: true,
         ahead: false,

@@ -133,8 +133,9 @@ INLINE void put_weights(Place at, u32 first, const THREAD_PTR Raw* raw, THREADGR
 }
 
 // Words t and t + 4 of a line's block as int8, where t = LANE % 4. Where ZERO is subtracted from codes it is half
-// their range, so after a shift to the top of their bytes only the sign bit has to be flipped.
-INLINE u32x2 int8_pair(const THREADGROUP u8* stage, u32 place, Place at) {
+// their range, so after a shift to the top of their bytes only the sign bit has to be flipped: `signs` is 0x80808080, in a
+// register, because an instruction takes one constant and has a mask already.
+INLINE u32x2 int8_pair(const THREADGROUP u8* stage, u32 place, u32 signs, Place at) {
     const u32 t = LANE % 4;
     u32x2 low = {0, 0}, high = {0, 0};
 #if LOW_WORDS == 2
@@ -154,12 +155,12 @@ INLINE u32x2 int8_pair(const THREADGROUP u8* stage, u32 place, Place at) {
 #else
     u32x2 pair = code_pair(low, high, t);
     if (ZERO != 0) {
-        pair.x = (pair.x << (8 - BITS)) ^ 0x80808080u;
-        pair.y = (pair.y << (8 - BITS)) ^ 0x80808080u;
+        pair.x = (pair.x << (8 - BITS)) ^ signs;
+        pair.y = (pair.y << (8 - BITS)) ^ signs;
     }
 #if SCALES == SCALES_AFFINE && BITS == 8
-    pair.x ^= 0x80808080u;
-    pair.y ^= 0x80808080u;
+    pair.x ^= signs;
+    pair.y ^= signs;
 #endif
 #endif
     return pair;
@@ -172,12 +173,12 @@ struct Tiles {
     f32 offset[OUT_TILES][HALVES][2];
 };
 
-INLINE Tiles load_tiles(Place at, const THREADGROUP u8* stage, u32 depth) {
+INLINE Tiles load_tiles(Place at, const THREADGROUP u8* stage, u32 depth, u32 signs) {
     Tiles tiles;
     UNROLL for (u32 m = 0; m < OUT_TILES; m++) {
         const u32 line = (SIMD % ACROSS * OUT_TILES + m) * 16 + LANE / 4;
         UNROLL for (u32 r = 0; r < 2; r++) {
-            const u32x2 pair = int8_pair(stage, code_at(depth, line + 8 * r), at);
+            const u32x2 pair = int8_pair(stage, code_at(depth, line + 8 * r), signs, at);
             tiles.quants[m].v[r] = pair.x;
             tiles.quants[m].v[2 + r] = pair.y;
         }
@@ -228,13 +229,17 @@ INLINE void multiply_rows(THREAD_PTR Sums* sums, const THREAD_PTR Tiles* tiles, 
 #define EACH_DEPTH ROLLED
 #endif
 
-INLINE void multiply_stage(THREAD_PTR Sums* sums, Place at, u32 live, const THREADGROUP u8* stage) {
-    EACH_DEPTH for (u32 depth = SLICE; depth < DEEP; depth += SLICES) {
-        const Tiles tiles = load_tiles(at, stage, depth);
+// As `chunk_at`: of a slice's blocks, a lane's chunk differs only in bits that no other part of its place has.
+INLINE void multiply_stage(THREAD_PTR Sums* sums, Place at, u32 live, const THREADGROUP u8* stage, u32 signs) {
+    const u32 row = (ROW_TILES > 1 ? LANE / 16 : 0) * 8 + LANE % 8;
+    const THREADGROUP u8* const rows = stage + row * ROW_BYTES;
+    const u32 first_chunk = (SLICE * 2 + LANE / 8 % 2) ^ row % 8;
+    EACH_DEPTH for (u32 i = 0; i < DEEP / SLICES; i++) {
+        const u32 depth = SLICE + i * SLICES, chunk = first_chunk ^ i * SLICES * 2;
+        const Tiles tiles = load_tiles(at, stage, depth, signs);
         UNROLL for (u32 n = 0; n < ROW_TILES; n += 2) {
             if (n > 0 && n * 8 >= live) break;
-            const u32 row = (n + (ROW_TILES > 1 ? LANE / 16 : 0)) * 8 + LANE % 8;
-            const Quad b = load_lines(stage + chunk_at(row, depth * 2 + LANE / 8 % 2));
+            const Quad b = load_lines(rows + n * 8 * ROW_BYTES + chunk * 16);
             multiply_rows(sums, &tiles, n, b.v[0], b.v[1], stage, depth, at);
             if (ROW_TILES > 1) multiply_rows(sums, &tiles, n + 1, b.v[2], b.v[3], stage, depth, at);
         }
@@ -287,6 +292,8 @@ BODY(gemm_few) {
     LAUNCH_NEXT();
     if (span.first >= span.end) return;
     const u32 live = span.end - span.first;
+    // The compiler keeps in a register what it does not know to be constant.
+    const u32 signs = 0x80808080u ^ live >> 31;
     Sums sums = {};
     THREADGROUP u8* stage = at.shared;
     THREADGROUP u8* other = at.shared + STAGE_BYTES;
@@ -301,7 +308,7 @@ BODY(gemm_few) {
             copy_rows(&from, at, live, next, other);
             load_weights(&from, at, next, raw);
         }
-        multiply_stage(&sums, at, live, stage);
+        multiply_stage(&sums, at, live, stage, signs);
         if (next < BLOCKS) {
             put_weights(at, next, raw, other);
             COPIES_DONE();

@@ -1,7 +1,7 @@
 // Product of many f32 rows with f32, f16 or bf16 weights on tensor cores. tf32 is f32 without its last 13 bits of
 // mantissa, so it has 11: a weight of 16 bits is exactly representable, and of a number in f32 two parts have 22 of its
 // 24. The product of two second parts is left out. An infinite number gives a NaN. DEEP inputs of each row and column
-// are multiplied while the next ones are copied. The reduction order is free, so of each 8 inputs lane t of four has
+// are multiplied while those of the STAGES − 1 next iterations are copied. The reduction order is free, so of each 8 inputs lane t of four has
 // inputs 2t and 2t + 1 of both sides. Of the tiles of 16 rows only those with live rows are copied and multiplied.
 
 #define DEEP 16
@@ -116,19 +116,24 @@ BODY(gemm_tf32) {
     // Tiles of the SIMD group that have live rows; maybe none.
     const u32 tiles = first_row + TOP < live ? (live - first_row - TOP + 15) / 16 : 0;
     Sums sums = {};
-    THREADGROUP u8* stage = at.shared;
-    THREADGROUP u8* other = at.shared + STAGE_BYTES;
-    copy_stage(in, at, first_row, first_out, live, 0, stage);
-    COPIES_DONE();
-    BARRIER();
-    for (u32 from = 0; from < INPUTS; from += DEEP) {
-        if (from + DEEP < INPUTS) copy_stage(in, at, first_row, first_out, live, from + DEEP, other);
-        if (tiles > 0) multiply_stage(&sums, at, stage, tiles);
-        COPIES_DONE();
-        BARRIER();
-        THREADGROUP u8* const done = stage;
-        stage = other;
-        other = done;
+    UNROLL for (u32 i = 0; i < STAGES - 1; i++) {
+        if (i * DEEP < INPUTS) copy_stage(in, at, first_row, first_out, live, i * DEEP, at.shared + i * STAGE_BYTES);
+        COPY_GROUP();
     }
+    u32 stage = 0;
+    for (u32 from = 0; from < INPUTS; from += DEEP) {
+        COPIES_DONE_BUT(STAGES - 2);
+        // The stage before this one has been multiplied as well.
+        BARRIER();
+        const u32 next = from + (STAGES - 1) * DEEP, last = stage == 0 ? STAGES - 1 : stage - 1;
+        if (next < INPUTS) copy_stage(in, at, first_row, first_out, live, next, at.shared + last * STAGE_BYTES);
+        COPY_GROUP();
+        const THREADGROUP u8* const now = at.shared + stage * STAGE_BYTES;
+        // Without branches in between if all tiles are live.
+        if (tiles >= ROW_TILES) multiply_stage(&sums, at, now, ROW_TILES);
+        else if (tiles > 0) multiply_stage(&sums, at, now, tiles);
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+    }
+    BARRIER();
     store_sums(in, params, at, &sums, first_row, first_out, live);
 }

@@ -67,6 +67,15 @@ impl Few {
 }
 
 impl Shape<'_> {
+    /// Threadgroup memory with which SMs get the same number of `groups`, if there are few. They begin while the kernel before
+    /// ends, and would otherwise crowd on the SMs that are free first.
+    fn spreading_bytes(&self, groups: u32) -> u32 {
+        match groups.div_ceil(self.chip.units) {
+            each @ 1..=2 => self.chip.shared_bytes / (each + 1) + 1024,
+            _ => 0,
+        }
+    }
+
     /// `None`: this chip, type or number of rows is not supported.
     pub(super) fn gemm_few(&self, product: &Product, rows: u32) -> Option<Launch> {
         let of = type_sources(product.weight, product.inputs, true);
@@ -85,8 +94,9 @@ impl Shape<'_> {
             few.slices = few.slices.min(few.deep);
         }
         let Few { row_tiles, out_tiles, across, slices, deep } = few;
-        let (shared, groups) =
-            (few.shared_bytes(&of), (product.outputs * product.streams()).div_ceil(few.lines()));
+        let groups = (product.outputs * product.streams()).div_ceil(few.lines());
+        let spread = if product.routed.is_none() { self.spreading_bytes(groups) } else { 0 };
+        let shared = few.shared_bytes(&of).max(spread);
         let launch = self.product_launch("gemm_few", &[&COPIES, &TENSOR, &PRODUCTS, &GEMM_FEW], product, of);
         Some(
             launch

@@ -19,6 +19,8 @@ static GEMM_MMA: Source = source!("cuda/gemm_mma.h");
 const DEEP: u32 = 2;
 /// Inputs per iteration for unquantised weights, as in the kernel.
 const DEEP_NUMBERS: u32 = 16;
+/// Threadgroup memory for the data of several iterations, at least two and at most four: those of small tiles are short.
+const STAGED_BYTES: u32 = 48 << 10;
 
 /// The tile of a threadgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,16 +40,14 @@ const TILES: [Tile; 3] = [
     Tile { row_tiles: 4, column_tiles: 4, down: 2, across: 2, work: 55 },
     Tile { row_tiles: 2, column_tiles: 4, down: 2, across: 2, work: 32 },
 ];
-/// Those of f32 weights. Passes of encoders often have far fewer rows than their table, and f32 weights take three
-/// instructions instead of two: with large tiles few threadgroups would work for long. The smallest is for products of
-/// few outputs, as of routers.
-const TILES_OF_F32: [Tile; 3] =
-    [TILES[1], TILES[2], Tile { row_tiles: 1, column_tiles: 4, down: 2, across: 2, work: 20 }];
+/// Those of f32 weights: the smallest is for products of few outputs, as of routers.
+const TILES_OF_F32: [Tile; 4] =
+    [TILES[0], TILES[1], TILES[2], Tile { row_tiles: 1, column_tiles: 4, down: 2, across: 2, work: 20 }];
 
 impl Tile {
     fn of(product: &Product, rows: u32, units: u32) -> Tile {
-        let tiles = if product.weight == DType::F32 { TILES_OF_F32 } else { TILES };
-        tiles.into_iter().min_by_key(|tile| tile.time(product, rows, units)).unwrap_or(tiles[0])
+        let tiles = if product.weight == DType::F32 { &TILES_OF_F32[..] } else { &TILES };
+        tiles.iter().copied().min_by_key(|tile| tile.time(product, rows, units)).unwrap_or(tiles[0])
     }
 
     fn rows(self) -> u32 {
@@ -74,13 +74,13 @@ impl Tile {
 }
 
 impl LaunchBuilder {
-    /// `stage`: bytes of one pipeline stage; threadgroup memory holds two.
-    fn tile(self, tile: Tile, product: &Product, rows: u32, stage: u32) -> Launch {
+    /// `stages`: bytes of all stages of the pipeline.
+    fn tile(self, tile: Tile, product: &Product, rows: u32, stages: u32) -> Launch {
         // The accumulators go through threadgroup memory in the epilogue.
         let together = 16 * tile.down * (tile.columns() + 8) * 4;
         self.variant([("ROW_TILES", tile.row_tiles), ("COLUMN_TILES", tile.column_tiles)])
             .variant([("DOWN", tile.down), ("ACROSS", tile.across)])
-            .shared((2 * stage).max(together))
+            .shared(stages.max(together))
             .over(tile.groups(product, rows), tile.down * tile.across * 32)
     }
 }
@@ -99,7 +99,7 @@ impl Shape<'_> {
             let stage = DEEP * (tile.rows() * (32 + 4) + tile.columns() * (32 + 8 * halves + 4 * halves));
             let sources = [&COPIES, &TENSOR, &PRODUCTS, &TILE, &GEMM_MMA];
             let launch = self.product_launch("gemm_mma", &sources, product, of);
-            return Some(launch.variant([("DEEP", DEEP)]).tile(tile, product, rows, stage));
+            return Some(launch.variant([("DEEP", DEEP)]).tile(tile, product, rows, 2 * stage));
         }
         // Bytes of a weight, and between lines.
         let (bytes, padding) = match product.weight {
@@ -122,6 +122,7 @@ impl Shape<'_> {
         }
         let stage = tile.rows() * (DEEP_NUMBERS * 4 + 32) + tile.columns() * (DEEP_NUMBERS * bytes + padding);
         let launch = self.product_launch("gemm_tf32", &[&COPIES, &TENSOR, &TILE, &GEMM_TF32], product, of);
-        Some(launch.tile(tile, product, rows, stage))
+        let stages = (STAGED_BYTES / stage).clamp(2, 4);
+        Some(launch.variant([("STAGES", stages)]).tile(tile, product, rows, stages * stage))
     }
 }
