@@ -7,7 +7,7 @@
 
 use akunu_plan::q8;
 
-/// Below this number of rows packing does not pay.
+/// Below this number of rows packing does not pay with most instruction sets.
 pub(crate) const LEAST_ROWS: usize = 6;
 /// Rows that share one unpacking of the weights; also the rows of a pass for which memory is reserved by default.
 pub(crate) const MOST_ROWS: usize = 256;

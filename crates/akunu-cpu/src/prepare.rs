@@ -13,7 +13,7 @@ use akunu_plan::{
 
 use crate::command::{Command, Experts};
 use crate::device::NAME;
-use crate::groups::{self, LEAST_ROWS, MOST_ROWS};
+use crate::groups::{self, MOST_ROWS};
 use crate::isa::table::Kernels;
 use crate::kernels::experts::most_groups;
 use crate::kernels::matrix::group_bytes;
@@ -189,21 +189,22 @@ fn command(
     };
     if let Some((_, inputs, _, rows)) = prepared.matrix_input() {
         let most = if rows == RowSet::Logits { table.logit_rows } else { table.rows };
-        let may_be_packed = inputs.is_multiple_of(akunu_plan::q8::BLOCK) && most >= LEAST_ROWS;
-        prepared.packed =
-            kernels.packed(weight).filter(|kernel| may_be_packed && inputs <= kernel.max_inputs);
+        let suits = |kernel: &PackedKernel| most >= kernel.least_rows && inputs <= kernel.max_inputs;
+        let whole = inputs.is_multiple_of(akunu_plan::q8::BLOCK);
+        prepared.packed = kernels.packed(weight).filter(|kernel| whole && suits(kernel));
     }
     if let Kernel::ExpertMatmul(_) | Kernel::ExpertGlu(_) = prepared.kernel {
         let p: ExpertParams = prepared.params();
         let (inputs, rows) = (p.inputs as usize, table.rows * p.top as usize);
-        let may_be_packed = inputs.is_multiple_of(akunu_plan::q8::BLOCK) && table.rows >= LEAST_ROWS;
+        let whole = inputs.is_multiple_of(akunu_plan::q8::BLOCK);
         // The memory for packed rows is sized by those of dense products; more are multiplied as they are.
         let reserved = groups::bytes(table.rows.max(MOST_ROWS));
         let fits = |kernel: &PackedKernel| {
             let groups = most_groups(rows, p.experts as usize);
-            inputs <= kernel.max_inputs && groups * group_bytes(inputs, kernel) <= reserved
+            let many = table.rows >= kernel.least_rows && inputs <= kernel.max_inputs;
+            many && groups * group_bytes(inputs, kernel) <= reserved
         };
-        prepared.packed = kernels.packed(weight).filter(|kernel| may_be_packed && fits(kernel));
+        prepared.packed = kernels.packed(weight).filter(|kernel| whole && fits(kernel));
     }
     Ok(prepared)
 }

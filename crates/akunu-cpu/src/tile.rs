@@ -84,6 +84,8 @@ pub(crate) struct PackedKernel {
     pub(crate) block_bytes: usize,
     /// The widest input.
     pub(crate) max_inputs: usize,
+    /// Below this number of rows packing does not pay.
+    pub(crate) least_rows: usize,
 }
 
 /// The implementation of a [`PackedKernel`].
@@ -91,6 +93,7 @@ pub(crate) trait Packed {
     const OUTPUTS: usize = 16;
     const BLOCK_BYTES: usize;
     const MAX_INPUTS: usize = groups::MAX_INPUTS;
+    const LEAST_ROWS: usize = groups::LEAST_ROWS;
 
     /// # Safety
     /// The group's rows can be read and a block written for every 32 inputs; the processor has the

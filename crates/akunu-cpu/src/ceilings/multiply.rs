@@ -53,8 +53,9 @@ impl Multiply {
             match (self, isa) {
                 (Multiply::Int8, Isa::Amx | Isa::AmxBf16) => return x86::int8_amx(operands),
                 (Multiply::Int8, Isa::Avx512 | Isa::Avx512Bf16) => return x86::int8_avx512(operands),
+                (Multiply::Int8, Isa::Avx512Bw) => return x86::int8_avx512_bw(operands),
                 (Multiply::Int8, Isa::Avx2) => return x86::int8_avx2(operands),
-                (Multiply::F32, Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::AmxBf16) => {
+                (Multiply::F32, Isa::Avx512Bw | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::AmxBf16) => {
                     return x86::f32_avx512(operands);
                 }
                 (Multiply::F32, Isa::Avx2) => return x86::f32_avx2(operands),
@@ -165,6 +166,16 @@ mod x86 {
         let w = std::hint::black_box(_mm256_set1_epi8(3));
         pass!(operands, 32, _mm256_setzero_si256(), _mm256_load_si256, |sum, x| {
             _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, x))
+        });
+        2 * BYTES as u64
+    }
+
+    /// Summed as by [`int8_avx2`].
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) fn int8_avx512_bw(operands: &Operands) -> u64 {
+        let w = std::hint::black_box(_mm512_set1_epi8(3));
+        pass!(operands, 64, _mm512_setzero_si512(), _mm512_load_si512, |sum, x| {
+            _mm512_add_epi16(sum, _mm512_maddubs_epi16(w, x))
         });
         2 * BYTES as u64
     }

@@ -48,7 +48,9 @@ pub enum Isa {
     Scalar,
     /// AVX2 with FMA and F16C.
     Avx2,
-    /// AVX-512 F, BW, VL, DQ and VNNI.
+    /// AVX-512 F, BW, VL and DQ. Products of a few rows of quantised weights are AVX2's.
+    Avx512Bw,
+    /// The same with VNNI.
     Avx512,
     /// AVX-512, with integer matrix products of many rows on AMX tiles.
     Amx,
@@ -76,9 +78,10 @@ pub enum IsaError {
 
 impl Isa {
     /// In ascending order of preference, among those that one processor can have.
-    pub const ALL: [Isa; 9] = [
+    pub const ALL: [Isa; 10] = [
         Isa::Scalar,
         Isa::Avx2,
+        Isa::Avx512Bw,
         Isa::Avx512,
         Isa::Amx,
         Isa::Avx512Bf16,
@@ -92,6 +95,7 @@ impl Isa {
         match self {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
+            Isa::Avx512Bw => "avx512-bw",
             Isa::Avx512 => "avx512",
             Isa::Amx => "amx",
             Isa::Avx512Bf16 => "avx512-bf16",
@@ -116,14 +120,15 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => has_avx2(),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => {
+            Isa::Avx512Bw => {
                 has_avx2()
                     && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512vnni")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => Isa::Avx512Bw.is_available() && is_x86_feature_detected!("avx512vnni"),
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => Isa::Avx512.is_available() && amx::tiles::is_permitted(),
             #[cfg(target_arch = "x86_64")]
@@ -150,7 +155,7 @@ impl Isa {
 
     /// Whether products of several rows use packed activations ([`crate::groups`]).
     pub(crate) fn packs_activations(self) -> bool {
-        matches!(self, Isa::Avx512 | Isa::Amx | Isa::Avx512Bf16 | Isa::AmxBf16)
+        matches!(self, Isa::Avx512Bw | Isa::Avx512 | Isa::Amx | Isa::Avx512Bf16 | Isa::AmxBf16)
     }
 
     /// The canonical ones that this processor has, in ascending order of preference.

@@ -12,7 +12,7 @@ use super::neon::{
 use super::scalar::lanes::Scalar;
 use super::target::Target;
 #[cfg(target_arch = "x86_64")]
-use super::target::{packed, packed_bf16};
+use super::target::{packed, packed_bf16, packed_vnni};
 use super::{Decoded, Isa};
 #[cfg(target_arch = "x86_64")]
 use super::{
@@ -22,7 +22,7 @@ use super::{
         bf16::{Float, Pairs, Products, Quantised},
         floats::Floats,
         lanes::Avx512,
-        packed::{Integers, Sums, Vnni},
+        packed::{Integers, Lanes32, Sums},
     },
 };
 use crate::command::Run;
@@ -57,6 +57,10 @@ impl Kernels {
         match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => Kernels::new::<Avx2, Avx2>(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bw => {
+                Kernels { packed: of_weight::<InIntegers<Lanes32<false>>>, ..Kernels::new::<Avx512, Avx2>() }
+            }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
                 Kernels { packed: of_weight::<InIntegers<Vnni>>, ..Kernels::new::<Avx512, Avx512>() }
@@ -253,6 +257,9 @@ impl<const LAST: usize> ByWeight for InTurn<LAST> {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+type Vnni = Lanes32<true>;
+
 /// Packed rows, those of quantised weights with integer sums by `S`.
 #[cfg(target_arch = "x86_64")]
 struct InIntegers<S>(PhantomData<S>);
@@ -262,7 +269,7 @@ impl<S: Sums> ByWeight for InIntegers<S> {
     type Kernel = Option<PackedKernel>;
 
     fn quantised<Q: Decoded, const N: usize>() -> Option<PackedKernel> {
-        Some(packed::<Integers<Q, S>>())
+        Some(if const { S::VNNI } { packed_vnni::<Integers<Q, S>>() } else { packed::<Integers<Q, S>>() })
     }
 
     fn float<W: FloatWeight>() -> Option<PackedKernel> {

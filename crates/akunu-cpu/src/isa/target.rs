@@ -32,9 +32,10 @@ pub(crate) trait Target: Lanes {
     unsafe fn quantised_streams<Q: Decoded>(t: &[Tile]);
 }
 
-/// Implements [`Target`] for lanes. A macro, because target features are literals in an attribute of each function.
+/// Implements [`Target`] for lanes, with other features for products of quantised weights. A macro, because target features are
+/// literals in an attribute of each function.
 macro_rules! target {
-    ($lanes:ty $(, $features:literal)?) => {
+    ($lanes:ty $(, $features:literal, quantised: $quantised:literal)?) => {
         impl Target for $lanes {
             $(#[target_feature(enable = $features)])?
             unsafe fn run<K: OpKernel>(command: &Command, context: &Context) {
@@ -66,13 +67,13 @@ macro_rules! target {
                 unsafe { floats::streams::<Self, W>(t) }
             }
 
-            $(#[target_feature(enable = $features)])?
+            $(#[target_feature(enable = $quantised)])?
             unsafe fn quantised_rows<Q: Decoded>(t: &Tile) {
                 // SAFETY: the caller's promise.
                 unsafe { <Self as Dot<Q>>::rows(t) }
             }
 
-            $(#[target_feature(enable = $features)])?
+            $(#[target_feature(enable = $quantised)])?
             unsafe fn quantised_streams<Q: Decoded>(t: &[Tile]) {
                 // SAFETY: the caller's promise.
                 unsafe { tile::streams::<Self, Q>(t) }
@@ -83,60 +84,52 @@ macro_rules! target {
 
 target!(Scalar);
 #[cfg(target_arch = "x86_64")]
-target!(super::avx2::lanes::Avx2, "avx2,fma,f16c");
+target!(super::avx2::lanes::Avx2, "avx2,fma,f16c", quantised: "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
-target!(super::avx512::lanes::Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
+target!(
+    super::avx512::lanes::Avx512,
+    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq",
+    quantised: "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"
+);
 #[cfg(target_arch = "aarch64")]
-target!(super::neon::lanes::Neon<super::neon::bytes::Plain>, "neon");
+target!(super::neon::lanes::Neon<super::neon::bytes::Plain>, "neon", quantised: "neon");
 #[cfg(target_arch = "aarch64")]
-target!(super::neon::lanes::Neon<super::neon::bytes::DotProd>, "neon,dotprod");
+target!(super::neon::lanes::Neon<super::neon::bytes::DotProd>, "neon,dotprod", quantised: "neon,dotprod");
 #[cfg(target_arch = "aarch64")]
-target!(super::neon::lanes::Neon<super::neon::bytes::I8mm>, "neon,dotprod,i8mm");
+target!(super::neon::lanes::Neon<super::neon::bytes::I8mm>, "neon,dotprod,i8mm", quantised: "neon,dotprod,i8mm");
 
 /// Products of packed rows with AVX-512. Tiles need no target feature: their instructions are written as assembly.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn packed<P: Packed>() -> PackedKernel {
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    unsafe fn pack<P: Packed>(group: &Group) {
-        // SAFETY: the caller's promise.
-        unsafe { P::pack(group) }
-    }
+macro_rules! packed {
+    ($name:ident, $features:literal) => {
+        pub(crate) fn $name<P: Packed>() -> PackedKernel {
+            #[target_feature(enable = $features)]
+            unsafe fn pack<P: Packed>(group: &Group) {
+                // SAFETY: the caller's promise.
+                unsafe { P::pack(group) }
+            }
 
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    unsafe fn run<P: Packed>(t: &Tile) {
-        // SAFETY: the caller's promise.
-        unsafe { P::products(t) }
-    }
+            #[target_feature(enable = $features)]
+            unsafe fn run<P: Packed>(t: &Tile) {
+                // SAFETY: the caller's promise.
+                unsafe { P::products(t) }
+            }
 
-    PackedKernel {
-        pack: pack::<P>,
-        run: run::<P>,
-        outputs: P::OUTPUTS,
-        block_bytes: P::BLOCK_BYTES,
-        max_inputs: P::MAX_INPUTS,
-    }
+            PackedKernel {
+                pack: pack::<P>,
+                run: run::<P>,
+                outputs: P::OUTPUTS,
+                block_bytes: P::BLOCK_BYTES,
+                max_inputs: P::MAX_INPUTS,
+                least_rows: P::LEAST_ROWS,
+            }
+        }
+    };
 }
 
-/// The same with AVX-512 BF16.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn packed_bf16<P: Packed>() -> PackedKernel {
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")]
-    unsafe fn pack<P: Packed>(group: &Group) {
-        // SAFETY: the caller's promise.
-        unsafe { P::pack(group) }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")]
-    unsafe fn run<P: Packed>(t: &Tile) {
-        // SAFETY: the caller's promise.
-        unsafe { P::products(t) }
-    }
-
-    PackedKernel {
-        pack: pack::<P>,
-        run: run::<P>,
-        outputs: P::OUTPUTS,
-        block_bytes: P::BLOCK_BYTES,
-        max_inputs: P::MAX_INPUTS,
-    }
-}
+packed!(packed, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq");
+#[cfg(target_arch = "x86_64")]
+packed!(packed_vnni, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni");
+#[cfg(target_arch = "x86_64")]
+packed!(packed_bf16, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16");

@@ -13,7 +13,7 @@ use super::matrix::{GROUP, Product, SUMS, group_bytes, outputs_of, pieces, put_q
 use super::rows::parts_of_rows;
 use super::{OpKernel, for_lanes};
 use crate::command::{Command, Context, f32s, row_bytes};
-use crate::groups::{Group, LEAST_ROWS, SIDE};
+use crate::groups::{Group, SIDE};
 use crate::isa::Lanes;
 use crate::isa::target::Target;
 use crate::math;
@@ -368,7 +368,7 @@ unsafe fn of_units<'a>(
     let parts = used.filter_map(move |(index, (expert, rows))| {
         let place = runs.place(expert)?;
         let (first, count) = outputs_of(&units_of(&units, index, each), unit, outputs);
-        let packed = command.packed.filter(|_| rows.len() >= LEAST_ROWS);
+        let packed = command.packed.filter(|kernel| rows.len() >= kernel.least_rows);
         let packed = packed.map(|kernel| (kernel, first_group(rows.start, expert)));
         let product = product.of_rows(rows.start / runs.each, packed);
         let [of_all, of_bound] = [expert, place].map(|place| place * outputs + first);
@@ -407,7 +407,7 @@ pub(crate) unsafe fn pack(command: &Command, context: &Context, kernel: &PackedK
     unsafe {
         let mut seen = 0;
         for (expert, rows) in runs.all() {
-            if rows.len() < LEAST_ROWS {
+            if rows.len() < kernel.least_rows {
                 continue;
             }
             for group in 0..rows.len().div_ceil(SIDE) {

@@ -7,7 +7,7 @@ use akunu_plan::ops::{self, GluMatmulParams, Input, MatmulParams, Q8, QkvParams,
 use akunu_plan::{DType, Kernel, RowSet, q8};
 
 use crate::command::{Command, Context, f32s, row_bytes};
-use crate::groups::{Group, LEAST_ROWS, MOST_ROWS, SIDE};
+use crate::groups::{Group, MOST_ROWS, SIDE};
 use crate::isa::target::Target;
 use crate::kernels::{OpKernel, experts, put_q8};
 use crate::math;
@@ -59,7 +59,7 @@ impl Product {
         inputs: usize,
         rows: usize,
     ) -> Product {
-        let packed = command.packed.filter(|_| rows >= LEAST_ROWS);
+        let packed = command.packed.filter(|kernel| rows >= kernel.least_rows);
         let product = Product::of((command, context), x, weight, inputs);
         product.of_rows(0, packed.map(|kernel| (kernel, 0)))
     }
@@ -279,7 +279,7 @@ pub(crate) unsafe fn pack(command: &Command, context: &Context) {
         return unsafe { experts::pack(command, context, &kernel) };
     };
     let rows = if rows == RowSet::Logits { context.logit_rows } else { context.rows };
-    if rows < LEAST_ROWS {
+    if rows < kernel.least_rows {
         return;
     }
     for group in context.units(rows.div_ceil(SIDE)) {

@@ -15,7 +15,7 @@ use super::panels::unpack;
 use super::quants::{QuantAvx512, offset};
 use super::registers::lines_of_two;
 use crate::formats::{Min, Sub};
-use crate::groups::{Block, Group, LANES, Places, SIDE, blocks_of_lane};
+use crate::groups::{Block, Group, LANES, LEAST_ROWS, Places, SIDE, blocks_of_lane};
 use crate::isa::Lanes;
 use crate::isa::avx2::panels::load;
 use crate::isa::avx2::simd;
@@ -27,6 +27,7 @@ pub(crate) struct Integers<Q, S>(Q, S);
 
 impl<Q: QuantAvx512, S: Sums> Packed for Integers<Q, S> {
     const BLOCK_BYTES: usize = size_of::<Block>();
+    const LEAST_ROWS: usize = S::LEAST_ROWS;
 
     #[inline(always)]
     unsafe fn pack(group: &Group) {
@@ -47,6 +48,10 @@ pub(crate) const GROUPS: usize = 2;
 
 /// How the blocks of a lane are multiplied.
 pub(crate) trait Sums: 'static {
+    /// Whether it needs AVX-512 VNNI.
+    const VNNI: bool = true;
+    /// As [`Packed::LEAST_ROWS`].
+    const LEAST_ROWS: usize = LEAST_ROWS;
     /// Whether weights are expected signed, minus their offset, if that fits in a byte; else unsigned.
     const SIGNED: bool = false;
 
@@ -87,7 +92,7 @@ pub(crate) struct Lane {
 }
 
 /// # Safety
-/// The rows can be read, and a block written for every 32 inputs; the processor has AVX-512 VNNI.
+/// The rows can be read, and a block written for every 32 inputs; the processor has AVX-512.
 #[inline(always)]
 unsafe fn pack<Q: QuantAvx512>(group: &Group) {
     let blocks = group.inputs / q8::BLOCK;
@@ -127,7 +132,8 @@ unsafe fn pack_scales<Q: QuantAvx512>(group: &Group, block: usize, to: &mut Bloc
         let mut sums = [_mm512_setzero_si512(); 2];
         for step in 0..8 {
             let x = _mm512_load_si512(to.quants[step].as_ptr().cast());
-            sums[step / 4] = _mm512_dpbusd_epi32(sums[step / 4], _mm512_set1_epi8(1), x);
+            let twos = _mm512_maddubs_epi16(_mm512_set1_epi8(1), x);
+            sums[step / 4] = _mm512_add_epi32(sums[step / 4], fours(twos));
         }
         let all = _mm512_add_epi32(sums[0], sums[1]);
         let starts = if Q::SUB == Sub::Half { sums } else { [all; 2] };
@@ -149,7 +155,7 @@ unsafe fn pack_scales<Q: QuantAvx512>(group: &Group, block: usize, to: &mut Bloc
 }
 
 /// # Safety
-/// All of the tile's pointers are valid for its extents, `packed` included; the processor has AVX-512 VNNI.
+/// All of the tile's pointers are valid for its extents, `packed` included; the processor has the instruction set of `S`.
 #[inline(always)]
 unsafe fn products<Q: QuantAvx512, S: Sums>(t: &Tile) {
     let blocks = t.inputs / q8::BLOCK;
@@ -276,7 +282,7 @@ impl Lane {
 /// sub-scales.
 ///
 /// # Safety
-/// The processor has AVX-512 VNNI, and `b` is a block of the panel.
+/// The processor has AVX-512, and `b` is a block of the panel.
 #[inline(always)]
 pub(crate) unsafe fn add_scaled<Q: QuantAvx512>(
     panel: &Panel,
@@ -314,23 +320,55 @@ fn of_halves(values: &[F16x], block: usize, o: usize) -> [Avx512; 2] {
     [Avx512::splat(values[block * 2].0[o]), Avx512::splat(values[block * 2 + 1].0[o])]
 }
 
-/// Sums with VNNI.
-pub(crate) struct Vnni;
+/// Sums in 32 bits, by VNNI if `VNNI`; else in 16 bits for as many products as fit, and then in 32.
+pub(crate) struct Lanes32<const VNNI: bool>;
 
 /// Outputs times groups whose accumulators fit in registers beside a block's activations.
 const OUTPUTS: usize = 8;
 
-impl Sums for Vnni {
+impl<const VNNI: bool> Sums for Lanes32<VNNI> {
+    const VNNI: bool = VNNI;
+    /// Without VNNI AVX2's panels, which have no empty rows, are faster up to then.
+    const LEAST_ROWS: usize = if VNNI { LEAST_ROWS } else { 12 };
+
     #[inline(always)]
     unsafe fn lane<Q: QuantAvx512, const G: usize>(lane: &Lane, ahead: &mut Ahead, levels: &mut [Levels; G]) {
         // SAFETY: all blocks are within the lane's panels and groups, which are valid as the caller promises.
         unsafe {
             if G == 1 {
-                outputs::<Q, G, OUTPUTS>(lane, ahead, levels);
+                outputs::<Q, VNNI, G, OUTPUTS>(lane, ahead, levels);
             } else {
-                outputs::<Q, G, { OUTPUTS / GROUPS }>(lane, ahead, levels);
+                outputs::<Q, VNNI, G, { OUTPUTS / GROUPS }>(lane, ahead, levels);
             }
         }
+    }
+}
+
+/// Sums of two adjacent ones of 16 bits.
+#[inline(always)]
+fn fours(twos: __m512i) -> __m512i {
+    simd!(_mm512_madd_epi16(twos, _mm512_set1_epi16(1)))
+}
+
+/// The largest unsigned quant.
+const fn most<Q: QuantAvx512>() -> i32 {
+    if Q::SIGNED { 255 } else { Q::MAX }
+}
+
+/// Whether two products of quants by activations may not fit in 16 bits, but those of their nibbles do.
+const fn in_nibbles<Q: QuantAvx512>() -> bool {
+    2 * 128 * most::<Q>() > i16::MAX as i32
+}
+
+/// Steps of two products each whose sum fits in 16 bits, at most those with the same scale.
+const fn steps_in_words<Q: QuantAvx512>() -> usize {
+    let most = if in_nibbles::<Q>() { 15 } else { most::<Q>() };
+    match i16::MAX as i32 / (2 * 128 * most) {
+        1 => 1,
+        2..=3 => 2,
+        4..=7 => 4,
+        _ if matches!(Q::SUB, Sub::Half) => 4,
+        _ => 8,
     }
 }
 
@@ -339,7 +377,7 @@ impl Sums for Vnni {
 /// # Safety
 /// As for [`Sums::lane`].
 #[inline(always)]
-unsafe fn outputs<Q: QuantAvx512, const G: usize, const O: usize>(
+unsafe fn outputs<Q: QuantAvx512, const VNNI: bool, const G: usize, const O: usize>(
     lane: &Lane,
     ahead: &mut Ahead,
     levels: &mut [Levels; G],
@@ -354,7 +392,7 @@ unsafe fn outputs<Q: QuantAvx512, const G: usize, const O: usize>(
                         ahead.step();
                     }
                 }
-                add_block::<Q, G, O>(lane, b, first, &mut acc);
+                add_block::<Q, VNNI, G, O>(lane, b, first, &mut acc);
             }
         }
         for g in 0..G {
@@ -368,7 +406,7 @@ unsafe fn outputs<Q: QuantAvx512, const G: usize, const O: usize>(
 /// # Safety
 /// As for [`Sums::lane`]; the outputs are below sixteen.
 #[inline(always)]
-unsafe fn add_block<Q: QuantAvx512, const G: usize, const O: usize>(
+unsafe fn add_block<Q: QuantAvx512, const VNNI: bool, const G: usize, const O: usize>(
     lane: &Lane,
     block: usize,
     first: usize,
@@ -387,6 +425,8 @@ unsafe fn add_block<Q: QuantAvx512, const G: usize, const O: usize>(
                 sums[g][half] = [_mm512_load_si512(x[g].starts[half].as_ptr().cast()); O];
             }
         }
+        // Sums of low and high nibbles, or of whole quants, in 16 bits.
+        let mut words = [[[_mm512_setzero_si512(); 2]; O]; G];
         for step in 0..8 {
             let half = if Q::SUB == Sub::Half { step / 4 } else { 0 };
             let mut xs = [_mm512_setzero_si512(); G];
@@ -396,8 +436,42 @@ unsafe fn add_block<Q: QuantAvx512, const G: usize, const O: usize>(
             for i in 0..O {
                 let four =
                     _mm512_set1_epi32(quants.add(i * q8::BLOCK + step * 4).cast::<i32>().read_unaligned());
+                if VNNI {
+                    for g in 0..G {
+                        sums[g][half][i] = _mm512_dpbusd_epi32(sums[g][half][i], four, xs[g]);
+                    }
+                } else if in_nibbles::<Q>() {
+                    let nibble = _mm512_set1_epi8(15);
+                    let parts = [
+                        _mm512_and_si512(four, nibble),
+                        _mm512_and_si512(_mm512_srli_epi16::<4>(four), nibble),
+                    ];
+                    for g in 0..G {
+                        for part in 0..2 {
+                            let twos = _mm512_maddubs_epi16(parts[part], xs[g]);
+                            words[g][i][part] = _mm512_add_epi16(words[g][i][part], twos);
+                        }
+                    }
+                } else {
+                    for g in 0..G {
+                        let twos = _mm512_maddubs_epi16(four, xs[g]);
+                        words[g][i][0] = _mm512_add_epi16(words[g][i][0], twos);
+                    }
+                }
+            }
+            if !VNNI && (step + 1) % steps_in_words::<Q>() == 0 {
                 for g in 0..G {
-                    sums[g][half][i] = _mm512_dpbusd_epi32(sums[g][half][i], four, xs[g]);
+                    for i in 0..O {
+                        let mut sum = fours(words[g][i][0]);
+                        if in_nibbles::<Q>() {
+                            sum = _mm512_add_epi32(
+                                sum,
+                                _mm512_madd_epi16(words[g][i][1], _mm512_set1_epi16(16)),
+                            );
+                        }
+                        sums[g][half][i] = _mm512_add_epi32(sums[g][half][i], sum);
+                        words[g][i] = [_mm512_setzero_si512(); 2];
+                    }
                 }
             }
         }
