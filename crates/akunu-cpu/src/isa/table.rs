@@ -22,7 +22,7 @@ use super::{
         bf16::{Float, Pairs, Products, Quantised},
         floats::Floats,
         lanes::Avx512,
-        packed::{Integers, Lanes32, Sums},
+        packed::{InRegisters, Integers, Sums},
     },
 };
 use crate::command::Run;
@@ -58,9 +58,10 @@ impl Kernels {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => Kernels::new::<Avx2, Avx2>(),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Bw => {
-                Kernels { packed: of_weight::<InIntegers<Lanes32<false>>>, ..Kernels::new::<Avx512, Avx2>() }
-            }
+            Isa::Avx512Bw => Kernels {
+                packed: of_weight::<InIntegers<InRegisters<false>>>,
+                ..Kernels::new::<Avx512, Avx2>()
+            },
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
                 Kernels { packed: of_weight::<InIntegers<Vnni>>, ..Kernels::new::<Avx512, Avx512>() }
@@ -258,7 +259,7 @@ impl<const LAST: usize> ByWeight for InTurn<LAST> {
 }
 
 #[cfg(target_arch = "x86_64")]
-type Vnni = Lanes32<true>;
+type Vnni = InRegisters<true>;
 
 /// Packed rows, those of quantised weights with integer sums by `S`.
 #[cfg(target_arch = "x86_64")]

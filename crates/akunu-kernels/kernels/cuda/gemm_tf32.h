@@ -1,8 +1,9 @@
 // Product of many f32 rows with f32, f16 or bf16 weights on tensor cores. tf32 is f32 without its last 13 bits of
 // mantissa, so it has 11: a weight of 16 bits is exactly representable, and of a number in f32 two parts have 22 of its
 // 24. The product of two second parts is left out. An infinite number gives a NaN. DEEP inputs of each row and column
-// are multiplied while those of the STAGES − 1 next iterations are copied. The reduction order is free, so of each 8 inputs lane t of four has
-// inputs 2t and 2t + 1 of both sides. Of the tiles of 16 rows only those with live rows are copied and multiplied.
+// are multiplied while those of the STAGES − 1 next iterations are copied. The reduction order is free, so of each 8
+// inputs lane t of four has inputs 2t and 2t + 1 of both sides. Of the tiles of 16 rows only those with live rows are
+// copied and multiplied.
 
 #define DEEP 16
 // Strides of a row and of a column in threadgroup memory, padded to avoid bank conflicts.

@@ -133,7 +133,8 @@ unsafe fn pack_scales<Q: QuantAvx512>(group: &Group, block: usize, to: &mut Bloc
         for step in 0..8 {
             let x = _mm512_load_si512(to.quants[step].as_ptr().cast());
             let twos = _mm512_maddubs_epi16(_mm512_set1_epi8(1), x);
-            sums[step / 4] = _mm512_add_epi32(sums[step / 4], fours(twos));
+            let fours = _mm512_madd_epi16(twos, _mm512_set1_epi16(1));
+            sums[step / 4] = _mm512_add_epi32(sums[step / 4], fours);
         }
         let all = _mm512_add_epi32(sums[0], sums[1]);
         let starts = if Q::SUB == Sub::Half { sums } else { [all; 2] };
@@ -320,13 +321,13 @@ fn of_halves(values: &[F16x], block: usize, o: usize) -> [Avx512; 2] {
     [Avx512::splat(values[block * 2].0[o]), Avx512::splat(values[block * 2 + 1].0[o])]
 }
 
-/// Sums in 32 bits, by VNNI if `VNNI`; else in 16 bits for as many products as fit, and then in 32.
-pub(crate) struct Lanes32<const VNNI: bool>;
+/// Sums in registers: with VNNI in 32 bits, else in 16 bits for as many products as fit, and then in 32.
+pub(crate) struct InRegisters<const VNNI: bool>;
 
 /// Outputs times groups whose accumulators fit in registers beside a block's activations.
 const OUTPUTS: usize = 8;
 
-impl<const VNNI: bool> Sums for Lanes32<VNNI> {
+impl<const VNNI: bool> Sums for InRegisters<VNNI> {
     const VNNI: bool = VNNI;
     /// Without VNNI AVX2's panels, which have no empty rows, are faster up to then.
     const LEAST_ROWS: usize = if VNNI { LEAST_ROWS } else { 12 };
@@ -342,12 +343,6 @@ impl<const VNNI: bool> Sums for Lanes32<VNNI> {
             }
         }
     }
-}
-
-/// Sums of two adjacent ones of 16 bits.
-#[inline(always)]
-fn fours(twos: __m512i) -> __m512i {
-    simd!(_mm512_madd_epi16(twos, _mm512_set1_epi16(1)))
 }
 
 /// The largest unsigned quant.
@@ -425,7 +420,8 @@ unsafe fn add_block<Q: QuantAvx512, const VNNI: bool, const G: usize, const O: u
                 sums[g][half] = [_mm512_load_si512(x[g].starts[half].as_ptr().cast()); O];
             }
         }
-        // Sums of low and high nibbles, or of whole quants, in 16 bits.
+        // Sums in 16 bits of whole quants, or of their low and of their high nibbles.
+        let parts = if in_nibbles::<Q>() { 2 } else { 1 };
         let mut words = [[[_mm512_setzero_si512(); 2]; O]; G];
         for step in 0..8 {
             let half = if Q::SUB == Sub::Half { step / 4 } else { 0 };
@@ -440,36 +436,30 @@ unsafe fn add_block<Q: QuantAvx512, const VNNI: bool, const G: usize, const O: u
                     for g in 0..G {
                         sums[g][half][i] = _mm512_dpbusd_epi32(sums[g][half][i], four, xs[g]);
                     }
-                } else if in_nibbles::<Q>() {
-                    let nibble = _mm512_set1_epi8(15);
-                    let parts = [
-                        _mm512_and_si512(four, nibble),
-                        _mm512_and_si512(_mm512_srli_epi16::<4>(four), nibble),
-                    ];
-                    for g in 0..G {
-                        for part in 0..2 {
-                            let twos = _mm512_maddubs_epi16(parts[part], xs[g]);
-                            words[g][i][part] = _mm512_add_epi16(words[g][i][part], twos);
-                        }
+                    continue;
+                }
+                let nibble = _mm512_set1_epi8(15);
+                let pieces = match in_nibbles::<Q>() {
+                    true => {
+                        let high = _mm512_srli_epi16::<4>(four);
+                        [_mm512_and_si512(four, nibble), _mm512_and_si512(high, nibble)]
                     }
-                } else {
-                    for g in 0..G {
-                        let twos = _mm512_maddubs_epi16(four, xs[g]);
-                        words[g][i][0] = _mm512_add_epi16(words[g][i][0], twos);
+                    false => [four; 2],
+                };
+                for g in 0..G {
+                    for part in 0..parts {
+                        let twos = _mm512_maddubs_epi16(pieces[part], xs[g]);
+                        words[g][i][part] = _mm512_add_epi16(words[g][i][part], twos);
                     }
                 }
             }
             if !VNNI && (step + 1) % steps_in_words::<Q>() == 0 {
                 for g in 0..G {
                     for i in 0..O {
-                        let mut sum = fours(words[g][i][0]);
-                        if in_nibbles::<Q>() {
-                            sum = _mm512_add_epi32(
-                                sum,
-                                _mm512_madd_epi16(words[g][i][1], _mm512_set1_epi16(16)),
-                            );
+                        for part in 0..parts {
+                            let sum = _mm512_madd_epi16(words[g][i][part], _mm512_set1_epi16([1, 16][part]));
+                            sums[g][half][i] = _mm512_add_epi32(sums[g][half][i], sum);
                         }
-                        sums[g][half][i] = _mm512_add_epi32(sums[g][half][i], sum);
                         words[g][i] = [_mm512_setzero_si512(); 2];
                     }
                 }
