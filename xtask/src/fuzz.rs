@@ -29,7 +29,8 @@ const HELP: &str = "\
 cargo xtask fuzz                   list the targets
 cargo xtask fuzz NAME [OPTIONS]    fuzz one for a minute, or as libFuzzer's options say;
                                    with --release optimised, for long runs
-cargo xtask fuzz all SECONDS       fuzz each for so long, from the seeds";
+cargo xtask fuzz all SECONDS       fuzz each for so long, from the seeds
+cargo xtask fuzz check             type-check all of them";
 
 pub fn fuzz(args: &[String]) -> Result<()> {
     let targets = targets()?;
@@ -41,6 +42,10 @@ pub fn fuzz(args: &[String]) -> Result<()> {
         [all, seconds] if all == "all" => {
             let seconds = seconds.parse().with_context(|| format!("{seconds} is not a number\n{HELP}"))?;
             fuzz_all(&targets, seconds)
+        }
+        [check] if check == "check" => {
+            let check = ["check", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--bins"];
+            run(cargo(&check).env("RUSTFLAGS", "--cfg fuzzing").env("CARGO_TARGET_DIR", built()))
         }
         [name, options @ ..] if targets.contains(name) => fuzz_one(name, options),
         [name, ..] => bail!("there is no target {name}\n{HELP}"),

@@ -33,8 +33,8 @@ fn named(value: &str) -> Cases {
     }
 }
 
-/// One case of each `step`, from the first on; with `fewest` one of five times as many, unless all are meant, and with
-/// `many` one of each third of that. An odd step stays odd, so that what alternates from case to case still does.
+/// With `few` one case of each three times `step`, from the first on, with `fewest` of five times as many, unless all are
+/// meant, and with `many` of each third of it. An odd step stays odd, so that what alternates from case to case still does.
 pub fn some_of<T>(all: impl IntoIterator<Item = T>, step: usize) -> impl Iterator<Item = T> {
     all.into_iter().step_by(step_of(cases(), step))
 }
@@ -42,6 +42,7 @@ pub fn some_of<T>(all: impl IntoIterator<Item = T>, step: usize) -> impl Iterato
 fn step_of(cases: Cases, step: usize) -> usize {
     match cases {
         Cases::Fewest if step > 1 => 5 * step,
+        Cases::Few if step > 1 => 3 * step,
         Cases::Fewest | Cases::Few => step,
         Cases::Many => step.div_ceil(3),
         Cases::All => 1,
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn more_cases_have_shorter_steps() {
-        for (step, expected) in [(1, [1, 1, 1, 1]), (3, [15, 3, 1, 1]), (7, [35, 7, 3, 1])] {
+        for (step, expected) in [(1, [1, 1, 1, 1]), (3, [15, 9, 1, 1]), (7, [35, 21, 3, 1])] {
             assert_eq!(
                 [Cases::Fewest, Cases::Few, Cases::Many, Cases::All].map(|cases| step_of(cases, step)),
                 expected

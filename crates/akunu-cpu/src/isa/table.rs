@@ -73,11 +73,11 @@ impl Kernels {
             #[cfg(target_arch = "x86_64")]
             Isa::AmxBf16 => Kernels { packed: of_weight::<InBf16Tiles>, ..Kernels::new::<Avx512, Avx512>() },
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => Kernels::neon::<Plain, 0>(),
+            Isa::Neon => Kernels::new::<Neon<Plain>, Neon<Plain>>(),
             #[cfg(target_arch = "aarch64")]
-            Isa::NeonDotProd => Kernels::neon::<DotProd, 1>(),
+            Isa::NeonDotProd => Kernels::new::<Neon<Plain>, Neon<DotProd>>(),
             #[cfg(target_arch = "aarch64")]
-            Isa::NeonI8mm => Kernels::neon::<I8mm, 2>(),
+            Isa::NeonI8mm => Kernels::new::<Neon<Plain>, Neon<I8mm>>(),
             _ => Kernels::new::<Scalar, Scalar>(),
         }
     }
@@ -86,18 +86,6 @@ impl Kernels {
     /// in the former. Rows are not packed.
     fn new<V: Target, Q: Target>() -> Kernels {
         Kernels { run: of_op::<V>, tile: of_weight::<InTile<V, Q>>, packed: |_| None }
-    }
-
-    /// With products by `B`, which is the one numbered `LAST` of [`InTurn`].
-    #[cfg(target_arch = "aarch64")]
-    fn neon<B, const LAST: usize>() -> Kernels
-    where
-        Neon<B>: Target,
-    {
-        #[cfg(few_kernels)]
-        return Kernels { run: of_op::<Neon<Plain>>, tile: of_weight::<InTurn<LAST>>, packed: |_| None };
-        #[cfg(not(few_kernels))]
-        Kernels::new::<Neon<Plain>, Neon<B>>()
     }
 
     /// Kernels of a test's own, which multiply nothing.
@@ -176,7 +164,7 @@ fn of_op<V: Target>(kernel: Kernel) -> Option<Run> {
 /// A kernel for each type of weights; `N` is the number of a quantised one.
 trait ByWeight {
     type Kernel;
-    fn quantised<Q: Decoded, const N: usize>() -> Self::Kernel;
+    fn quantised<Q: Decoded>() -> Self::Kernel;
     fn float<W: FloatWeight>() -> Self::Kernel;
 }
 
@@ -186,33 +174,33 @@ fn of_weight<K: ByWeight>(weight: DType) -> K::Kernel {
         DType::F16 => K::float::<F16W>(),
         DType::BF16 => K::float::<BF16W>(),
         DType::Fp8(_) => K::float::<Fp8W>(),
-        DType::Q4_0 => K::quantised::<Q40, 0>(),
-        DType::Q4_1 => K::quantised::<Q41, 1>(),
-        DType::Q5_0 => K::quantised::<Q50, 2>(),
-        DType::Q5_1 => K::quantised::<Q51, 3>(),
-        DType::Q8_0 => K::quantised::<Q80, 4>(),
-        DType::Q2K => K::quantised::<Q2K, 5>(),
-        DType::Q3K => K::quantised::<Q3K, 6>(),
-        DType::Q4K => K::quantised::<Q4K, 7>(),
-        DType::Q5K => K::quantised::<Q5K, 8>(),
-        DType::Q6K => K::quantised::<Q6K, 9>(),
-        DType::IQ1S => K::quantised::<Lattice<19>, 10>(),
-        DType::IQ1M => K::quantised::<Lattice<29>, 11>(),
-        DType::IQ2XXS => K::quantised::<Lattice<16>, 12>(),
-        DType::IQ2XS => K::quantised::<Lattice<17>, 13>(),
-        DType::IQ2S => K::quantised::<Lattice<22>, 14>(),
-        DType::IQ3XXS => K::quantised::<Lattice<18>, 15>(),
-        DType::IQ3S => K::quantised::<Lattice<21>, 16>(),
-        DType::IQ4NL => K::quantised::<Iq4Nl, 17>(),
-        DType::IQ4XS => K::quantised::<Iq4Xs, 18>(),
-        DType::MXFP4 => K::quantised::<Mxfp4, 19>(),
+        DType::Q4_0 => K::quantised::<Q40>(),
+        DType::Q4_1 => K::quantised::<Q41>(),
+        DType::Q5_0 => K::quantised::<Q50>(),
+        DType::Q5_1 => K::quantised::<Q51>(),
+        DType::Q8_0 => K::quantised::<Q80>(),
+        DType::Q2K => K::quantised::<Q2K>(),
+        DType::Q3K => K::quantised::<Q3K>(),
+        DType::Q4K => K::quantised::<Q4K>(),
+        DType::Q5K => K::quantised::<Q5K>(),
+        DType::Q6K => K::quantised::<Q6K>(),
+        DType::IQ1S => K::quantised::<Lattice<19>>(),
+        DType::IQ1M => K::quantised::<Lattice<29>>(),
+        DType::IQ2XXS => K::quantised::<Lattice<16>>(),
+        DType::IQ2XS => K::quantised::<Lattice<17>>(),
+        DType::IQ2S => K::quantised::<Lattice<22>>(),
+        DType::IQ3XXS => K::quantised::<Lattice<18>>(),
+        DType::IQ3S => K::quantised::<Lattice<21>>(),
+        DType::IQ4NL => K::quantised::<Iq4Nl>(),
+        DType::IQ4XS => K::quantised::<Iq4Xs>(),
+        DType::MXFP4 => K::quantised::<Mxfp4>(),
         DType::Affine(affine) => match affine.bits() {
-            2 => K::quantised::<Affine<2>, 20>(),
-            3 => K::quantised::<Affine<3>, 21>(),
-            4 => K::quantised::<Affine<4>, 22>(),
-            5 => K::quantised::<Affine<5>, 23>(),
-            6 => K::quantised::<Affine<6>, 24>(),
-            _ => K::quantised::<Affine<8>, 25>(),
+            2 => K::quantised::<Affine<2>>(),
+            3 => K::quantised::<Affine<3>>(),
+            4 => K::quantised::<Affine<4>>(),
+            5 => K::quantised::<Affine<5>>(),
+            6 => K::quantised::<Affine<6>>(),
+            _ => K::quantised::<Affine<8>>(),
         },
     }
 }
@@ -223,38 +211,12 @@ struct InTile<V, Q>(PhantomData<(V, Q)>);
 impl<V: Target, Q: Target> ByWeight for InTile<V, Q> {
     type Kernel = TileKernel;
 
-    fn quantised<W: Decoded, const N: usize>() -> TileKernel {
+    fn quantised<W: Decoded>() -> TileKernel {
         TileKernel { rows: Q::quantised_rows::<W>, streams: Q::quantised_streams::<W> }
     }
 
     fn float<W: FloatWeight>() -> TileKernel {
         TileKernel { rows: V::float_rows::<W>, streams: V::float_streams::<W> }
-    }
-}
-
-/// Each quantised type with one of NEON's three kinds of products, in turn, up to that numbered `LAST`, and scalar ones
-/// where a processor lacks it: all three of each take minutes to compile, before an emulator runs them.
-#[cfg(all(target_arch = "aarch64", few_kernels))]
-struct InTurn<const LAST: usize>;
-
-#[cfg(all(target_arch = "aarch64", few_kernels))]
-impl<const LAST: usize> ByWeight for InTurn<LAST> {
-    type Kernel = TileKernel;
-
-    fn quantised<W: Decoded, const N: usize>() -> TileKernel {
-        if const { N % 3 > LAST } {
-            InTile::<Scalar, Scalar>::quantised::<W, N>()
-        } else if const { N % 3 == 0 } {
-            InTile::<Scalar, Neon<Plain>>::quantised::<W, N>()
-        } else if const { N % 3 == 1 } {
-            InTile::<Scalar, Neon<DotProd>>::quantised::<W, N>()
-        } else {
-            InTile::<Scalar, Neon<I8mm>>::quantised::<W, N>()
-        }
-    }
-
-    fn float<W: FloatWeight>() -> TileKernel {
-        InTile::<Neon<Plain>, Neon<Plain>>::float::<W>()
     }
 }
 
@@ -269,7 +231,7 @@ struct InIntegers<S>(PhantomData<S>);
 impl<S: Sums> ByWeight for InIntegers<S> {
     type Kernel = Option<PackedKernel>;
 
-    fn quantised<Q: Decoded, const N: usize>() -> Option<PackedKernel> {
+    fn quantised<Q: Decoded>() -> Option<PackedKernel> {
         Some(if const { S::VNNI } { packed_vnni::<Integers<Q, S>>() } else { packed::<Integers<Q, S>>() })
     }
 
@@ -296,8 +258,8 @@ struct InPairs;
 impl ByWeight for InPairs {
     type Kernel = Option<PackedKernel>;
 
-    fn quantised<Q: Decoded, const N: usize>() -> Option<PackedKernel> {
-        InIntegers::<Vnni>::quantised::<Q, N>()
+    fn quantised<Q: Decoded>() -> Option<PackedKernel> {
+        InIntegers::<Vnni>::quantised::<Q>()
     }
 
     fn float<W: FloatWeight>() -> Option<PackedKernel> {
@@ -313,7 +275,7 @@ struct InBf16Tiles;
 impl ByWeight for InBf16Tiles {
     type Kernel = Option<PackedKernel>;
 
-    fn quantised<Q: Decoded, const N: usize>() -> Option<PackedKernel> {
+    fn quantised<Q: Decoded>() -> Option<PackedKernel> {
         Some(packed_bf16::<Products<Quantised<Q>, Bf16Tiles>>())
     }
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::common::{cpu, isas};
+use crate::common::cpu;
 use akunu_cpu::Isa;
 use akunu_device_testing::{Case, Shape, matrices, poison, q8_row, to_f32s, values, weight_rows};
 use akunu_format::blocks::dequantize_row;
@@ -105,7 +105,7 @@ fn products_of_mlx_weights_are_those_that_mlx_gives() {
             let kernel = Kernel::Matmul(ops::Matmul::plain(dtype, MatmulForm::for_rows(rows)));
             let data = [vec![q8_row(&x).repeat(rows)], planes.to_vec(), vec![poison(rows * 8)]].concat();
             let case = Case::new(kernel, params, Shape::rows(rows), data);
-            for isa in isas() {
+            for isa in Isa::available() {
                 for found in to_f32s(&case.run(&mut cpu(isa, 1))[0]).chunks_exact(2) {
                     for (row, found) in found.iter().enumerate() {
                         let golden = expected["products"][row].as_f64().unwrap();

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::common::{cpu, isas};
+use crate::common::cpu;
 use akunu_cpu::{CpuDevice, CpuOptions, Isa, ReadPattern};
 use akunu_device_testing::attention::{Seen, attend};
 use akunu_device_testing::{
@@ -40,7 +40,7 @@ fn assert_same(name: &str, case: &Case, expected: &[Vec<u8>], found: &[Vec<u8>])
 
 #[test]
 fn every_instruction_set_gives_the_scalar_bits() {
-    let mut devices: Vec<_> = isas().into_iter().map(|isa| (isa, cpu(isa, 1))).collect();
+    let mut devices: Vec<_> = Isa::available().into_iter().map(|isa| (isa, cpu(isa, 1))).collect();
     for (name, case) in some_cases(3) {
         let expected = case.run(&mut devices[0].1);
         for (isa, device) in &mut devices[1..] {
@@ -58,7 +58,7 @@ fn read_pattern(isa: Isa, threads: usize, read_pattern: ReadPattern) -> CpuDevic
 #[test]
 fn every_way_of_reading_one_rows_weights_gives_the_same_bits() {
     let matrices = matrices::matrices();
-    for isa in isas() {
+    for isa in Isa::available() {
         let mut straight = read_pattern(isa, 2, ReadPattern::STRAIGHT);
         let mut others = [ReadPattern::STRIPS, ReadPattern::MANY_STRIPS].map(|way| read_pattern(isa, 2, way));
         for spec in matrices.iter().filter(|spec| spec.rows == 1) {
@@ -89,7 +89,7 @@ fn any_number_of_threads_gives_the_same_bits() {
 /// elements and more than are packed.
 #[test]
 fn float_weights_give_the_same_bits_for_any_number_of_rows() {
-    let isas = isas();
+    let isas = Isa::available();
     let mut devices: Vec<_> = isas.iter().map(|&isa| cpu(isa, 2)).collect();
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for (rows, shape) in [
@@ -119,7 +119,7 @@ fn float_weights_give_the_same_bits_for_any_number_of_rows() {
 fn outputs_left_behind_the_strips_touch_no_others() {
     let spec = matrices::glu_matmul(DType::Q8_0, 1, 32, (1 << 15) - 2, Activation::Silu, OutputForms::F32);
     let case = spec.whole();
-    for isa in isas() {
+    for isa in Isa::available() {
         for way in [ReadPattern::STRIPS, ReadPattern::MANY_STRIPS] {
             let run = |threads| case.run(&mut read_pattern(isa, threads, way));
             assert_same(&format!("{} {}", isa.name(), spec.name), &case, &run(2), &run(1));
@@ -173,7 +173,7 @@ fn rows_are_not_touched_by_values_that_only_later_ones_see() {
         }
         case
     };
-    for isa in isas() {
+    for isa in Isa::available() {
         let found = infinite(spec.whole()).run(&mut cpu(isa, 2));
         for (row, out) in to_f32s(&found[0]).chunks(48).enumerate() {
             let sees = (5..8).contains(&row) || row >= 9;
@@ -226,7 +226,7 @@ fn sequence_at(kv: KvType, start: u32, blocks: (u32, &[u32])) -> Case {
 
 #[test]
 fn where_a_sequence_begins_changes_no_bit() {
-    for isa in isas() {
+    for isa in Isa::available() {
         for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
             let expected = sequence_at(kv, 0, (0, &[])).run(&mut cpu(isa, 2));
             for start in [16, 208, 320] {
@@ -242,7 +242,7 @@ fn where_a_sequence_begins_changes_no_bit() {
 #[test]
 fn where_the_blocks_of_a_sequence_are_changes_no_bit() {
     let reversed: Vec<u32> = (0..20).rev().collect();
-    for isa in isas() {
+    for isa in Isa::available() {
         for kv in [KvType::F32, KvType::F16, KvType::Q8_0] {
             let expected = sequence_at(kv, 0, (0, &[])).run(&mut cpu(isa, 2));
             for (start, block, table) in [
@@ -270,7 +270,7 @@ fn every_scale_of_mxfp4_gives_the_same_bits() {
                 block[0] = exponent;
             }
             let expected = case.run(&mut cpu(Isa::Scalar, 1));
-            for isa in isas() {
+            for isa in Isa::available() {
                 let name = format!("{} {rows}x{inputs}", isa.name());
                 assert_same(&name, &case, &expected, &case.run(&mut cpu(isa, 2)));
             }
@@ -313,7 +313,7 @@ fn rows_by_picks_give_the_bits_of_rows_sorted_by_expert() {
     let mut checked = [0, 0];
     let cases = experts::experts();
     let step = fewest_or(3, 1, 1);
-    for isa in isas() {
+    for isa in Isa::available() {
         let mut device = cpu(isa, 2);
         for case in cases.iter().step_by(step) {
             let data = &case.buffers[4..];
