@@ -21,7 +21,7 @@ pub mod tower;
 pub use card::{ACTIVATIONS, Card, DefaultWindow, HfKind, RerankPrompt, RopeStyle, Sliding, StackedExperts};
 pub use config::{
     Activation, EmbeddingFacts, EncoderFacts, ExpertFacts, GroupRank, LatentFacts, MAX_EXPERTS, MAX_MODULES,
-    ModelConfig, Pooling, QueryScaling, Rope, RopeFactors, RopeScaling, Router, Scores, Source,
+    MambaFacts, ModelConfig, Pooling, QueryScaling, Rope, RopeFactors, RopeScaling, Router, Scores, Source,
     SuggestedSampling, Window, WindowPattern, llama3_kept,
 };
 pub use families::CARDS;

@@ -233,6 +233,8 @@ fn read(
         experts,
         latent,
         encoder: encoder(keys)?,
+        mamba: None,
+        recurrent: Vec::new(),
         alignment_heads: alignment_heads(keys)?,
         left_out: None,
         packed_as: None,

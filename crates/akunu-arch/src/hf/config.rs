@@ -286,6 +286,8 @@ pub(super) fn model_config(
         experts: experts(&fields, ffn_size)?,
         latent,
         encoder: encoder(&fields, generation)?,
+        mamba: None,
+        recurrent: Vec::new(),
         alignment_heads: generation
             .map_or(Ok(Vec::new()), |generation| alignment_heads(&fields, generation))?,
         left_out: None,
