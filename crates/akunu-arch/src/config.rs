@@ -172,18 +172,6 @@ pub struct MambaFacts {
     pub head_dim: usize,
 }
 
-impl MambaFacts {
-    /// Elements of all heads.
-    pub fn inner(self) -> usize {
-        self.heads * self.head_dim
-    }
-
-    /// Channels of the convolution: the heads' inputs, and B and C of each group.
-    pub fn channels(self) -> usize {
-        self.inner() + 2 * self.groups * self.state_size
-    }
-}
-
 impl ExpertFacts {
     /// Of the expert that all tokens share: its stated size, or that of several experts. 0 is none.
     pub(crate) fn shared_size(stated: Option<usize>, experts: Option<usize>, each: usize) -> Option<usize> {
@@ -563,6 +551,9 @@ impl ModelConfig {
             if !(latent.growth.is_finite() && (0.0..=100.0).contains(&latent.growth)) {
                 return wrong("scale of scores with YaRN", format!("{} is out of range", latent.growth));
             }
+        }
+        if let Some(problem) = self.mamba.and_then(MambaFacts::contradiction) {
+            return wrong("sizes of layers with a state", problem);
         }
         if let Some(experts) = self.experts {
             if let Some(problem) = experts.contradiction() {

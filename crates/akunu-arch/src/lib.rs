@@ -11,6 +11,7 @@ mod ggml;
 mod gguf;
 mod hf;
 mod latent;
+mod mamba;
 mod names;
 mod open;
 mod provider;

@@ -83,6 +83,21 @@ pub(crate) fn silu<V: Lanes>(x: V) -> V {
     x.div(V::splat(1.0).add(exp(V::zero().sub(x))))
 }
 
+/// ln(1 + e^x), within 2 ulp.
+#[inline(always)]
+pub(crate) fn softplus<V: Lanes>(x: V) -> V {
+    let e = exp(V::zero().sub(x.abs()));
+    // ln(1 + e) is 2 · artanh(e / (2 + e)).
+    let z = e.div(V::splat(2.0).add(e));
+    let s = z.mul(z);
+    let mut p = V::splat(1.0 / 15.0);
+    for c in [1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 0.2, 1.0 / 3.0, 1.0] {
+        p = p.fma(s, V::splat(c));
+    }
+    let twice = z.add(z);
+    V::zero().max(x).add(p.mul(twice))
+}
+
 #[inline(always)]
 pub(crate) fn gelu_tanh<V: Lanes>(x: V) -> V {
     // √(2/π) · (x + 0.044715 · x³)

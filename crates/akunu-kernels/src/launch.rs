@@ -217,6 +217,9 @@ impl Shape<'_> {
             Kernel::LatentQueries(op) => self.latent_queries(op),
             Kernel::LatentAttention(op) => self.latent_attention(op)?,
             Kernel::HeadsTogether(op) => self.heads_together(op)?,
+            Kernel::StateConv(_) | Kernel::StateScan(_) => {
+                return Err(self.missing("it keeps no states".into()));
+            }
             Kernel::Argmax(ops::Argmax) => self.argmax(),
             Kernel::Sample(ops::Sample) => return Ok(self.sample()?.into_iter().map(Work::Launch).collect()),
             Kernel::KvShift(op) => self.kv_shift(op),

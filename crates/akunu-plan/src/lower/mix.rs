@@ -16,13 +16,11 @@ use crate::plan::PlanError;
 struct Mixed {
     channels: usize,
     dt: usize,
-    all: usize,
 }
 
 impl Mixed {
     fn of(facts: MambaFacts) -> Mixed {
-        let (channels, dt) = (facts.inner(), facts.inner() + facts.channels());
-        Mixed { channels, dt, all: dt + facts.heads }
+        Mixed { channels: facts.inner(), dt: facts.inner() + facts.channels() }
     }
 }
 
@@ -37,21 +35,15 @@ impl Blocks<'_, '_> {
                           layers instead";
             return Err(PlanError::Unsupported(reason.into()));
         }
-        let (columns, inputs) = (Mixed::of(facts), self.graph.cols(x));
-        let mixed = self.graph.value("mixed", columns.all, RowSet::All);
-        for (name, first, outputs) in [
-            ("ssm_in_z", 0, facts.inner()),
-            ("ssm_in_xbc", columns.channels, facts.channels()),
-            ("ssm_in_dt", columns.dt, facts.heads),
-        ] {
-            let part = self.part(layer, name, name, [outputs, inputs])?;
-            self.product(x, part, Columns { of: mixed, first });
-        }
+        let shape = [facts.mixed(), self.graph.cols(x)];
+        let mixed = self.graph.value("mixed", facts.mixed(), RowSet::All);
+        let part = self.part(layer, "ssm_in", "ssm_in", shape)?;
+        self.product(x, part, Columns { of: mixed, first: 0 });
         let label = |part: &str| format!("layer.{layer}.{part}");
         let tensor = |part: &str| format!("{}blk.{layer}.{part}", self.prefix);
         let weight = self.tensors.numbers(&tensor("ssm_conv1d.weight"), facts.channels() * facts.taps)?;
         let bias = self.tensors.bias(&tensor("ssm_conv1d.bias"), facts.channels())?;
-        let [decay, skip, dt_bias] = ["ssm_a", "ssm_d", "ssm_dt.bias"].map(tensor);
+        let [decay, skip, dt_bias] = ["ssm_a.weight", "ssm_d.weight", "ssm_dt.bias"].map(tensor);
         let decay = self.tensors.numbers(&decay, facts.heads)?;
         let skip = self.tensors.numbers(&skip, facts.heads)?;
         let dt_bias = self.tensors.numbers(&dt_bias, facts.heads)?;
@@ -65,7 +57,14 @@ impl Blocks<'_, '_> {
         let norm =
             Norm { kind: self.card.norm, weight: weights, bias: None, epsilon: self.config.norm_epsilon };
         let normed = self.graph.value("normed", facts.inner(), RowSet::All);
-        self.graph.push(label("ssm_norm"), Action::Norm { norm, x: read, rows: RowSet::All, out: normed });
+        let action = match facts.groups {
+            1 => Action::Norm { norm, x: read, rows: RowSet::All, out: normed },
+            heads => {
+                let [x, out] = [read, normed].map(|of| Columns { of, first: 0 });
+                Action::HeadNorm { norm, heads, dim: facts.inner() / heads, x, out }
+            }
+        };
+        self.graph.push(label("ssm_norm"), action);
         self.project(layer, normed, ["ssm_out", "ssm_out"], self.config.hidden_size)
     }
 }

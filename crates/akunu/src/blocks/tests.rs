@@ -52,7 +52,7 @@ impl Cache {
 
     /// With `windows` blocks for layers of which a row sees `window` positions.
     fn with_windows(self, windows: usize, window: usize) -> Cache {
-        Cache { pool: self.pool.with_windows(windows, window), window: Some(window), ..self }
+        Cache { pool: self.pool.with_windows(windows, window, false), window: Some(window), ..self }
     }
 
     fn copy(&mut self, copy: Option<BlockCopy>) {
