@@ -8,7 +8,8 @@ use std::ops::Range;
 
 use crate::Row;
 
-/// The rows that continue each other: of one sequence, and one position after the other.
+/// The rows that continue each other: of one sequence, and one position after the other. A pass has at most one run of a
+/// sequence, since runs are processed in any order.
 pub fn runs(rows: &[Row]) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut first = 0;
     rows.chunk_by(|a, b| follows(a, b)).map(move |run| {
