@@ -57,7 +57,7 @@ pub(crate) fn with_suffix(tensors: &mut [TensorInfo]) {
 }
 
 /// The name in a GGUF file.
-pub(crate) fn without_suffix(name: &str) -> &str {
+pub fn bare_name(name: &str) -> &str {
     let bare = name.strip_suffix(".weight").filter(|name| BARE.iter().any(|bare| name.ends_with(bare)));
     bare.unwrap_or(name)
 }

@@ -4,9 +4,11 @@
 use super::{granite, granite_moe};
 use crate::card::{Card, HfKind};
 use crate::facts::{EXPERTS, Fact, FactRule, LLAMA_FACTS, fact};
+use crate::shape::{Biases, ExpertShape, MambaShape, Shape};
 use crate::tensors::{
     ATTN_OUTPUT, Dim, EMBEDDING, FFN_NORM, FUSED_GATE_UP, GATED_FFN, Kind, OUTPUT, QKV, TensorRule, layer,
 };
+use crate::{MambaFacts, RopeScaling};
 
 pub static CARD: Card = Card {
     names: &["granitehybrid"],
@@ -15,6 +17,7 @@ pub static CARD: Card = Card {
     tensors: &[EMBEDDING, QKV, MAMBA, ATTN_OUTPUT, FFN_NORM, GATED_FFN, granite_moe::EXPERTS, OUTPUT],
     fused: &[granite_moe::GATE_UP, granite_moe::SHARED_GATE_UP, FUSED_GATE_UP],
     shared_alone: true,
+    shapes: &[GRANITE_4_H_TINY],
     ..granite_moe::CARD
 };
 
@@ -69,3 +72,31 @@ const WITH_EXPERTS: HfKind = HfKind {
 };
 
 const WITHOUT_EXPERTS: HfKind = HfKind { with_experts: Some(false), ..WITH_EXPERTS };
+
+const GRANITE_4_H_TINY: Shape = Shape {
+    name: "granite-4.0-h-tiny",
+    title: "Granite 4.0 H Tiny",
+    toy: false,
+    vocab: 100_352,
+    context: 131_072,
+    hidden: 1536,
+    layers: 40,
+    ffn: 512,
+    heads: 12,
+    kv_heads: 4,
+    head_dim: 128,
+    rope_base: 10_000.0,
+    rope_scaling: RopeScaling::None,
+    window: None,
+    epsilon: 1e-5,
+    tied: true,
+    biases: Biases::None,
+    pooling: None,
+    experts: Some(ExpertShape { count: 64, used: 6, ffn: 512, shared_ffn: Some(1024), dense_layers: 0 }),
+    latent: None,
+    mamba: Some(MambaShape {
+        facts: MambaFacts { taps: 4, state_size: 128, groups: 1, heads: 48, head_dim: 64 },
+        attention: &[5, 15, 25, 35],
+    }),
+    encoder: None,
+};

@@ -2,7 +2,7 @@
 
 use akunu_arch::facts::{Fact, SIGMOID};
 use akunu_arch::tensors::{Kind, Part, Sizes, TensorRule};
-use akunu_arch::{Biases, CARDS, Card, RopeScaling, Scores, Shape, llama3_kept};
+use akunu_arch::{Biases, CARDS, Card, MambaShape, RopeScaling, Scores, Shape, bare_name, llama3_kept};
 use akunu_format::quantise::Proportions;
 use akunu_format::{Array, DType, Metadata, TensorSpec, Value};
 
@@ -30,7 +30,7 @@ impl Tensor {
     }
 
     pub(super) fn spec(&self, dtype: DType) -> TensorSpec {
-        TensorSpec::new(self.name.clone(), dtype, self.shape.clone())
+        TensorSpec::new(bare_name(&self.name), dtype, self.shape.clone())
     }
 }
 
@@ -96,11 +96,15 @@ impl Preset {
             Biases::Matrices => of_layer && is_matrix,
             Biases::Qkv => matches!(rule.name, "attn_q" | "attn_k" | "attn_v"),
         };
-        of_biases || rule.kind == Kind::Bias
+        of_biases || rule.kind == Kind::Bias || (rule.is_of_state() && rule.kind == Kind::Convolution)
     }
 
     /// Whether a layer has such a tensor, if the shape has.
     fn has_in(&self, rule: &TensorRule, layer: usize) -> bool {
+        let mixes = self.shape.mamba.is_some_and(|mamba| !mamba.attention.contains(&layer));
+        if if mixes { rule.is_of_attention() } else { rule.is_of_state() } {
+            return false;
+        }
         let Some(experts) = self.shape.experts else { return true };
         let dense = layer < experts.dense_layers;
         match rule.is_of_experts() || rule.is_of_shared_expert() {
@@ -113,6 +117,7 @@ impl Preset {
     fn has(&self, rule: &TensorRule) -> bool {
         match rule.kind {
             _ if rule.is_classifier() => false,
+            _ if rule.is_of_state() => self.shape.mamba.is_some(),
             // Of the families with shapes, those that choose by sigmoids have it.
             Kind::Bias if self.card.router.scores != Scores::Sigmoid => false,
             _ if rule.is_of_experts() => self.shape.experts.is_some(),
@@ -156,12 +161,29 @@ impl Preset {
             (Fact::LayerCount, shape.layers),
             (Fact::FfnSize, shape.ffn),
             (Fact::HeadCount, shape.heads),
-            (Fact::KvHeadCount, shape.kv_heads),
             (Fact::HeadDim, shape.head_dim),
             (Fact::ValueHeadDim, shape.latent.map_or(shape.head_dim, |latent| latent.size)),
             (Fact::RopeDims, self.rope_dims()),
         ] {
             put(key(fact), number(value));
+        }
+        match shape.mamba {
+            None => put(key(Fact::KvHeadCount), number(shape.kv_heads)),
+            Some(MambaShape { facts, attention }) => {
+                let count = |layer| if attention.contains(&layer) { shape.kv_heads as i32 } else { 0 };
+                let counts = (0..shape.layers).map(count).collect();
+                put(key(Fact::KvHeadCount), Value::Array(Array::I32(counts)));
+                put(key(Fact::Rotates), Value::Bool(false));
+                for (fact, value) in [
+                    (Fact::StateTaps, facts.taps),
+                    (Fact::StateSize, facts.state_size),
+                    (Fact::StateGroups, facts.groups),
+                    (Fact::StateHeads, facts.heads),
+                    (Fact::StateInner, facts.inner()),
+                ] {
+                    put(key(fact), number(value));
+                }
+            }
         }
         if let Some(latent) = shape.latent {
             for (fact, value) in [
