@@ -12,7 +12,7 @@ use crate::Row;
 /// sequence, since runs are processed in any order.
 pub fn runs(rows: &[Row]) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut first = 0;
-    rows.chunk_by(|a, b| follows(a, b)).map(move |run| {
+    rows.chunk_by(follows).map(move |run| {
         first += run.len();
         first - run.len()..first
     })

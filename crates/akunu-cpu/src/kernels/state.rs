@@ -81,7 +81,7 @@ impl OpKernel for ops::StateConv {
                 }
                 let bias = o.bias.map_or(V::zero(), |bias| load::<V>(f32s(bias).add(at), n));
                 let kept = |slot: usize, tap: usize| {
-                    let state = o.state.map_or(std::ptr::null_mut(), |state| f32s(state));
+                    let state = o.state.map_or(std::ptr::null_mut(), f32s);
                     state.add((slot * (taps - 1) + tap) * channels + at)
                 };
                 let mut inputs = [V::zero(); MAX_TAPS as usize];
@@ -170,7 +170,7 @@ impl Run<'_> {
         unsafe {
             let scratch = (&raw mut (*context.scratch).q).cast::<f32>();
             let kept = |slot: usize, i: usize| {
-                let state = o.state.map_or(std::ptr::null_mut(), |state| f32s(state));
+                let state = o.state.map_or(std::ptr::null_mut(), f32s);
                 state.add(((slot * heads + head) * size + i) * dim + at)
             };
             match cache.before(&rows[begin]) {
