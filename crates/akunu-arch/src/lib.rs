@@ -29,7 +29,7 @@ pub use families::CARDS;
 pub use ggml::GgmlModel;
 pub use gguf::GgufModel;
 pub use hf::SafeTensorsModel;
-pub use mamba::bare_name;
+pub use mamba::in_gguf;
 pub use open::{load_model, open_model};
 pub use provider::WeightProvider;
 pub use shape::{Biases, EncoderShape, ExpertShape, MambaShape, Shape};

@@ -56,10 +56,19 @@ pub(crate) fn with_suffix(tensors: &mut [TensorInfo]) {
     }
 }
 
-/// The name in a GGUF file.
-pub fn bare_name(name: &str) -> &str {
+/// The name and the shape that a tensor has in a GGUF file: numbers of heads are rows of one, and the norm has a row for each
+/// group.
+pub fn in_gguf<'a>(name: &'a str, shape: &[usize], mamba: Option<MambaFacts>) -> (&'a str, Vec<usize>) {
     let bare = name.strip_suffix(".weight").filter(|name| BARE.iter().any(|bare| name.ends_with(bare)));
-    bare.unwrap_or(name)
+    match (bare, mamba, shape) {
+        (Some(bare), _, &[heads]) => (bare, vec![heads, 1]),
+        (None, Some(MambaFacts { groups: groups @ 2.., .. }), &[inner])
+            if name.ends_with(".ssm_norm.weight") =>
+        {
+            (name, vec![groups, inner / groups])
+        }
+        _ => (bare.unwrap_or(name), shape.to_vec()),
+    }
 }
 
 /// Replaces the logarithms in Hugging Face files by the negative rates that GGUF files have.

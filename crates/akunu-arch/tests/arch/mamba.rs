@@ -79,6 +79,10 @@ fn converted_files_are_as_those_of_other_programs() {
         ] {
             assert_eq!(gguf.tensor(&format!("blk.0.{part}")).unwrap().dtype, dtype, "{name} {part}");
         }
+        assert_eq!(gguf.tensor("blk.0.ssm_a").unwrap().shape, [mamba.heads, 1]);
+        let norm = &gguf.tensor("blk.0.ssm_norm.weight").unwrap().shape;
+        let of_groups = [mamba.groups, mamba.inner() / mamba.groups];
+        assert_eq!(norm[..], of_groups[usize::from(mamba.groups == 1)..]);
         assert_eq!(gguf.tensor("blk.0.ssm_in.weight").unwrap().shape[0], mamba.mixed());
         assert!(gguf.tensor("blk.0.ssm_a.weight").is_none());
         let shared = if name == MODELS[0] { "ffn_gate" } else { "ffn_gate_shexp" };

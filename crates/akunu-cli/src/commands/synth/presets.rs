@@ -2,7 +2,7 @@
 
 use akunu_arch::facts::{Fact, SIGMOID};
 use akunu_arch::tensors::{Kind, Part, Sizes, TensorRule};
-use akunu_arch::{Biases, CARDS, Card, MambaShape, RopeScaling, Scores, Shape, bare_name, llama3_kept};
+use akunu_arch::{Biases, CARDS, Card, MambaShape, RopeScaling, Scores, Shape, in_gguf, llama3_kept};
 use akunu_format::quantise::Proportions;
 use akunu_format::{Array, DType, Metadata, TensorSpec, Value};
 
@@ -30,7 +30,8 @@ impl Tensor {
     }
 
     pub(super) fn spec(&self, dtype: DType) -> TensorSpec {
-        TensorSpec::new(bare_name(&self.name), dtype, self.shape.clone())
+        let (name, shape) = in_gguf(&self.name, &self.shape, None);
+        TensorSpec::new(name, dtype, shape)
     }
 }
 
@@ -243,6 +244,17 @@ impl Preset {
         put("vocab_size", number(shape.vocab));
         if let Some(window) = shape.window {
             put(key(Fact::WindowSize), number(window));
+        }
+        if card.rule(Fact::ResidualScale).is_some() {
+            // Other engines require them.
+            for (fact, value) in [
+                (Fact::EmbeddingScale, 1.0),
+                (Fact::ResidualScale, 1.0),
+                (Fact::LogitScale, 1.0),
+                (Fact::AttentionScale, 1.0 / (shape.head_dim as f32).sqrt()),
+            ] {
+                put(key(fact), Value::F32(value));
+            }
         }
         put(key(Fact::NormEpsilon), Value::F32(shape.epsilon));
         put(key(Fact::RopeBase), Value::F32(shape.rope_base));
