@@ -10,7 +10,7 @@ published names and layout.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -39,6 +39,8 @@ class Family:
     rounded: Callable[[str, torch.Tensor], torch.Tensor] | None = None
     # Further files of the folder, by name, from the stored tensors.
     files: Callable[[Tensors], dict[str, dict]] = lambda stored: {}
+    # Of the texts.
+    lengths: list[int] = field(default_factory=lambda: goldens.LENGTHS)
 
 
 def published(kind: str, architecture: str, dtype: str, **fields) -> dict:
@@ -248,6 +250,12 @@ VISION = {"attention_dropout": 0.0, "head_dim": 4, "hidden_act": "gelu", "hidden
           "num_channels": 3, "num_hidden_layers": 1, "patch_size": 4, "rope_theta": 10000.0}
 
 
+def mamba_layers(config: dict) -> dict:
+    """The names that transformers gives the types of layers."""
+    names = {"attention": "full_attention", "mamba": "linear_attention"}
+    return {**config, "layer_types": [names[kind] for kind in config["layer_types"]]}
+
+
 def stablelm(dtype: str, **fields) -> dict:
     return published("stablelm", "StableLmForCausalLM", dtype, hidden_act="silu", layer_norm_eps=1e-5, rope_theta=10000,
                      partial_rotary_factor=0.25, tie_word_embeddings=False, **fields)
@@ -350,8 +358,14 @@ GRANITE4_DENSE = published(  # the sizes of Mamba layers are stated all the same
     normalization_function="rmsnorm", num_experts_per_tok=0, num_local_experts=0, output_router_logits=False,
     position_embedding_type="rope", router_aux_loss_coef=0.01, shared_intermediate_size=72, tie_word_embeddings=True,
     **GRANITE)
+GRANITE4_H_DENSE = {
+    **GRANITE4_DENSE, "layer_types": ["mamba", "attention", "mamba"], "num_hidden_layers": 3, "mamba_d_head": 16,
+    "mamba_d_state": 10, "mamba_n_groups": 2, "mamba_n_heads": 8, "position_embedding_type": "nope"}
 GRANITE4_MOE = {**GRANITE4_DENSE, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 20,
                 "position_embedding_type": None, "torch_dtype": "float16", "tie_word_embeddings": False}
+GRANITE4_H_MOE = {
+    **GRANITE4_MOE, "hidden_size": 72, "layer_types": ["mamba", "mamba", "attention", "mamba"], "mamba_d_conv": 3,
+    "mamba_d_head": 24, "mamba_d_state": 7, "mamba_n_heads": 6, "num_hidden_layers": 4, "position_embedding_type": "nope"}
 INTERNLM2 = published(
     "internlm2", "InternLM2ForCausalLM", "bfloat16", **wide(64, 2, 8, 2, 56), attn_implementation="eager", bias=False,
     auto_map={"AutoConfig": "configuration_internlm2.InternLM2Config",
@@ -596,6 +610,10 @@ FAMILIES = {
     "granite4-dense": Family(GRANITE4_DENSE, twin={**GRANITE4_DENSE, "layer_types": ["full_attention"] * 2}, seed=711),
     "granite4-moe-nope": Family(
         GRANITE4_MOE, twin={**GRANITE4_MOE, "layer_types": ["full_attention"] * 2}, store=granite_moe, seed=712),
+    # The texts are longer than a block of the cache.
+    "granite4-h-dense": Family(GRANITE4_H_DENSE, twin=mamba_layers(GRANITE4_H_DENSE), seed=713, lengths=[70, 24]),
+    "granite4-h-moe": Family(
+        GRANITE4_H_MOE, twin=mamba_layers(GRANITE4_H_MOE), store=granite_moe, seed=714, lengths=[29, 135]),
     "seed-oss": Family(published(
         "seed_oss", "SeedOssForCausalLM", "bfloat16", **size(48, 2, 4, 2, 20, 56), attention_bias=True,
         attention_dropout=0.1, attention_out_bias=False, hidden_act="silu", mlp_bias=False, pad_token_id=1,
@@ -630,7 +648,7 @@ def make(name: str, family: Family, seed: int, out: Path) -> None:
     stored = {key: values.contiguous() for key, values in family.store(stored, family.config).items()}
     save_file(stored, str(folder / "model.safetensors"), metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(family.config, indent=2) + "\n")
-    goldens.write_json(folder / "golden.json", goldens.golden(made, seed, by="family_goldens.py"))
+    goldens.write_json(folder / "golden.json", goldens.golden(made, seed, family.lengths, by="family_goldens.py"))
 
 
 if __name__ == "__main__":

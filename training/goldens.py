@@ -122,6 +122,8 @@ def randomize(made: torch.nn.Module, config: dict, seed: int) -> dict[str, torch
         noise = torch.randn(parameter.shape, generator=random)
         if name.endswith(CORRECTION):
             value = 0.3 * noise
+        elif name.endswith("A_log"):
+            value = noise - 1.5  # states that last for some tokens
         elif name.endswith("bias"):
             value = 0.5 * noise
         elif parameter.dim() == 1 or "norm" in name:

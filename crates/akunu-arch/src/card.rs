@@ -40,6 +40,8 @@ pub struct Card {
     /// Matrices of all experts that Hugging Face files have in one tensor, with the inputs of each expert outermost, and
     /// their biases in a tensor whose name ends with `_bias`.
     pub stacked_experts: &'static [StackedExperts],
+    /// In models without experts, the expert that all tokens share is the feed-forward part.
+    pub shared_alone: bool,
     /// Lists of per-head vectors in Hugging Face files, each with the name of the tensor that combines the list.
     pub head_lists: &'static [(&'static str, &'static str)],
     /// Prefixes of Hugging Face tensors that this engine does not need.
@@ -128,6 +130,8 @@ pub struct HfKind {
     pub with_experts: Option<bool>,
     /// The only types of layers that are supported, if there are others: the file has to list them.
     pub layer_types: &'static [&'static str],
+    /// Those that have a state. A variant with such types is of models with such layers.
+    pub recurrent_types: &'static [&'static str],
     /// A field and the only value of it with which RoPE is applied.
     pub rotates_if: Option<(&'static str, &'static str)>,
     /// Defaults of transformers for absent fields, in the units of the field. Published files do omit fields: some
@@ -247,6 +251,7 @@ impl Card {
         aliases: &[],
         ggml_names: &[],
         stacked_experts: &[],
+        shared_alone: false,
         head_lists: &[],
         ignored: &[],
         norm_weight_offset: 0.0,
@@ -294,11 +299,20 @@ impl Card {
         self.names.first().copied().unwrap_or_default()
     }
 
-    /// The `config.json` variant with this `model_type`, for models with or without experts, and its card.
-    pub fn find_kind(model_type: &str, with_experts: bool) -> Option<(&'static Card, &'static HfKind)> {
-        Card::kinds().find(|(_, kind)| {
-            kind.model_type == model_type && kind.with_experts.is_none_or(|with| with == with_experts)
-        })
+    /// The `config.json` variant with this `model_type`, for models with or without experts and with layers of these types, and
+    /// its card.
+    pub fn find_kind(
+        model_type: &str,
+        with_experts: bool,
+        layer_types: &[&str],
+    ) -> Option<(&'static Card, &'static HfKind)> {
+        let fits = |kind: &HfKind| {
+            let recurrent = kind.recurrent_types;
+            kind.model_type == model_type
+                && kind.with_experts.is_none_or(|with| with == with_experts)
+                && (recurrent.is_empty() || layer_types.iter().any(|name| recurrent.contains(name)))
+        };
+        Card::kinds().find(|(_, kind)| fits(kind))
     }
 
     /// All `config.json` variants.
@@ -377,6 +391,7 @@ impl HfKind {
         nested_in: None,
         with_experts: None,
         layer_types: &[],
+        recurrent_types: &[],
         rotates_if: None,
         defaults: &[],
         sliding: Sliding::Never,

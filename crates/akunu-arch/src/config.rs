@@ -70,6 +70,10 @@ pub struct ModelConfig {
     /// Of models whose keys and values are made from one vector of each position. Their cache has one head, of that
     /// vector and a rotated key that all heads share: `head_dim` and `kv_head_count` are those of the cache.
     pub latent: Option<LatentFacts>,
+    /// The sizes of layers that mix positions through a state, if there are such layers.
+    pub mamba: Option<MambaFacts>,
+    /// One entry per layer: true if it mixes positions through a state instead of attention. Empty without such layers.
+    pub recurrent: Vec<bool>,
     /// The encoder of audio whose states the decoder attends to, in models that transcribe.
     pub encoder: Option<EncoderFacts>,
     /// The heads (layer, head) of the decoder whose attention to the audio follows what is said, if the files state them.
@@ -153,6 +157,19 @@ pub struct LatentFacts {
     pub query_rank: Option<usize>,
     /// With YaRN, scores are multiplied by (1 + 0.1 · growth · ln factor)².
     pub growth: f64,
+}
+
+/// The sizes of layers that mix positions through a state instead of attention (Mamba 2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MambaFacts {
+    /// Positions that the convolution reads, the token's own included.
+    pub taps: usize,
+    /// Elements of a state for each element of a head.
+    pub state_size: usize,
+    /// Groups of heads that share what is written to and read from their states (B and C).
+    pub groups: usize,
+    pub heads: usize,
+    pub head_dim: usize,
 }
 
 impl ExpertFacts {
@@ -449,6 +466,11 @@ impl ModelConfig {
         (grown * grown / ((latent.plain + self.rope.dims) as f64).sqrt()) as f32
     }
 
+    /// Whether a layer mixes positions through a state instead of attention.
+    pub fn is_recurrent(&self, layer: usize) -> bool {
+        self.recurrent.get(layer).copied().unwrap_or(false)
+    }
+
     /// Whether RoPE is applied in a layer.
     pub fn rotates(&self, layer: usize) -> bool {
         self.rope.dims > 0 && !self.unrotated.get(layer).copied().unwrap_or(false)
@@ -529,6 +551,9 @@ impl ModelConfig {
             if !(latent.growth.is_finite() && (0.0..=100.0).contains(&latent.growth)) {
                 return wrong("scale of scores with YaRN", format!("{} is out of range", latent.growth));
             }
+        }
+        if let Some(problem) = self.mamba.and_then(MambaFacts::contradiction) {
+            return wrong("sizes of layers with a state", problem);
         }
         if let Some(experts) = self.experts {
             if let Some(problem) = experts.contradiction() {

@@ -88,6 +88,15 @@ pub enum Fact {
     PlainKeySize,
     /// Elements of a head's values.
     ValueSize,
+    /// Of layers with a state: positions that the convolution reads, elements of a state for each element of a head, groups of
+    /// heads, heads, elements of all heads, of each, and of all as a multiple of the hidden size.
+    StateTaps,
+    StateSize,
+    StateGroups,
+    StateHeads,
+    StateInner,
+    StateHeadDim,
+    StateExpansion,
     /// Of the encoder of audio.
     EncoderLayerCount,
     EncoderHeadCount,

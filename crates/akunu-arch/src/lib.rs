@@ -11,6 +11,7 @@ mod ggml;
 mod gguf;
 mod hf;
 mod latent;
+mod mamba;
 mod names;
 mod open;
 mod provider;
@@ -21,14 +22,15 @@ pub mod tower;
 pub use card::{ACTIVATIONS, Card, DefaultWindow, HfKind, RerankPrompt, RopeStyle, Sliding, StackedExperts};
 pub use config::{
     Activation, EmbeddingFacts, EncoderFacts, ExpertFacts, GroupRank, LatentFacts, MAX_EXPERTS, MAX_MODULES,
-    ModelConfig, Pooling, QueryScaling, Rope, RopeFactors, RopeScaling, Router, Scores, Source,
+    MambaFacts, ModelConfig, Pooling, QueryScaling, Rope, RopeFactors, RopeScaling, Router, Scores, Source,
     SuggestedSampling, Window, WindowPattern, llama3_kept,
 };
 pub use families::CARDS;
 pub use ggml::GgmlModel;
 pub use gguf::GgufModel;
 pub use hf::SafeTensorsModel;
+pub use mamba::in_gguf;
 pub use open::{load_model, open_model};
 pub use provider::WeightProvider;
-pub use shape::{Biases, EncoderShape, ExpertShape, Shape};
+pub use shape::{Biases, EncoderShape, ExpertShape, MambaShape, Shape};
 pub use tower::{NormKind, ScaledBy};

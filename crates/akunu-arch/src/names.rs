@@ -20,8 +20,9 @@ const IGNORABLE: [&str; 7] = [
     "attn_rot_embd.weight",
 ];
 
-/// How the names of biases end that are added to the scores of experts for choosing.
-const CORRECTION: &str = ".e_score_correction_bias";
+/// How the names of biases end that are in no module of their own: those that are added to the scores of experts for choosing,
+/// and to the steps of a state.
+const BIASES: [&str; 2] = [".e_score_correction_bias", ".dt_bias"];
 
 pub(crate) fn is_ignorable(name: &str) -> bool {
     IGNORABLE.iter().any(|ending| name.ends_with(ending))
@@ -36,7 +37,7 @@ pub(crate) fn canonical(name: &str, card: &Card) -> Option<String> {
     };
     let (module, kind) = if card.tensor_rules().any(is_parameter) {
         (plain, "weight")
-    } else if plain.ends_with(CORRECTION) {
+    } else if BIASES.iter().any(|bias| plain.ends_with(bias)) {
         // It is the bias of a module of its own here.
         (plain.strip_suffix("_bias")?, "bias")
     } else {

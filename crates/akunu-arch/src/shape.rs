@@ -1,6 +1,6 @@
 //! Shapes of published models, from their configurations.
 
-use crate::{LatentFacts, Pooling, RopeScaling};
+use crate::{LatentFacts, MambaFacts, Pooling, RopeScaling};
 
 /// The shape of a file with random weights, for `akunu synth`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,6 +31,8 @@ pub struct Shape {
     pub experts: Option<ExpertShape>,
     /// For latent attention; `head_dim` and `kv_heads` are those of the cache.
     pub latent: Option<LatentFacts>,
+    /// For layers with a state.
+    pub mamba: Option<MambaShape>,
     /// For models that transcribe.
     pub encoder: Option<EncoderShape>,
 }
@@ -46,6 +48,14 @@ pub struct ExpertShape {
     pub shared_ffn: Option<usize>,
     /// Layers before the first with experts.
     pub dense_layers: usize,
+}
+
+/// Layers with a state, in all layers but some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MambaShape {
+    pub facts: MambaFacts,
+    /// The layers that have attention instead.
+    pub attention: &'static [usize],
 }
 
 /// Which matrices of layers have biases. With [`Biases::All`] and [`Biases::AllButKeys`], norms and convolutions have

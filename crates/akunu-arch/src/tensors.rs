@@ -1,6 +1,6 @@
 //! Tensor rules: the names of each tensor in GGUF and Hugging Face files, its shape, and how a conversion treats it.
 
-use crate::{LatentFacts, ModelConfig, Shape};
+use crate::{LatentFacts, MambaFacts, ModelConfig, Shape};
 
 /// A dimension of a tensor, by its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,13 @@ pub enum Dim {
     Values,
     /// Elements of all heads' keys, without those that RoPE rotates, and values.
     PlainKeysValues,
+    /// Of layers with a state: heads, elements of all heads, channels of the convolution and positions that it reads, and what
+    /// the first matrix gives.
+    StateHeads,
+    StateInner,
+    StateChannels,
+    StateTaps,
+    StateMixed,
     /// Of the encoder of audio.
     EncoderFfn,
     EncoderPositions,
@@ -65,6 +72,7 @@ pub struct Sizes {
     pub positions: usize,
     pub experts: ExpertSizes,
     pub latent: LatentSizes,
+    pub mamba: Option<MambaFacts>,
     pub encoder: EncoderSizes,
 }
 
@@ -130,6 +138,11 @@ impl Dim {
             Dim::Value => sizes.latent.values,
             Dim::Values => sizes.heads * sizes.latent.values,
             Dim::PlainKeysValues => sizes.heads * (sizes.latent.plain + sizes.latent.values),
+            Dim::StateHeads => sizes.mamba.map_or(0, |mamba| mamba.heads),
+            Dim::StateInner => sizes.mamba.map_or(0, MambaFacts::inner),
+            Dim::StateChannels => sizes.mamba.map_or(0, MambaFacts::channels),
+            Dim::StateTaps => sizes.mamba.map_or(0, |mamba| mamba.taps),
+            Dim::StateMixed => sizes.mamba.map_or(0, MambaFacts::mixed),
             Dim::EncoderFfn => sizes.encoder.ffn,
             Dim::EncoderPositions => sizes.encoder.positions,
             Dim::ThreeFrames => 3 * sizes.encoder.bands,
@@ -155,6 +168,7 @@ impl From<&ModelConfig> for Sizes {
                 shared_ffn: experts.shared_ffn_size.unwrap_or(0),
             }),
             latent: config.latent.into(),
+            mamba: config.mamba,
             encoder: config.encoder.as_ref().map_or_else(EncoderSizes::default, |encoder| EncoderSizes {
                 ffn: encoder.ffn_size,
                 positions: encoder.positions,
@@ -181,6 +195,7 @@ impl From<&Shape> for Sizes {
                 shared_ffn: experts.shared_ffn.unwrap_or(0),
             }),
             latent: shape.latent.into(),
+            mamba: shape.mamba.map(|mamba| mamba.facts),
             encoder: shape.encoder.map_or_else(EncoderSizes::default, |encoder| EncoderSizes {
                 ffn: shape.ffn,
                 positions: encoder.positions,
@@ -221,13 +236,15 @@ pub enum Kind {
     Norm,
     /// A parameter that is in no module of its own: its Hugging Face name does not end with `.weight`.
     Parameter,
-    /// Added to the scores of experts for choosing: a tensor whose name ends with `.bias`.
+    /// A parameter that is in no module of its own, and has the name of a bias: added to the scores of experts for choosing, or
+    /// to the steps of a state.
     Bias,
     /// Divisors of the RoPE frequencies. Only in GGUF files, and optional.
     RopeFactors,
     /// The output matrix; if absent, the embedding is used.
     Output,
-    /// A convolution over three frames: files have `[outputs][inputs][3]`, here it is a matrix with `3 · inputs` columns.
+    /// A convolution over frames or positions: files have `[outputs][inputs][taps]`, here it is a matrix with `inputs · taps`
+    /// columns.
     Convolution,
     /// A table of positions that are computed where the file has none: sines and cosines.
     Sinusoids,
@@ -254,7 +271,17 @@ impl TensorRule {
 
     /// Whether it belongs to a router or its experts.
     pub fn is_of_experts(&self) -> bool {
-        self.name == "ffn_gate_inp" || self.name.ends_with("_exps") || self.kind == Kind::Bias
+        self.name == "ffn_gate_inp" || self.name.ends_with("_exps") || self.name == "exp_probs_b"
+    }
+
+    /// Whether it belongs to a layer with a state.
+    pub fn is_of_state(&self) -> bool {
+        self.name.starts_with("ssm_")
+    }
+
+    /// Whether it belongs to attention, and not to a norm before or after it.
+    pub fn is_of_attention(&self) -> bool {
+        self.part == Part::Layer && self.name.starts_with("attn_") && self.name != "attn_norm"
     }
 
     /// Whether it is a norm of queries or keys.

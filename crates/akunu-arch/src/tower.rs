@@ -41,6 +41,8 @@ pub enum BlockKind {
     },
     /// Attention and its output projection.
     Attend { x: State, attention: Attention },
+    /// A mixer with a state (Mamba 2), and its output projection.
+    Mix { x: State },
     /// Latent attention and its output projection.
     AttendLatent { x: State },
     /// Attention to the states of the encoder of audio, and its output projection.
@@ -159,6 +161,9 @@ impl Layer<'_> {
     }
 
     pub fn attend(&mut self, x: State) -> State {
+        if self.config.is_recurrent(self.index) {
+            return self.push(BlockKind::Mix { x });
+        }
         if self.config.latent.is_some() {
             return self.push(BlockKind::AttendLatent { x });
         }

@@ -2,10 +2,11 @@
 
 use akunu_plan::ops::{
     self, AttentionParams, ExpertParams, GluMatmulParams, HeadScoresParams, KvMoveParams,
-    LatentAttentionParams, LatentKvParams, MatmulParams, QkvParams, RopeKvParams,
+    LatentAttentionParams, LatentKvParams, MatmulParams, QkvParams, RopeKvParams, StateScanParams,
 };
 use akunu_plan::{DType, DispatchCommand, DispatchTable, EntryBounds, Kernel, KeyOrder, q8};
 
+use crate::kernels::state::MAX_STATE;
 use crate::panel::{KV_TILE, MAX_HEAD, MAX_LATENT, MAX_ROW};
 
 pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<(), String> {
@@ -80,6 +81,13 @@ pub(crate) fn check(table: &DispatchTable, command: &DispatchCommand) -> Result<
                 return Err(format!("blocks of {} positions; multiples of {KV_TILE} are supported", p.block));
             }
             head(p.head_dim).and_then(|()| keys(table, p.positions, p.block))
+        }
+        Kernel::StateScan(_) => {
+            let p: StateScanParams = command.params();
+            match p.state_size as usize > MAX_STATE {
+                true => Err(format!("states of {}; at most {MAX_STATE} are supported", p.state_size)),
+                false => Ok(()),
+            }
         }
         Kernel::HeadScores(_) => keys(table, command.params::<HeadScoresParams>().positions, 0),
         _ => Ok(()),

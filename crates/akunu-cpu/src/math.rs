@@ -83,6 +83,21 @@ pub(crate) fn silu<V: Lanes>(x: V) -> V {
     x.div(V::splat(1.0).add(exp(V::zero().sub(x))))
 }
 
+/// ln(1 + e^x), within 3.2 ulp.
+#[inline(always)]
+pub(crate) fn softplus<V: Lanes>(x: V) -> V {
+    let e = exp(V::zero().sub(x.abs()));
+    // ln(1 + e) is 2 · artanh(e / (2 + e)).
+    let z = e.div(V::splat(2.0).add(e));
+    let s = z.mul(z);
+    let mut p = V::splat(1.0 / 15.0);
+    for c in [1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 0.2, 1.0 / 3.0, 1.0] {
+        p = p.fma(s, V::splat(c));
+    }
+    let twice = z.add(z);
+    V::zero().max(x).add(p.mul(twice))
+}
+
 #[inline(always)]
 pub(crate) fn gelu_tanh<V: Lanes>(x: V) -> V {
     // √(2/π) · (x + 0.044715 · x³)
@@ -242,6 +257,18 @@ mod tests {
             assert_eq!(of(f, f32::NEG_INFINITY), -1.0);
             assert!(of(f, f32::NAN).is_nan());
         }
+    }
+
+    #[test]
+    fn softplus_is_within_its_stated_error() {
+        let truth = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
+        for range in [-87.0..30.0, -1.0..1.0, -20.0..-10.0] {
+            let error = worst(softplus, truth, range.clone());
+            assert!(error <= 3.2, "{error} in {range:?}");
+        }
+        assert_eq!([-200.0, 50.0, f32::NEG_INFINITY].map(|x| of(softplus, x)), [0.0, 50.0, 0.0]);
+        assert_eq!(of(softplus, f32::INFINITY), f32::INFINITY);
+        assert!(of(softplus, f32::NAN).is_nan());
     }
 
     #[test]

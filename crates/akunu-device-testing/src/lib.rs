@@ -20,6 +20,7 @@ pub mod matrices;
 pub mod rows;
 pub mod sampled;
 pub mod small;
+pub mod state;
 
 pub use case::{Case, POISON, Shape, Spec, Work};
 pub use data::{f32s, poison, q8_row, to_f32s, values, weight_rows, weights};
@@ -50,6 +51,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(rows::of_audio());
     all.extend(experts::experts());
     all.extend(latent::latent());
+    all.extend(state::states());
     all
 }
 

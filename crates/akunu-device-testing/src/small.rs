@@ -10,7 +10,7 @@ use crate::attention::{self, Seen, attend, attend_in_chunks, attend_with_sinks};
 use crate::case::{Case, Spec};
 use crate::data::dtypes;
 use crate::rows::{self, ACTIVATIONS, OUTS};
-use crate::{cache, experts, latent, matrices};
+use crate::{cache, experts, latent, matrices, state};
 
 /// Rows that are packed before they are multiplied.
 const PACKED: usize = 7;
@@ -107,6 +107,8 @@ pub fn other_cases() -> Vec<Case> {
     cases.push(matrices::asking());
     cases.extend(rows::of_audio());
     cases.extend(cache::moves_of((2, 1, 32)));
+    cases.push(state::conv(&[(0, 14, 3), (1, 0, 1)], [5, 3], true, true));
+    cases.push(state::scan(&[(0, 14, 3), (1, 0, 1)], [2, 17, 3, 1], true));
     cases
 }
 

@@ -22,6 +22,7 @@ struct Bindings {
     DEVICE u8 *positions, *types, *segments, *position_bias, *query_factors;
     DEVICE u8 *file, *planes, *order;
     DEVICE u8 *x_q8, *picks, *shares, *left, *starts, *places, *y, *shared, *gate_bias, *up_bias, *sinks, *cache, *norm;
+    DEVICE u8 *mixed, *decay, *skip, *dt_bias, *state;
     // Not bound: the expert whose rows a threadgroup multiplies.
     u32 expert;
 };

@@ -410,6 +410,44 @@ LAYOUT(HeadsTogetherParams, 8);
 PLACE(HeadsTogetherParams, heads, 0);
 PLACE(HeadsTogetherParams, dim, 4);
 
+struct StateConvParams {
+    u32 channels;
+    u32 taps;
+    u32 stride;
+    u32 first;
+    u32 slots;
+    u32 block;
+};
+LAYOUT(StateConvParams, 24);
+PLACE(StateConvParams, channels, 0);
+PLACE(StateConvParams, taps, 4);
+PLACE(StateConvParams, stride, 8);
+PLACE(StateConvParams, first, 12);
+PLACE(StateConvParams, slots, 16);
+PLACE(StateConvParams, block, 20);
+
+struct StateScanParams {
+    u32 heads;
+    u32 head_dim;
+    u32 state_size;
+    u32 groups;
+    u32 stride;
+    u32 gate;
+    u32 dt;
+    u32 slots;
+    u32 block;
+};
+LAYOUT(StateScanParams, 36);
+PLACE(StateScanParams, heads, 0);
+PLACE(StateScanParams, head_dim, 4);
+PLACE(StateScanParams, state_size, 8);
+PLACE(StateScanParams, groups, 12);
+PLACE(StateScanParams, stride, 16);
+PLACE(StateScanParams, gate, 20);
+PLACE(StateScanParams, dt, 24);
+PLACE(StateScanParams, slots, 28);
+PLACE(StateScanParams, block, 32);
+
 struct KvMoveParams {
     u32 kv_heads;
     u32 head_dim;
@@ -461,6 +499,8 @@ union Params {
     LatentQueriesParams latent_queries;
     LatentAttentionParams latent_attention;
     HeadsTogetherParams heads_together;
+    StateConvParams state_conv;
+    StateScanParams state_scan;
     KvMoveParams kv_move;
     AllGatherParams all_gather;
 };

@@ -13,6 +13,7 @@ mod matrix;
 mod ranks;
 mod rows;
 mod sample;
+mod state;
 mod texts;
 
 /// The properties of a GPU that launches depend on.
@@ -217,6 +218,8 @@ impl Shape<'_> {
             Kernel::LatentQueries(op) => self.latent_queries(op),
             Kernel::LatentAttention(op) => self.latent_attention(op)?,
             Kernel::HeadsTogether(op) => self.heads_together(op)?,
+            Kernel::StateConv(op) => self.state_conv(op),
+            Kernel::StateScan(op) => self.state_scan(op)?,
             Kernel::Argmax(ops::Argmax) => self.argmax(),
             Kernel::Sample(ops::Sample) => return Ok(self.sample()?.into_iter().map(Work::Launch).collect()),
             Kernel::KvShift(op) => self.kv_shift(op),

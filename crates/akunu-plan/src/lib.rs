@@ -27,6 +27,7 @@ mod routed;
 pub mod row;
 pub mod sample;
 mod shard;
+pub mod state;
 pub mod table;
 mod text_pass;
 mod variants;

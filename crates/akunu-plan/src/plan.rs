@@ -144,7 +144,7 @@ pub struct CachePlan {
     pub heads: u32,
     /// Bytes of a position of one head.
     pub row_bytes: u32,
-    /// The blocks of sliding-window layers, if they have their own.
+    /// The blocks of sliding-window layers, if they have their own, or the slots of states.
     pub windows: Option<WindowPlan>,
     /// Ranks that have such blocks, each for its heads.
     pub ranks: u32,
@@ -176,8 +176,8 @@ impl CachePlan {
     }
 }
 
-/// Blocks of sliding-window layers, of as many positions as the others. A slot needs those that a row of a pass sees
-/// or writes, and no others.
+/// Blocks of sliding-window layers, of as many positions as the others, or slots for the states of layers without attention,
+/// one for each such block. A sequence needs those that a row of a pass sees or writes, and no others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowPlan {
     /// As that of [`CachePlan`], with as many entries.
@@ -186,6 +186,9 @@ pub struct WindowPlan {
     pub count: u32,
     /// The most positions that a row sees, its own included.
     pub positions: u32,
+    /// They hold states ([`crate::state`]), which a sequence can go on from after the last position of a block, or after its
+    /// own last position.
+    pub are_states: bool,
 }
 
 /// Bytes by purpose. Their sum without weights in place is what the device allocates.

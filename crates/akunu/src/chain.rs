@@ -52,6 +52,8 @@ impl Engine {
         if done > 0 {
             session.tokens.push(token);
             session.extend(&self.found[..done - 1]);
+            // A device may have processed more tokens than those up to the last one of a text.
+            session.list.set_state(if done == steps { session.len() } else { 0 });
         }
         Ok(&self.found[..done])
     }

@@ -106,7 +106,7 @@ pub enum Error {
     ContextFull { context: usize },
 
     #[error(
-        "this model's keys cannot be moved to other positions, so its context cannot be shifted: use a larger one (-c)"
+        "this model's cache cannot be moved to other positions, so its context cannot be shifted: use a larger one (-c)"
     )]
     CannotShift,
 
@@ -137,8 +137,8 @@ pub enum Error {
     KvFile { path: PathBuf, problem: KvFileProblem },
 
     #[error(
-        "{what} needs blocks that can be moved, and this model's sliding-window layers have blocks of their own, which \
-         stay on the device"
+        "{what} needs blocks that can be moved, and what this model's layers with sliding windows or states keep stays \
+         on the device"
     )]
     WindowsStay { what: &'static str },
 
@@ -169,6 +169,11 @@ pub enum Error {
          more tokens after it, or process the text again"
     )]
     OutsideWindow { what: &'static str, at: usize, window: usize },
+
+    #[error(
+        "the session's state after {len} tokens is not known, because a pass over it failed or ended early: truncate the          session first"
+    )]
+    StateLost { len: usize },
 
     #[error("text number {index} is empty: give at least one token", index = index + 1)]
     EmptyText { index: usize },

@@ -131,9 +131,11 @@ impl Model {
         self.weights.config()
     }
 
-    /// Whether keys in the cache can be moved to other positions.
+    /// Whether what is in the cache can be moved to other positions.
     pub(crate) fn moves_keys(&self) -> bool {
-        akunu_arch::Card::find(&self.config().architecture).is_none_or(akunu_arch::Card::moves_keys)
+        let has_states = self.config().recurrent.contains(&true);
+        !has_states
+            && akunu_arch::Card::find(&self.config().architecture).is_none_or(akunu_arch::Card::moves_keys)
     }
 
     /// The metadata of a GGUF file.

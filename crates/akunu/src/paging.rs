@@ -8,6 +8,9 @@ use crate::{Engine, Error, Session};
 impl Engine {
     /// Prepares `more` positions after a session's tokens to be written.
     pub(crate) fn reserve(&mut self, session: &mut Session, more: usize) -> Result<(), Error> {
+        if !session.goes_on() {
+            return Err(Error::StateLost { len: session.len() });
+        }
         let Session { list, tokens, pool, .. } = session;
         let copy = list.reserve(&mut pool.lock().blocks, tokens.len(), more);
         let copy = copy.map_err(|full| {
@@ -219,7 +222,7 @@ impl Engine {
         if n > from.len() {
             return Err(Error::OutsideSession { what: "a copy", first: 0, count: n, len: from.len() });
         }
-        if from.reach(n) < n {
+        if from.reach_to_share(n) < n {
             return Err(self.outside_window("a copy", n));
         }
         to.tokens.clear();

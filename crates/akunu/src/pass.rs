@@ -150,6 +150,11 @@ impl Engine {
         self.records(PassKind::SampledDecode).is_some()
     }
 
+    /// Whether a row that was processed may be processed again: not where it has changed a state.
+    pub(crate) fn rewinds(&self) -> bool {
+        !self.plan.cache.windows.is_some_and(|windows| windows.are_states)
+    }
+
     /// The buffer of sampling records for a kind of pass; `None` if the device does not sample.
     pub(crate) fn records(&self, kind: PassKind) -> Option<DeviceBuffer> {
         let records = self.plan.tables.get(kind)?.io.records?;

@@ -30,8 +30,8 @@ impl SlotPool {
     pub(crate) fn new(slots: usize, cache: &CachePlan, names: Option<Name>) -> SlotPool {
         let blocks = BlockPool::new(cache.count as usize, cache.block as usize);
         let blocks = match cache.windows {
-            Some(WindowPlan { count, positions, .. }) => {
-                blocks.with_windows(count as usize, positions as usize)
+            Some(WindowPlan { count, positions, are_states, .. }) => {
+                blocks.with_windows(count as usize, positions as usize, are_states)
             }
             None => blocks,
         };
@@ -101,9 +101,10 @@ impl Session {
     }
 
     /// Removes all but the first `len` tokens. With sliding-window layers, the window before the next token is needed to go on:
-    /// if it is no longer in the cache, more tokens are removed.
+    /// if it is no longer in the cache, more tokens are removed. Layers with a state go on at the end of a block only.
     pub fn truncate(&mut self, len: usize) {
-        if len < self.tokens.len() {
+        if len < self.tokens.len() || !self.goes_on() {
+            let len = len.min(self.tokens.len());
             let len = self.list.truncate(&mut self.pool.lock().blocks, len);
             self.tokens.truncate(len);
             self.exact = if len <= self.exact { usize::MAX } else { self.exact };
@@ -123,6 +124,17 @@ impl Session {
         self.list.reach(&self.pool.lock().blocks, len)
     }
 
+    /// The same, for another sequence that is to have them.
+    pub(crate) fn reach_to_share(&self, len: usize) -> usize {
+        let states = self.pool.window.is_some() && self.pool.lock().blocks.has_states();
+        self.reach(if states { len - len % self.pool.block } else { len })
+    }
+
+    /// Whether further tokens can be processed after these; otherwise it has to be truncated first.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.pool.window.is_none() || self.list.goes_on(&self.pool.lock().blocks, self.tokens.len())
+    }
+
     /// Gives back blocks of sliding-window layers that were reserved for rows that did not run.
     pub(crate) fn unreserve(&mut self) {
         self.extend(&[]);
@@ -131,6 +143,9 @@ impl Session {
     /// Adds tokens whose keys and values are in the cache now.
     pub(crate) fn extend(&mut self, ids: &[u32]) {
         self.tokens.extend_from_slice(ids);
+        if !ids.is_empty() {
+            self.list.set_state(self.tokens.len());
+        }
         let (len, block) = (self.tokens.len(), self.pool.block);
         let slides = |window: usize| self.list.may_slide((len + 1).saturating_sub(window), block, len);
         if self.pool.window.is_some_and(slides) {

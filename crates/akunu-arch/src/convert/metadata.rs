@@ -135,13 +135,13 @@ fn describe(
         (Fact::LayerCount, config.layer_count),
         (Fact::FfnSize, config.ffn_size),
         (Fact::HeadCount, config.head_count),
-        (Fact::KvHeadCount, config.kv_head_count),
         (Fact::HeadDim, config.head_dim),
         // Of the cache, where it is latent.
         (Fact::ValueHeadDim, config.latent.map_or(config.head_dim, |latent| latent.size)),
     ] {
         keys.number(keys.card.gguf_key(fact), value)?;
     }
+    kv_heads(config, &mut keys)?;
     for (fact, value) in [
         (Fact::NormEpsilon, Some(config.norm_epsilon)),
         (Fact::AttentionScale, config.attention_scale),
@@ -196,6 +196,24 @@ fn describe(
     sampling(config, out);
     if without_vocabulary {
         special_ids(config, out);
+    }
+    Ok(())
+}
+
+/// Layers with a state have no heads of keys and values.
+fn kv_heads(config: &ModelConfig, keys: &mut Keys<'_>) -> Result<(), FormatError> {
+    let key = keys.card.gguf_key(Fact::KvHeadCount);
+    let Some(mamba) = config.mamba else { return keys.number(key, config.kv_head_count) };
+    let count = |layer| if config.is_recurrent(layer) { 0 } else { config.kv_head_count as i32 };
+    keys.put(key, Value::Array(Array::I32((0..config.layer_count).map(count).collect())));
+    for (fact, value) in [
+        (Fact::StateTaps, mamba.taps),
+        (Fact::StateSize, mamba.state_size),
+        (Fact::StateGroups, mamba.groups),
+        (Fact::StateHeads, mamba.heads),
+        (Fact::StateInner, mamba.inner()),
+    ] {
+        keys.number(keys.card.gguf_key(fact), value)?;
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ use metadata::{added, card, llama3_factors, metadata, permutes_rows};
 
 use crate::WeightProvider;
 use crate::gguf::ROPE_FACTORS as LONG_ROPE_FACTORS;
+use crate::mamba::in_gguf;
 
 /// Approximate number of elements that a thread converts at a time.
 const PART: usize = 1 << 20;
@@ -156,7 +157,8 @@ impl<'a> Conversion<'a> {
                 let problem = format!("{rows} rows are not a multiple of the head size {}", config.head_dim);
                 return Err(FormatError::tensor(&tensor.name, problem));
             }
-            let spec = TensorSpec::new(tensor.name.clone(), dtype, tensor.shape.clone());
+            let (name, shape) = in_gguf(&tensor.name, &tensor.shape, config.mamba);
+            let spec = TensorSpec::new(name, dtype, shape);
             let add = added(config, &tensor.name);
             let importance = match recipe.imatrix.filter(|_| dtype.is_searched()) {
                 Some(file) => file.imatrix.importance(&tensor.name, &tensor.shape)?,

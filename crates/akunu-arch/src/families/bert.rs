@@ -102,6 +102,7 @@ const BGE_LARGE: Shape = Shape {
     pooling: Some(Pooling::First),
     experts: None,
     latent: None,
+    mamba: None,
     encoder: None,
 };
 

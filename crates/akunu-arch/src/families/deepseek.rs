@@ -177,5 +177,6 @@ const DEEPSEEK_V2_LITE: Shape = Shape {
     pooling: None,
     experts: Some(ExpertShape { count: 64, used: 6, ffn: 1408, shared_ffn: Some(2816), dense_layers: 1 }),
     latent: Some(LatentFacts { size: 512, plain: 128, values: 128, query_rank: None, growth: 0.707 }),
+    mamba: None,
     encoder: None,
 };

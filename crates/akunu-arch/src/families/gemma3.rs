@@ -70,5 +70,6 @@ const GEMMA3_1B: Shape = Shape {
     pooling: None,
     experts: None,
     latent: None,
+    mamba: None,
     encoder: None,
 };

@@ -86,5 +86,6 @@ const GLM_4_5_AIR: Shape = Shape {
     pooling: None,
     experts: Some(ExpertShape { count: 128, used: 8, ffn: 1408, shared_ffn: Some(1408), dense_layers: 1 }),
     latent: None,
+    mamba: None,
     encoder: None,
 };

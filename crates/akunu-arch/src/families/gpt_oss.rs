@@ -96,6 +96,7 @@ const GPT_OSS_20B: Shape = Shape {
     pooling: None,
     experts: Some(ExpertShape { count: 32, used: 4, ffn: 2880, shared_ffn: None, dense_layers: 0 }),
     latent: None,
+    mamba: None,
     encoder: None,
 };
 

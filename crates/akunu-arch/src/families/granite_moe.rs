@@ -21,10 +21,10 @@ pub static CARD: Card = Card {
     ..granite::CARD
 };
 
-const FACTS: &[FactRule] =
+pub(super) const FACTS: &[FactRule] =
     &[fact(Fact::SharedFfnSize, &["expert_shared_feed_forward_length"], &["shared_intermediate_size"])];
 
-const EXPERTS: &[TensorRule] = &[
+pub(super) const EXPERTS: &[TensorRule] = &[
     layer("ffn_gate_inp", "block_sparse_moe.router.layer", Kind::Matrix, &[Dim::Experts, Dim::Hidden]),
     gguf_layer("ffn_gate_exps", Kind::Experts, &[Dim::Experts, Dim::ExpertFfn, Dim::Hidden]),
     gguf_layer("ffn_up_exps", Kind::Experts, &[Dim::Experts, Dim::ExpertFfn, Dim::Hidden]),
@@ -39,14 +39,14 @@ const EXPERTS: &[TensorRule] = &[
     layer("ffn_down_shexp", "shared_mlp.output_linear", Kind::Residual, &[Dim::Hidden, Dim::SharedFfn]),
 ];
 
-const GATE_UP: FusedRule = FusedRule {
+pub(super) const GATE_UP: FusedRule = FusedRule {
     name: "ffn_gate_up_exps",
     hf: "block_sparse_moe.input_linear",
     parts: &["ffn_gate_exps", "ffn_up_exps"],
     layout: FusedLayout::Experts,
 };
 
-const SHARED_GATE_UP: FusedRule = FusedRule {
+pub(super) const SHARED_GATE_UP: FusedRule = FusedRule {
     name: "ffn_up_shexp",
     hf: "shared_mlp.input_linear",
     parts: &["ffn_gate_shexp", "ffn_up_shexp"],
@@ -74,7 +74,7 @@ const GRANITE_MOE: HfKind = HfKind {
     ..HfKind::PLAIN
 };
 
-const GRANITE4: HfKind = HfKind {
+pub(super) const GRANITE4: HfKind = HfKind {
     model_type: "granitemoehybrid",
     with_experts: Some(true),
     layer_types: granite::ATTENTION,

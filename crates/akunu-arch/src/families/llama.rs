@@ -114,6 +114,7 @@ const LLAMA_8B: Shape = Shape {
     pooling: None,
     experts: None,
     latent: None,
+    mamba: None,
     encoder: None,
 };
 

@@ -151,5 +151,6 @@ const SCOUT: Shape = Shape {
     pooling: None,
     experts: Some(ExpertShape { count: 16, used: 1, ffn: 8192, shared_ffn: Some(8192), dense_layers: 0 }),
     latent: None,
+    mamba: None,
     encoder: None,
 };

@@ -15,6 +15,7 @@ mod glm4_moe;
 mod gpt_oss;
 mod gptneox;
 mod granite;
+mod granite_hybrid;
 mod granite_moe;
 mod hunyuan_moe;
 mod internlm2;
@@ -64,6 +65,7 @@ pub static CARDS: &[&Card] = &[
     &glm4_moe::CARD,
     &gpt_oss::CARD,
     &gptneox::CARD,
+    &granite_hybrid::CARD,
     &granite::CARD,
     &granite_moe::CARD,
     &hunyuan_moe::CARD,

@@ -129,5 +129,6 @@ const MODERNBERT_BASE: Shape = Shape {
     pooling: Some(Pooling::First),
     experts: None,
     latent: None,
+    mamba: None,
     encoder: None,
 };

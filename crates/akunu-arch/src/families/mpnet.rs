@@ -73,5 +73,6 @@ const ALL_MPNET_BASE: Shape = Shape {
     pooling: Some(Pooling::Mean),
     experts: None,
     latent: None,
+    mamba: None,
     encoder: None,
 };

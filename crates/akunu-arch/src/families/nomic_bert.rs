@@ -104,5 +104,6 @@ const NOMIC_EMBED: Shape = Shape {
     pooling: Some(Pooling::Mean),
     experts: None,
     latent: None,
+    mamba: None,
     encoder: None,
 };

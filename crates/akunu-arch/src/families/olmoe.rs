@@ -56,5 +56,6 @@ const OLMOE_7B: Shape = Shape {
     pooling: None,
     experts: Some(ExpertShape { count: 64, used: 8, ffn: 1024, shared_ffn: None, dense_layers: 0 }),
     latent: None,
+    mamba: None,
     encoder: None,
 };

@@ -69,6 +69,7 @@ pub(super) const QWEN3_8B: Shape = Shape {
     pooling: None,
     experts: None,
     latent: None,
+    mamba: None,
     encoder: None,
 };
 

@@ -162,6 +162,7 @@ const TINY: Shape = Shape {
     pooling: None,
     experts: None,
     latent: None,
+    mamba: None,
     encoder: Some(EncoderShape { layers: 4, positions: 1500, bands: 80 }),
 };
 

@@ -5,9 +5,9 @@ use akunu_format::{Array, FormatError, Metadata, TensorInfo, Value, printable};
 use super::embedding::embedding_facts;
 use crate::facts::{Fact, SIGMOID, SOFTMAX};
 use crate::{
-    ACTIVATIONS, Activation, Card, EncoderFacts, ExpertFacts, GroupRank, LatentFacts, ModelConfig,
-    QueryScaling, Rope, RopeFactors, RopeScaling, Router, Scores, Source, SuggestedSampling, Window,
-    WindowPattern,
+    ACTIVATIONS, Activation, Card, EncoderFacts, ExpertFacts, GroupRank, LatentFacts, MambaFacts,
+    ModelConfig, QueryScaling, Rope, RopeFactors, RopeScaling, Router, Scores, Source, SuggestedSampling,
+    Window, WindowPattern,
 };
 
 const PLACE: &str = "GGUF metadata";
@@ -174,7 +174,8 @@ fn refuse_unsupported(keys: &Keys<'_>) -> Result<(), FormatError> {
             return Err(keys.unsupported(scale, format!("is {value}")));
         }
     }
-    if keys.usize("ssm.state_size")?.is_some_and(|size| size > 0) {
+    let reads_states = keys.card.rule(Fact::StateSize).is_some();
+    if keys.usize("ssm.state_size")?.is_some_and(|size| size > 0 && !reads_states) {
         return Err(keys.unsupported("ssm.state_size", "asks for Mamba layers"));
     }
     let sections = keys.name("rope.dimension_sections");
@@ -194,7 +195,8 @@ fn read(
     crate::config::check_layer_count(layer_count, PLACE, tensors)?;
     let head_count =
         keys.per_layer(Fact::HeadCount, layer_count)?.ok_or_else(|| keys.missing(Fact::HeadCount))?;
-    let kv_head_count = keys.per_layer(Fact::KvHeadCount, layer_count)?.unwrap_or(head_count);
+    let (kv_head_count, recurrent) = kv_heads(keys, layer_count)?;
+    let kv_head_count = kv_head_count.unwrap_or(head_count);
     let latent = latent(keys)?;
     let head_dim = match latent {
         Some(latent) => latent.size.saturating_add(keys.required(Fact::RopeDims)?),
@@ -233,6 +235,8 @@ fn read(
         experts,
         latent,
         encoder: encoder(keys)?,
+        mamba: if recurrent.is_empty() { None } else { Some(mamba(keys)?) },
+        recurrent,
         alignment_heads: alignment_heads(keys)?,
         left_out: None,
         packed_as: None,
@@ -244,6 +248,45 @@ fn read(
     config.forget_other_heads();
     config.check(PLACE, tensors)?;
     Ok(config)
+}
+
+/// The number of heads of keys and values, and which layers have a state instead: those that have 0, in families that have such
+/// layers. The list is empty if no layer has one.
+fn kv_heads(keys: &Keys<'_>, layers: usize) -> Result<(Option<usize>, Vec<bool>), FormatError> {
+    let name = keys.name(keys.of(Fact::KvHeadCount));
+    let is_list = matches!(keys.metadata.get(&name), Some(Value::Array(_)));
+    if !is_list || keys.card.rule(Fact::StateSize).is_none() {
+        return Ok((keys.per_layer(Fact::KvHeadCount, layers)?, Vec::new()));
+    }
+    let counts = keys.metadata.i32s(&name)?.unwrap_or_default();
+    if counts.len() != layers {
+        let problem = format!("it has {} entries for {layers} layers", counts.len());
+        return Err(FormatError::key(&name, problem));
+    }
+    let mut others = counts.iter().filter(|count| **count != 0);
+    let count = others.next().copied();
+    if others.any(|other| Some(*other) != count) {
+        return Err(FormatError::unsupported(&name, "differs from layer to layer"));
+    }
+    let count = count.map(usize::try_from).transpose();
+    let count = count.map_err(|_| FormatError::key(&name, "a negative number is out of range"))?;
+    let recurrent: Vec<bool> = counts.iter().map(|count| *count == 0).collect();
+    Ok((count, if recurrent.contains(&true) { recurrent } else { Vec::new() }))
+}
+
+fn mamba(keys: &Keys<'_>) -> Result<MambaFacts, FormatError> {
+    let (heads, inner) = (keys.required(Fact::StateHeads)?, keys.required(Fact::StateInner)?);
+    if heads == 0 || !inner.is_multiple_of(heads) {
+        let problem = format!("{inner} elements of {heads} heads");
+        return Err(FormatError::key(&keys.name(keys.of(Fact::StateInner)), problem));
+    }
+    Ok(MambaFacts {
+        taps: keys.required(Fact::StateTaps)?,
+        state_size: keys.required(Fact::StateSize)?,
+        groups: keys.required(Fact::StateGroups)?,
+        heads,
+        head_dim: inner / heads,
+    })
 }
 
 /// Without those that predict further tokens.

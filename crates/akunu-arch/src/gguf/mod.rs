@@ -11,7 +11,7 @@ use akunu_format::{
     FormatError, Gguf, Loading, Metadata, Region, TensorInfo, index_names, refuse_misaligned,
 };
 
-use crate::{Card, ModelConfig, RopeFactors, WeightProvider, latent, names};
+use crate::{Card, ModelConfig, RopeFactors, WeightProvider, latent, mamba, names};
 
 /// A GGUF container with its configuration: runnable, as far as the file itself can tell.
 #[derive(Debug)]
@@ -54,6 +54,7 @@ impl GgufModel {
         let left_out = has_further.then(|| names::FURTHER_LAYERS.to_string());
         let config = ModelConfig { left_out, ..config };
         let mut tensors = names::split_fused(gguf.tensors(), &config)?;
+        mamba::with_suffix(&mut tensors);
         tensors.retain(|tensor| !ROPE_FACTORS.contains(&tensor.name.as_str()));
         let mut regions = gguf.regions().to_vec();
         refuse_misaligned(&tensors, &regions)?;

@@ -9,8 +9,8 @@ use akunu_format::{FormatError, TensorInfo, printable};
 use super::rope;
 use crate::facts::Fact;
 use crate::{
-    Activation, Card, EncoderFacts, ExpertFacts, HfKind, LatentFacts, ModelConfig, Router, Sliding, Source,
-    SuggestedSampling, Window, WindowPattern,
+    Activation, Card, EncoderFacts, ExpertFacts, HfKind, LatentFacts, MambaFacts, ModelConfig, Router,
+    Sliding, Source, SuggestedSampling, Window, WindowPattern,
 };
 
 /// The language model's part of a configuration, read by the rules of its card.
@@ -36,8 +36,9 @@ impl<'a> Fields<'a> {
             return Ok(Fields { text, card, kind });
         }
         let with_experts = root.usize("num_local_experts")?.is_none_or(|count| count > 0);
-        let (card, kind) =
-            Card::find_kind(model_type, with_experts).ok_or_else(|| unknown_kind(root, model_type))?;
+        let layer_types = layer_type_names(root)?.unwrap_or_default();
+        let found = Card::find_kind(model_type, with_experts, &layer_types);
+        let (card, kind) = found.ok_or_else(|| unknown_kind(root, model_type))?;
         Ok(Fields { text: root.clone(), card, kind })
     }
 
@@ -200,17 +201,21 @@ fn refuse_layers(fields: &Fields<'_>) -> Result<(), FormatError> {
     if kind.layer_types.is_empty() {
         return Ok(());
     }
-    let names = match text.strings(LAYER_TYPES)? {
-        Some(names) => names,
-        None => text
-            .strings("layers_block_type")?
-            .ok_or_else(|| FormatError::MissingKey { key: text.full(LAYER_TYPES), place: CONFIG })?,
-    };
+    let names = layer_type_names(text)?
+        .ok_or_else(|| FormatError::MissingKey { key: text.full(LAYER_TYPES), place: CONFIG })?;
     let layer_count = fields.required(Fact::LayerCount)?;
     match names.iter().find(|name| !kind.layer_types.contains(name)) {
         None if names.len() != layer_count => Err(wrong_count(&names, layer_count)),
         None => Ok(()),
         Some(other) => Err(text.unsupported(LAYER_TYPES, format!("asks for {} layers", printable(other)))),
+    }
+}
+
+/// The types of all layers, if the file lists them.
+fn layer_type_names<'a>(text: &Json<'a>) -> Result<Option<Vec<&'a str>>, FormatError> {
+    match text.strings(LAYER_TYPES)? {
+        None => text.strings("layers_block_type"),
+        names => Ok(names),
     }
 }
 
@@ -240,7 +245,11 @@ pub(super) fn model_config(
         let problem = format!("{layer_count} layers, but the file has only {} tensors", tensors.len());
         return Err(wrong(fields.key(Fact::LayerCount), problem));
     }
-    let ffn_size = ffn_size(&fields, hidden_size)?;
+    let experts = experts(&fields, ffn_size(&fields, hidden_size)?)?;
+    let ffn_size = match fields.card.shared_alone && experts.is_none() {
+        true => fields.required(Fact::SharedFfnSize)?,
+        false => ffn_size(&fields, hidden_size)?,
+    };
     let context_length = fields.required(Fact::ContextLength)?.saturating_sub(padding_positions(&fields)?);
     let latent = latent(&fields)?;
     let head_dim = match &latent {
@@ -283,9 +292,11 @@ pub(super) fn model_config(
         activation: Some(activation(&fields)?),
         bidirectional: fields.card.bidirectional || text.bool(BIDIRECTIONAL)? == Some(true),
         embedding: super::classifier::classifier_facts(&fields, tensors)?,
-        experts: experts(&fields, ffn_size)?,
+        experts,
         latent,
         encoder: encoder(&fields, generation)?,
+        mamba: mamba(&fields, hidden_size)?,
+        recurrent: recurrent(&fields)?,
         alignment_heads: generation
             .map_or(Ok(Vec::new()), |generation| alignment_heads(&fields, generation))?,
         left_out: None,
@@ -312,6 +323,52 @@ pub(super) fn model_config(
         rows(tensors, "blk.0.attn_k.weight"),
     )?;
     Ok(config)
+}
+
+/// Which layers have a state; empty if the variant has no such layers.
+fn recurrent(fields: &Fields<'_>) -> Result<Vec<bool>, FormatError> {
+    let types = fields.kind.recurrent_types;
+    if types.is_empty() {
+        return Ok(Vec::new());
+    }
+    let names = layer_type_names(&fields.text)?.unwrap_or_default();
+    Ok(names.iter().map(|name| types.contains(name)).collect())
+}
+
+fn mamba(fields: &Fields<'_>, hidden_size: usize) -> Result<Option<MambaFacts>, FormatError> {
+    if fields.kind.recurrent_types.is_empty() {
+        return Ok(None);
+    }
+    let (heads, expansion) = (fields.required(Fact::StateHeads)?, fields.required(Fact::StateExpansion)?);
+    let inner = hidden_size.saturating_mul(expansion);
+    let key = fields.key(Fact::StateHeadDim);
+    // "auto" is what remains for a head.
+    let stated = match fields.text.str(key) {
+        Ok(Some("auto")) => None,
+        _ => fields.text.usize(key)?,
+    };
+    let head_dim = stated.or_else(|| inner.checked_div(heads)).unwrap_or(0);
+    if heads.checked_mul(head_dim) != Some(inner) {
+        let problem =
+            format!("{heads} heads of {head_dim} are not {expansion} times the hidden size {hidden_size}");
+        return Err(wrong(&fields.text.full(key), problem));
+    }
+    const LIMITS: &str = "time_step_limit";
+    if let Some(limits) = fields.text.get(LIMITS).and_then(serde_json::Value::as_array) {
+        let is_open = |limit: &serde_json::Value| limit.as_f64().is_none_or(|limit| limit == f64::INFINITY);
+        if limits.first().and_then(serde_json::Value::as_f64) != Some(0.0)
+            || !limits.get(1).is_none_or(is_open)
+        {
+            return Err(fields.text.unsupported(LIMITS, "limits the steps of states"));
+        }
+    }
+    Ok(Some(MambaFacts {
+        taps: fields.required(Fact::StateTaps)?,
+        state_size: fields.required(Fact::StateSize)?,
+        groups: fields.required(Fact::StateGroups)?,
+        heads,
+        head_dim,
+    }))
 }
 
 fn experts(fields: &Fields<'_>, ffn_size: usize) -> Result<Option<ExpertFacts>, FormatError> {

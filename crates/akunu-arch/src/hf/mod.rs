@@ -15,7 +15,7 @@ use std::path::Path;
 use akunu_format::hf::{Checkpoint, Document, Json, Quantisation, Weights};
 use akunu_format::{FormatError, Loading, Place, Region, TensorInfo, index_names};
 
-use crate::{ModelConfig, WeightProvider, names};
+use crate::{Card, ModelConfig, WeightProvider, mamba, names};
 
 /// A SafeTensors model with its configuration. Tensor names are canonical.
 #[derive(Debug)]
@@ -81,6 +81,8 @@ impl SafeTensorsModel {
         let padding = config::padding_positions(&config::Fields::of(root)?)?;
         cut_padding(&mut stored, padding)?;
         let config = config::model_config(root, generation.as_ref(), name, &stored)?;
+        feed_by_shared(&mut stored, card, &config);
+        mamba::decays(&mut stored, &mut regions)?;
         ungroup::ungroup(&mut stored, &mut regions, card, &config)?;
         crate::latent::take_apart(&mut stored, &mut regions, card, &config)?;
         let tensors = names::split_fused(&stored, &config)?;
@@ -94,6 +96,13 @@ impl SafeTensorsModel {
         ]);
         let config = ModelConfig { left_out, ..config };
         Ok(SafeTensorsModel { config, stored, tensors, by_name, regions })
+    }
+}
+
+/// Without experts, what would be the expert that all tokens share is the feed-forward part.
+fn feed_by_shared(tensors: &mut [TensorInfo], card: &Card, config: &ModelConfig) {
+    if card.shared_alone && config.experts.is_none() {
+        tensors.iter_mut().for_each(|tensor| tensor.name = tensor.name.replace("_shexp.", "."));
     }
 }
 

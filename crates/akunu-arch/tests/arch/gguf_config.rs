@@ -553,16 +553,16 @@ fn rope_without_dimensions_is_rejected() {
 }
 
 #[test]
-fn granites_without_rope_and_mamba_layers() {
+fn granites_without_rope_and_states() {
     assert_eq!(file("granite").config().unrotated, Vec::<bool>::new());
     let unrotated = file("granite").with("rope.scaling.finetuned", Value::Bool(false)).config().unrotated;
     assert_eq!(unrotated, [true; 4]);
     // In other families the key has another meaning.
     let other = file("qwen2").with("rope.scaling.finetuned", Value::Bool(false));
     assert_eq!(other.config().unrotated, Vec::<bool>::new());
-    file("granitehybrid")
+    file("granite")
         .with("ssm.state_size", Value::U32(128))
-        .refused("`granitehybrid.ssm.state_size` asks for Mamba layers, which is not supported");
+        .refused("`granite.ssm.state_size` asks for Mamba layers, which is not supported");
 }
 
 #[test]

@@ -398,17 +398,13 @@ fn contradictory_routers_are_refused() {
 }
 
 #[test]
-fn models_with_mamba_layers_are_refused_by_the_type_of_the_layer() {
+fn models_with_layers_of_other_types_are_refused_by_these() {
     let kind = "granitemoehybrid";
     for experts in [0, 5] {
         let with_types = |key: &str, types: [&str; 4]| json!({key: types, "num_local_experts": experts, "num_experts_per_tok": 2});
         let mixed = |name| with_types("layer_types", ["attention", name, "attention", name]);
-        refused(kind, mixed("mamba"), "`layer_types` asks for mamba layers, which is not supported");
-        refused(
-            kind,
-            mixed("linear_attention"),
-            "`layer_types` asks for linear_attention layers, which is not supported",
-        );
+        refused(kind, mixed("rwkv"), "`layer_types` asks for rwkv layers, which is not supported");
+        refused(kind, mixed("conv"), "`layer_types` asks for conv layers, which is not supported");
         for types in [json!([]), json!(["attention", "attention", "attention", "attention", "attention"])] {
             let fields =
                 json!({"layer_types": types, "num_local_experts": experts, "num_experts_per_tok": 2});
@@ -419,8 +415,8 @@ fn models_with_mamba_layers_are_refused_by_the_type_of_the_layer() {
         // The name of the field in files of the first models.
         refused(
             kind,
-            with_types("layers_block_type", ["mamba"; 4]),
-            "`layer_types` asks for mamba layers, which is not supported",
+            with_types("layers_block_type", ["rwkv"; 4]),
+            "`layer_types` asks for rwkv layers, which is not supported",
         );
         let error = open(&with(kind, json!({"num_local_experts": experts}))).unwrap_err().to_string();
         assert!(error.starts_with("`layer_types` is missing"), "{error}");

@@ -6,6 +6,7 @@ mod growth;
 mod hearing;
 mod hf_config;
 mod latent;
+mod mamba;
 mod mlx;
 mod open_model;
 mod quantised;

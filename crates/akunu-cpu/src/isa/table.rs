@@ -147,6 +147,8 @@ fn of_op<V: Target>(kernel: Kernel) -> Option<Run> {
         Kernel::RopeKv(_) => V::run::<ops::RopeKv>,
         Kernel::Attention(_) => V::run::<ops::Attention>,
         Kernel::HeadScores(_) => V::run::<ops::HeadScores>,
+        Kernel::StateConv(_) => V::run::<ops::StateConv>,
+        Kernel::StateScan(_) => V::run::<ops::StateScan>,
         Kernel::LatentKv(_) => V::run::<ops::LatentKv>,
         Kernel::HeadsApart(_) => V::run::<ops::HeadsApart>,
         Kernel::LatentQueries(_) => V::run::<ops::LatentQueries>,

@@ -11,6 +11,7 @@ pub(crate) mod norm;
 pub(crate) mod ranks;
 pub(crate) mod rope;
 pub(crate) mod rows;
+pub(crate) mod state;
 pub(crate) mod texts;
 
 use std::ops::Range;

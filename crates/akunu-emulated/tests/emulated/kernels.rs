@@ -13,7 +13,7 @@ use std::collections::HashSet;
 
 use akunu_device_testing::attention::{self, Seen};
 use akunu_device_testing::{
-    Case, Spec, asking, cache, eights, experts, folded, halves, latent, matrices, packed, picked, rows,
+    Case, Spec, asking, cache, eights, experts, folded, halves, latent, matrices, packed, picked, rows, state,
 };
 use akunu_emulated::{Emulator, skipped};
 use akunu_kernels::{Cover, Function, Work, emulated_text, launches, repack, weights};
@@ -335,6 +335,11 @@ fn attention_that_rotates_its_heads_is_near_the_reference() {
 fn latent_attention_is_near_the_reference() {
     check_all(latent::writes());
     check_cases(latent::latent().into_iter().map(|case| (case.kernel.name(), case)));
+}
+
+#[test]
+fn states_are_near_the_reference() {
+    check_cases(state::states().into_iter().map(|case| (case.kernel.name(), case)));
 }
 
 #[test]

@@ -216,8 +216,8 @@ impl Mix {
     /// The type of a tensor, by its canonical name. `pure`: the base type wherever the row size allows it.
     pub fn dtype(&self, tensor: &str, shape: &[usize], model: &Proportions, pure: bool) -> DType {
         let Some(part) = tensor.strip_suffix(".weight") else { return DType::F32 };
-        let is_router = part.ends_with(".ffn_gate_inp");
-        if shape.len() < 2 || part.ends_with("_norm") || is_router || ALWAYS_F32.contains(&part) {
+        let is_small = [".ffn_gate_inp", ".ssm_conv1d"].iter().any(|end| part.ends_with(end));
+        if shape.len() < 2 || part.ends_with("_norm") || is_small || ALWAYS_F32.contains(&part) {
             return DType::F32;
         }
         let cols = shape.last().copied().unwrap_or(1);

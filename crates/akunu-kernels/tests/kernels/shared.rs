@@ -95,6 +95,10 @@ fn params() -> Vec<Layout> {
         LatentQueriesParams { heads: u32, latent: u32, plain: u32, rope_dims: u32 }
         LatentAttentionParams { heads: u32, latent: u32, rope_dims: u32, positions: u32, block: u32, scale: f32 }
         HeadsTogetherParams { heads: u32, dim: u32 }
+        StateConvParams { channels: u32, taps: u32, stride: u32, first: u32, slots: u32, block: u32 }
+        StateScanParams {
+            heads: u32, head_dim: u32, state_size: u32, groups: u32, stride: u32, gate: u32, dt: u32, slots: u32, block: u32,
+        }
         KvMoveParams { kv_heads: u32, head_dim: u32, rope_dims: u32, positions: u32, block: u32 }
         AllGatherParams { cols: u32, total: u32 }
     }

@@ -45,8 +45,8 @@ pub(super) struct Blocks<'a, 'w> {
     ones: Option<BufferId>,
     sides: Sides<'a>,
     /// What the names of the tower's tensors begin with.
-    prefix: &'static str,
-    graph: Graph,
+    pub prefix: &'static str,
+    pub graph: Graph,
     /// The output of each block of the tower.
     states: Vec<Value>,
     /// cos and sin of each set of RoPE frequencies.
@@ -127,6 +127,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
                 BlockKind::AttendLatent { x } => {
                     self.attend_latent(block.layer.unwrap_or(0), self.state(*x))?
                 }
+                BlockKind::Mix { x } => self.mix(block.layer.unwrap_or(0), self.state(*x))?,
                 BlockKind::Feed { x, kind } => self.feed(block.layer.unwrap_or(0), self.state(*x), *kind)?,
                 BlockKind::Experts { x } => self.experts(block.layer.unwrap_or(0), self.state(*x))?,
                 BlockKind::Add { residual, x, scale } => {
@@ -209,7 +210,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
     }
 
     /// A matrix with its bias, if the file has one.
-    fn part(
+    pub fn part(
         &mut self,
         layer: usize,
         tensor: &str,
@@ -221,7 +222,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
     }
 
     /// The product with one matrix, written to columns of a value.
-    fn product(&mut self, x: Value, part: Part, out: Columns) {
+    pub fn product(&mut self, x: Value, part: Part, out: Columns) {
         let label = part.label.clone();
         let x = match &part.order {
             Some(order) => self.reordered(x, order, &label),
@@ -413,7 +414,7 @@ impl<'a, 'w> Blocks<'a, 'w> {
     }
 
     /// Projects back to the hidden size.
-    fn project(
+    pub fn project(
         &mut self,
         layer: usize,
         x: Value,

@@ -363,6 +363,7 @@ impl<'a> Emitter<'a> {
             | Action::LatentQueries { .. }
             | Action::LatentAttend { .. }
             | Action::HeadsTogether { .. } => self.latent(label, action),
+            Action::StateConv { .. } | Action::StateScan { .. } => self.with_state(label, action),
             Action::HeadScores { layer, head, q, out } => {
                 let context = self.shape.context;
                 let (across, heads) = (self.across(), Heads::of(context.config));

@@ -79,6 +79,7 @@ pub(crate) fn plan_encoder(
         eight_products: None,
         kv,
         windows: None,
+        states: None,
         across: None,
         ranks: 1,
     };

@@ -8,7 +8,7 @@ use crate::ops::{GluKind, InputForm, PoolKind, RowSet};
 use crate::plan::PlanError;
 use crate::{Activation, BufferId, DType, RopeStyle, Side};
 use akunu_arch::tower::{Rotation, ScaledBy, Span};
-use akunu_arch::{ExpertFacts, ModelConfig};
+use akunu_arch::{ExpertFacts, MambaFacts, ModelConfig};
 
 /// Rows of numbers that one operation computes and others read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -513,6 +513,26 @@ pub(super) enum Action {
         q: Value,
         out: Value,
     },
+    /// The convolution before a state, of columns of `mixed`.
+    StateConv {
+        layer: usize,
+        facts: MambaFacts,
+        mixed: Value,
+        weight: BufferId,
+        bias: Option<BufferId>,
+        out: Value,
+    },
+    /// The state of a layer, which takes up `x` and is read.
+    StateScan {
+        layer: usize,
+        facts: MambaFacts,
+        x: Value,
+        mixed: Value,
+        decay: BufferId,
+        skip: BufferId,
+        dt_bias: BufferId,
+        out: Value,
+    },
     /// Rows of all heads, of what is sorted by head.
     HeadsTogether {
         x: Value,
@@ -666,6 +686,8 @@ impl Action {
             Action::HeadScores { q, .. } | Action::LatentAttend { q, .. } => vec![f32(*q)],
             Action::LatentKv { x, angles, .. } => vec![f32(*x), f32(*angles)],
             Action::HeadsApart { x, .. } | Action::HeadsTogether { x, .. } => vec![f32(*x)],
+            Action::StateConv { mixed, .. } => vec![f32(*mixed)],
+            Action::StateScan { x, mixed, .. } => vec![f32(*x), f32(*mixed)],
             Action::LatentQueries { x, q, angles, .. } => vec![f32(*x), f32(*q), f32(*angles)],
             Action::Argmax { logits, .. } => vec![f32(*logits)],
             Action::AllReduce { x, residual, .. } => [*x].into_iter().chain(*residual).map(f32).collect(),
@@ -712,6 +734,8 @@ impl Action {
             Action::HeadsApart { out, starts, .. } => vec![*out, *starts],
             Action::LatentQueries { out, .. }
             | Action::LatentAttend { out, .. }
+            | Action::StateConv { out, .. }
+            | Action::StateScan { out, .. }
             | Action::HeadsTogether { out, .. } => vec![*out],
             Action::Argmax { .. } | Action::AcrossRows | Action::LatentKv { .. } => vec![],
         }

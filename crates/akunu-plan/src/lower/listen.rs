@@ -77,6 +77,7 @@ impl Encoder {
             eight_products: None,
             kv: across,
             windows: None,
+            states: None,
             across: None,
             ranks: 1,
         };

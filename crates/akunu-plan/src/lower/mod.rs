@@ -13,6 +13,7 @@ mod forms;
 mod fuse;
 mod graph;
 mod listen;
+mod mix;
 mod pass;
 mod place;
 mod sampled;
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use akunu_arch::{ModelConfig, WeightProvider};
 
 pub use cache::CacheSizes;
-use cache::{Caches, caches};
+use cache::{Caches, StateLayout, caches};
 pub(crate) use encode::plan_encoder;
 use graph::Action;
 pub use stages::{MOST_STAGES, even_stages, layer_of};
@@ -87,6 +88,8 @@ struct Context<'a> {
     kv: KvLayout,
     /// The cache of sliding-window layers, if they have one of their own.
     windows: Option<KvLayout>,
+    /// The states of layers that have no attention, if they are kept.
+    states: Option<StateLayout>,
     /// The cache of an encoder's states, if there is one.
     across: Option<KvLayout>,
     /// As in [`Capabilities`].
@@ -107,21 +110,17 @@ impl Context<'_> {
         self.windows.is_some() && self.arch.layer_window(self.config, layer).is_some()
     }
 
-    /// The layers whose cache is that of sliding-window layers, or the others.
+    /// The layers with attention whose cache is that of sliding-window layers, or the others.
     fn layers(&self, sliding: bool) -> impl Iterator<Item = usize> {
-        (0..self.config.layer_count).filter(move |layer| self.slides(*layer) == sliding)
+        let layers = (0..self.config.layer_count).filter(|layer| !self.config.is_recurrent(*layer));
+        layers.filter(move |layer| self.slides(*layer) == sliding)
     }
 
     /// The cache of a layer, with its keys and values.
     fn cache(&self, layer: usize) -> (&KvLayout, Keys<Binding>, Values<Binding>) {
-        let (kv, index) = match &self.windows {
-            None => (&self.kv, layer),
-            Some(windows) => {
-                let sliding = self.slides(layer);
-                let index = self.layers(sliding).take_while(|other| *other < layer).count();
-                (if sliding { windows } else { &self.kv }, index)
-            }
-        };
+        let sliding = self.slides(layer);
+        let index = self.layers(sliding).take_while(|other| *other < layer).count();
+        let kv = self.windows.as_ref().filter(|_| sliding).unwrap_or(&self.kv);
         let (keys, values) = kv.layer(index);
         (kv, keys, values)
     }
@@ -213,7 +212,8 @@ pub(crate) fn plan(
         (graph, output)
     };
     let generating = || generating_from(model.graph.clone());
-    let Caches { kv, windows, plan: cache } = caches((config, arch), options, capabilities, &mut buffers)?;
+    let Caches { kv, windows, states, plan: cache } =
+        caches((config, arch), options, capabilities, &mut buffers)?;
     let across = listen::across_layout(config, options, capabilities.keys, &mut buffers)?;
     let slot_positions = kv.slot_positions;
     let window_positions = across.as_ref().map_or(0, |across| across.slot_positions);
@@ -229,6 +229,7 @@ pub(crate) fn plan(
             .filter(|_| config.fp8_activations && !options.keep_inputs),
         kv,
         windows,
+        states,
         across,
         ranks: capabilities.ranks,
     };
@@ -249,7 +250,7 @@ pub(crate) fn plan(
         cache_moves::kv_shift(&context, &model, PassKind::KvShift, &mut buffers)?,
         cache_moves::kv_copy(&context, PassKind::KvCopy, &mut buffers)?,
     );
-    if cache.windows.is_some() && cache.table.is_some() {
+    if context.windows.is_some() && cache.table.is_some() {
         let kind = PassKind::WindowShift;
         tables.push(kind, cache_moves::kv_shift(&context, &model, kind, &mut buffers)?);
         let kind = PassKind::WindowCopy;
@@ -339,6 +340,13 @@ fn check(config: &ModelConfig, options: &PlanOptions) -> Result<(), PlanError> {
             "{} heads are not a multiple of {} KV heads",
             config.head_count, config.kv_head_count
         ));
+    }
+    let recurrent = (0..config.layer_count).filter(|layer| config.is_recurrent(*layer)).count();
+    if recurrent == config.layer_count {
+        return unsupported("models without any attention are not supported".into());
+    }
+    if recurrent > 0 && config.window.is_some() {
+        return unsupported("layers with a state beside sliding-window layers are not supported".into());
     }
     let dims = config.rope.dims;
     if !dims.is_multiple_of(2) || dims > config.head_dim {

@@ -31,6 +31,8 @@ fn stays(action: &Action) -> bool {
             | Action::Attend(_)
             | Action::LatentKv { .. }
             | Action::LatentAttend { .. }
+            | Action::StateConv { .. }
+            | Action::StateScan { .. }
     )
 }
 

@@ -367,6 +367,13 @@ impl<'a> Tensors<'a> {
         }
     }
 
+    /// So many numbers, in whatever shape the file has them.
+    pub fn numbers(&mut self, name: &str, count: usize) -> Result<BufferId, PlanError> {
+        let shape = self.provider.tensor(name).map(|tensor| &tensor.shape);
+        let same = shape.filter(|shape| shape.iter().product::<usize>() == count);
+        self.vector(name, same.map_or(&[count], |shape| &shape[..]), 0.0, 1.0)
+    }
+
     /// Values that the plan itself uses in computations.
     fn values(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, PlanError> {
         let (_, tensor, _) = self.plain(name, shape)?;

@@ -172,6 +172,22 @@ impl Counts {
         U32(Extent { bytes: product(&[self.steps as u64 + 1, self.logit_rows as u64, 4]), cols: 1 })
     }
 
+    /// The table of the slots of states, if they are kept.
+    pub(super) fn state_blocks(
+        &self,
+        kept: bool,
+        slots: u32,
+        block: u32,
+    ) -> Result<Option<Blocks<Extent>>, String> {
+        check_paged(kept, block)?;
+        if kept != (slots > 0) {
+            return Err(format!("{slots} slots for states"));
+        }
+        let positions = slots.checked_mul(block);
+        let positions = positions.ok_or_else(|| format!("{slots} slots for blocks of {block} positions"))?;
+        kept.then(|| blocks(self.bounds.positions(), positions, block)).transpose()
+    }
+
     /// Keys and values of one layer, and the table of its blocks if positions are found through one (`block` > 0).
     pub(super) fn cache(
         &self,

@@ -5,8 +5,8 @@
 //! f64. Bindings, hazards, bounds checks, verification, the printed table and the accessors of the CPU's kernels are
 //! derived from these.
 //!
-//! No op writes a buffer that it reads (except `kv_shift`, `argmax` and `sample`, which update state), so a command can
-//! be run again.
+//! No op writes a buffer that it reads (except `kv_shift`, `state_conv`, `state_scan`, `argmax` and `sample`, which update
+//! state), so a command can be run again.
 
 mod define;
 mod extent;
@@ -138,6 +138,8 @@ kernels! {
     latent_queries::LatentQueries,
     latent_attention::LatentAttention,
     heads_together::HeadsTogether,
+    state_conv::StateConv,
+    state_scan::StateScan,
     pool::Pool,
     argmax::Argmax,
     sample::Sample,

@@ -4,7 +4,7 @@ use akunu_format::DType;
 
 use super::Live;
 use super::memory::Memory;
-use crate::ops::{F32, Forms, Indices, Input, Moves, Op, Order, Rounding, RowSet, Rows, U32, Weight};
+use crate::ops::{Blocks, F32, Forms, Indices, Input, Moves, Op, Order, Rounding, RowSet, Rows, U32, Weight};
 use crate::table::Binding;
 use crate::{DeviceBuffer, DispatchCommand, Member, Move, Row, eights, halves, q8};
 
@@ -91,6 +91,11 @@ impl Bound<'_> {
 
     pub(crate) fn rows(&self, operand: Rows<Binding>) -> &[Row] {
         &bytemuck::cast_slice(self.bytes(operand.0))[..self.live.rows]
+    }
+
+    /// The table of the slots of states; empty if they are not kept.
+    pub(crate) fn state_table(&self, blocks: Option<Blocks<Binding>>) -> &[u32] {
+        blocks.map_or(&[], |blocks| bytemuck::cast_slice(self.bytes(blocks.0)))
     }
 
     /// The single move of the pass.

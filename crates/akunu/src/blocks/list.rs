@@ -37,6 +37,8 @@ pub(crate) struct BlockList {
     held: usize,
     /// The first position that these have, since a shift.
     windows_from: usize,
+    /// The number of positions after which its state is, if that is known, and layers have one; else 0.
+    state_at: usize,
     /// As `synced`, for `windows`.
     pub(crate) windows_synced: usize,
 }
@@ -59,6 +61,16 @@ impl BlockList {
     /// Those of `windows` that the sequence uses.
     pub(crate) fn held_windows(&self) -> &[WindowBlock] {
         &self.windows[self.held..]
+    }
+
+    /// Notes after how many positions the state is; 0 if that is not known.
+    pub(crate) fn set_state(&mut self, at: usize) {
+        self.state_at = at;
+    }
+
+    /// Whether a sequence of `len` tokens can go on: its state, if layers have one, is after these, or at the end of a block.
+    pub(crate) fn goes_on(&self, pool: &BlockPool, len: usize) -> bool {
+        !pool.has_states() || len.is_multiple_of(pool.positions()) || len == self.state_at
     }
 
     fn take(&mut self, pool: &mut BlockPool) -> Result<BlockId, PoolFull> {
@@ -92,6 +104,8 @@ impl BlockList {
         more: usize,
     ) -> Result<Option<BlockCopy>, PoolFull> {
         let size = pool.positions();
+        // Until the rows are known to have been processed, the state may be anywhere among them.
+        self.state_at = 0;
         self.grow(pool, len + more)?;
         if let Some(windows) = &mut pool.windows {
             while self.windows.len() * size < len + more {
@@ -179,7 +193,8 @@ impl BlockList {
     /// their own blocks, and the window before is lost.
     pub(crate) fn reach(&self, pool: &BlockPool, len: usize) -> usize {
         let Some(windows) = &pool.windows else { return len };
-        let reach = windows.reach(pool.positions(), len, |index| self.windows.get(index).copied());
+        let reach =
+            windows.reach(pool.positions(), [len, self.state_at], |index| self.windows.get(index).copied());
         if windows.first_seen(reach) < self.windows_from { 0 } else { reach }
     }
 
@@ -247,6 +262,7 @@ impl BlockList {
     }
 
     fn release_from(&mut self, pool: &mut BlockPool, first: usize) {
+        self.state_at = if first == 0 { 0 } else { self.state_at };
         self.release_windows(pool, first);
         // The last ones first, so that the tree's leaves are the oldest.
         self.ids.drain(first.min(self.ids.len())..).rev().for_each(|id| pool.release(id));
@@ -306,7 +322,8 @@ impl BlockList {
     pub(crate) fn end(&mut self, pool: &mut BlockPool, salt: u64, tokens: &[u32]) {
         self.publish(pool, salt, tokens);
         let rest = &tokens[tokens.len() / pool.positions() * pool.positions()..];
-        if let Some(&last) = self.ids.get(self.known).filter(|id| !rest.is_empty() && !pool.is_shared(**id)) {
+        let is_useful = !rest.is_empty() && self.goes_on(pool, tokens.len());
+        if let Some(&last) = self.ids.get(self.known).filter(|id| is_useful && !pool.is_shared(**id)) {
             pool.add_last(last, self.parent(self.known, salt), rest);
             if let Some(window) = self.windows.get(self.known).filter(|_| pool.is_known(last)) {
                 pool.set_window(last, *window);
@@ -371,10 +388,11 @@ impl BlockList {
             {
                 self.windows.push(window);
             }
+            self.state_at = whole + len;
             return (whole + len, None);
         }
-        // Without a free block, the part is computed again.
-        let to = if len < MIN_COPY { None } else { self.take(pool).ok() };
+        // Without a free block, the part is computed again. States are not copied.
+        let to = if len < MIN_COPY || pool.has_states() { None } else { self.take(pool).ok() };
         let copied = to.and_then(|to| self.copy_window(pool, window).map_err(|_| pool.release(to)).ok());
         pool.release(from);
         let (Some(to), Some(windows)) = (to, copied) else { return (whole, None) };

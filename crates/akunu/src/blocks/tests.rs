@@ -26,6 +26,8 @@ struct Cache {
     /// The same of sliding-window layers, and the positions that a row sees there.
     windows: HashMap<(u32, usize), Cell>,
     window: Option<usize>,
+    /// After which tokens the state in each slot is, if layers have states.
+    states: Option<HashMap<u32, Cell>>,
     /// What a reader of events knows: blocks by their hashes.
     reader: HashMap<u64, Known>,
 }
@@ -47,12 +49,18 @@ impl Cache {
         let mut pool = BlockPool::new(count, positions);
         pool.log_events();
         let (cells, windows, reader) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Cache { pool, cells, windows, window: None, reader }
+        Cache { pool, cells, windows, window: None, states: None, reader }
     }
 
     /// With `windows` blocks for layers of which a row sees `window` positions.
     fn with_windows(self, windows: usize, window: usize) -> Cache {
-        Cache { pool: self.pool.with_windows(windows, window), window: Some(window), ..self }
+        Cache { pool: self.pool.with_windows(windows, window, false), window: Some(window), ..self }
+    }
+
+    /// With slots for the states of so many sequences, of which a pass has rows of at most five blocks.
+    fn with_states(self, sequences: usize) -> Cache {
+        let pool = self.pool.with_windows(2 * sequences + 5, 2, true);
+        Cache { pool, states: Some(HashMap::new()), ..self }
     }
 
     fn copy(&mut self, copy: Option<BlockCopy>) {
@@ -97,6 +105,13 @@ impl Cache {
             let block = sequence.list.ids()[at / size];
             assert!(!self.pool.is_shared(block), "a block that others use is written");
             self.cells.insert((block, at % size), (*salt, sequence.tokens.clone()));
+            if let Some(states) = &mut self.states {
+                let slot = |at: usize| sequence.list.windows()[at / size].id;
+                if at > 0 {
+                    assert_eq!(states[&slot(at - 1)], (*salt, sequence.tokens[..at].to_vec()), "{at}");
+                }
+                states.insert(slot(at), (*salt, sequence.tokens.clone()));
+            }
             if self.window.is_some() {
                 let block = sequence.list.windows()[at / size];
                 self.windows.insert((block.id, at % size), (*salt, sequence.tokens.clone()));
@@ -104,6 +119,7 @@ impl Cache {
         }
         // All that a row of this pass sees was there until now.
         self.check_windows(sequence, before);
+        sequence.list.set_state(sequence.tokens.len());
         sequence.list.slide(&mut self.pool, sequence.tokens.len());
         Ok(())
     }
@@ -149,6 +165,12 @@ impl Cache {
             assert_eq!((found.0, &found.1[..]), expected);
         }
         self.check_windows(sequence, sequence.tokens.len());
+        let len = sequence.tokens.len();
+        assert!(sequence.list.goes_on(&self.pool, len));
+        if let Some(states) = self.states.as_ref().filter(|_| len > 0) {
+            let slot = sequence.list.windows()[(len - 1) / size].id;
+            assert_eq!(states[&slot], (sequence.salt, sequence.tokens.clone()));
+        }
     }
 }
 
@@ -156,14 +178,18 @@ impl Cache {
 /// was promised its blocks gets them.
 #[test]
 fn sequences_find_their_own_content_and_no_block_is_lost() {
-    let (mut cut_short, mut reused_in_windows) = (0, 0);
+    let (mut cut_short, mut reused_in_windows, mut reused_with_states) = (0, 0, 0);
     for seed in 0..120 {
         let mut random = Random(seed);
         let size = [4, 16, 20][random.below(3)];
         let mut cache = Cache::new(6 + random.below(20), size);
         let count = cache.pool.count();
         let mut slots = usize::MAX;
-        if seed % 2 == 1 {
+        if seed % 3 == 2 {
+            slots = 1 + random.below(5);
+            cache = cache.with_states(slots);
+        }
+        if seed % 3 == 1 {
             // Enough for the windows of some sequences, and for the rows of a pass.
             let window = 1 + random.below(2 * size);
             slots = 1 + random.below(5);
@@ -211,7 +237,7 @@ fn sequences_find_their_own_content_and_no_block_is_lost() {
                     let len = tokens.len().saturating_sub(back);
                     if len > 0 && tokens.len() % size != 0 {
                         let left = list.truncate(&mut cache.pool, len);
-                        assert!(left == len || cache.window.is_some() && left < len);
+                        assert!(left == len || cache.pool.windows.is_some() && left < len);
                         cut_short += usize::from(left < len);
                         tokens.truncate(left);
                         list.publish(&mut cache.pool, *salt, tokens);
@@ -227,6 +253,11 @@ fn sequences_find_their_own_content_and_no_block_is_lost() {
                     let (salt, most) = (running[index].salt, running[index].most + 1);
                     let len = 1 + random.below(running[index].tokens.len().max(1));
                     let len = running[index].list.reach(&cache.pool, len.min(running[index].tokens.len()));
+                    let len = if cache.states.is_some() { len - len % size } else { len };
+                    let len = running[index].list.reach(&cache.pool, len);
+                    // As whoever shares does: see `prepare_slot`.
+                    let Sequence { list, salt: own, tokens, .. } = &mut running[index];
+                    list.publish(&mut cache.pool, *own, tokens);
                     let mut list = BlockList::default();
                     if let Ok(copy) = list.share(&mut cache.pool, &running[index].list, len) {
                         cache.copy(copy);
@@ -254,6 +285,7 @@ fn sequences_find_their_own_content_and_no_block_is_lost() {
             cache.check_users(running.iter().map(|sequence| &sequence.list));
             cache.check_reader();
         }
+        reused_with_states += if cache.states.is_some() { reused_tokens } else { 0 };
         reused_in_windows += if cache.window.is_some() { reused_tokens } else { 0 };
         assert!(refused + reused_tokens > 0, "{seed}");
         for mut sequence in running {
@@ -263,6 +295,7 @@ fn sequences_find_their_own_content_and_no_block_is_lost() {
         assert_eq!(cache.pool.available(), count, "all blocks come back");
     }
     assert!(cut_short > 10 && reused_in_windows > 1000, "{cut_short} {reused_in_windows}");
+    assert!(reused_with_states > 500, "{reused_with_states}");
 }
 
 /// A text has ten blocks, of which windows have eight: they keep the last ones until others take them.

@@ -3,6 +3,10 @@
 //! A block of the other layers has one of these beside it as long as rows may see its positions. Then it is released,
 //! and keeps its content until another sequence takes it: those that were released first are taken first. So whoever
 //! remembers a block may ask whether its content is still there, and have it again.
+//!
+//! Layers with a state have slots in the place of these blocks ([`akunu_plan::state`]): a row needs that of the position
+//! before it, which has the state after the last position of its block that was processed. So a sequence can go on at the
+//! end of a block, or at its own end.
 
 use super::pool::{BlockId, BlockPool, Found, NONE};
 
@@ -29,6 +33,8 @@ struct State {
 pub(crate) struct Windows {
     /// The most positions that a row sees, its own included.
     positions: usize,
+    /// Whether the blocks hold states.
+    pub(super) are_states: bool,
     blocks: Vec<State>,
     /// The ends of the list of blocks without users: the next one to take, and the last one.
     next: BlockId,
@@ -36,9 +42,10 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    pub(crate) fn new(count: usize, positions: usize) -> Windows {
+    pub(crate) fn new(count: usize, positions: usize, are_states: bool) -> Windows {
         let free = State { users: 1, taken: 0, before: NONE, after: NONE };
-        let mut windows = Windows { positions, blocks: vec![free; count], next: NONE, last: NONE };
+        let mut windows =
+            Windows { positions, are_states, blocks: vec![free; count], next: NONE, last: NONE };
         (0..count as BlockId).for_each(|id| windows.release(WindowBlock { id, taken: 0 }, true));
         windows
     }
@@ -111,11 +118,12 @@ impl Windows {
     }
 
     /// The longest beginning of a text of `len` positions, cut at its end or after a block of `size` positions, that can go
-    /// on: what the next row sees is still in the blocks of the text.
+    /// on: what the next row sees is still in the blocks of the text. A state that is not at the end of a block is there only
+    /// after the first `state_at` positions.
     pub(crate) fn reach(
         &self,
         size: usize,
-        len: usize,
+        [len, state_at]: [usize; 2],
         block: impl Fn(usize) -> Option<WindowBlock>,
     ) -> usize {
         let (mut first, mut longest) = (0, 0);
@@ -124,7 +132,8 @@ impl Windows {
                 first = index + 1;
             }
             let end = len.min((index + 1) * size);
-            if self.first_seen(end) / size >= first {
+            let is_there = !self.are_states || end.is_multiple_of(size) || end == state_at;
+            if is_there && self.first_seen(end) / size >= first {
                 longest = end;
             }
         }
@@ -133,10 +142,15 @@ impl Windows {
 }
 
 impl BlockPool {
-    /// With `count` blocks for layers of which a row sees at most `positions`, its own included.
-    pub(crate) fn with_windows(mut self, count: usize, positions: usize) -> BlockPool {
-        self.windows = Some(Windows::new(count, positions));
+    /// With `count` blocks for layers of which a row sees at most `positions`, its own included, or for states.
+    pub(crate) fn with_windows(mut self, count: usize, positions: usize, are_states: bool) -> BlockPool {
+        self.windows = Some(Windows::new(count, positions, are_states));
         self
+    }
+
+    /// Whether layers have states, which are there only at the end of blocks and of sequences.
+    pub(crate) fn has_states(&self) -> bool {
+        self.windows.as_ref().is_some_and(|windows| windows.are_states)
     }
 
     /// The part of a known prefix that can go on.
@@ -144,8 +158,12 @@ impl BlockPool {
         let Some(windows) = &self.windows else { return found };
         let size = self.positions();
         let (blocks, whole) = (&found.blocks, found.blocks.len() * size);
-        let reach = windows.reach(size, whole, |index| blocks.get(index).map(|id| self.window_of(*id)));
-        found.part = found.part.filter(|(id, _)| reach == whole && windows.has(self.window_of(*id)));
+        let reach = windows.reach(size, [whole, 0], |index| blocks.get(index).map(|id| self.window_of(*id)));
+        let is_there = |(id, len): &(BlockId, usize)| {
+            let is_whole = !windows.are_states || *len == self.content(*id).len();
+            reach == whole && is_whole && windows.has(self.window_of(*id))
+        };
+        found.part = found.part.filter(is_there);
         found.blocks.truncate(reach / size);
         found
     }

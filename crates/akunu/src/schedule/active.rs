@@ -126,7 +126,7 @@ impl<'a> Active<'a> {
     /// Whether it may be decoded in chains when it is alone. A chain keeps the logits of its last step only. With a grammar, chains
     /// of one step are for devices that sample; others run while the mask is computed.
     pub(super) fn can_chain(&self, engine: &Engine) -> bool {
-        self.logprobs.is_none() && (engine.samples() || !self.generation.is_held())
+        self.logprobs.is_none() && (engine.rewinds() && engine.samples() || !self.generation.is_held())
     }
 
     pub(super) fn prompt(&self) -> &[u32] {

@@ -464,6 +464,7 @@ impl<'a> Batch<'a> {
                 Some(finish) => Ok(Some(finish)),
                 // Its row is decoded again in the next pass, which takes less time than sampling by the host.
                 None if engine.samples()
+                    && engine.rewinds()
                     && (picked && active.is_late || !active.generation.can_pick(deadline)) =>
                 {
                     active.waited += 1;
@@ -473,7 +474,7 @@ impl<'a> Batch<'a> {
                     debug_assert_eq!(session.len(), before);
                     Ok(None)
                 }
-                None => active.take_next(engine, row, picked, deadline),
+                None => active.take_next(engine, row, picked && !active.is_late, deadline),
             };
             self.settle(index, taken);
         }

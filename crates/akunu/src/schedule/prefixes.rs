@@ -44,7 +44,7 @@ impl Prefixes {
             };
             let session = &slots[index].session;
             let shared = common(session.tokens(), reusable);
-            let reach = session.reach(shared);
+            let reach = session.reach_to_share(shared);
             best = best.max(Some((reach, index)));
             // Those beyond share no more, but this one may not have processed all of it yet, or its window may be lost.
             !other.is_running() || reach < shared

@@ -24,6 +24,7 @@ mod scheduler;
 mod sessions;
 mod split;
 mod stages;
+mod states;
 mod stories;
 mod tales;
 mod tiers;

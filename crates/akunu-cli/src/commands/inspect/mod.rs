@@ -288,6 +288,13 @@ fn lines(report: &InspectReport<'_>, config: &ModelConfig) -> Vec<(&'static str,
             },
         ),
     ]);
+    lines.extend(config.mamba.map(|mamba| {
+        let (count, of) =
+            (config.recurrent.iter().filter(|recurrent| **recurrent).count(), report.layer_count);
+        let sizes =
+            format!("{} heads of {} with {} elements each", mamba.heads, mamba.head_dim, mamba.state_size);
+        ("states", format!("{sizes}, in {count} of {of} layers"))
+    }));
     lines.extend(report.rope_base.map(|base| ("rope", rope(report, base))));
     lines.extend(report.window.map(|size| {
         ("window", format!("{}{size} positions in {}", chunks_of(config), window_layers(config)))

@@ -169,6 +169,12 @@ impl Maker<'_> {
             let values: Vec<f32> = (0..rows * cols).map(|_| 0.9 + 0.2 * rng.uniform()).collect();
             return floats(&values, out);
         }
+        if tensor.name.ends_with(".ssm_a.weight") {
+            // States decay.
+            let mut rng = self.rng(index, 0);
+            let rates: Vec<f32> = (0..rows * cols).map(|_| -0.05 - rng.uniform()).collect();
+            return floats(&rates, out);
+        }
         let row_bytes = dtype.row_bytes(cols).ok_or_else(|| io::Error::other("rows are not whole blocks"))?;
         let std = self.spread(tensor);
         let part_rows = (PART / row_bytes).max(1);

@@ -2,7 +2,7 @@
 
 use akunu_arch::facts::{Fact, SIGMOID};
 use akunu_arch::tensors::{Kind, Part, Sizes, TensorRule};
-use akunu_arch::{Biases, CARDS, Card, RopeScaling, Scores, Shape, llama3_kept};
+use akunu_arch::{Biases, CARDS, Card, MambaShape, RopeScaling, Scores, Shape, in_gguf, llama3_kept};
 use akunu_format::quantise::Proportions;
 use akunu_format::{Array, DType, Metadata, TensorSpec, Value};
 
@@ -30,7 +30,8 @@ impl Tensor {
     }
 
     pub(super) fn spec(&self, dtype: DType) -> TensorSpec {
-        TensorSpec::new(self.name.clone(), dtype, self.shape.clone())
+        let (name, shape) = in_gguf(&self.name, &self.shape, None);
+        TensorSpec::new(name, dtype, shape)
     }
 }
 
@@ -96,11 +97,15 @@ impl Preset {
             Biases::Matrices => of_layer && is_matrix,
             Biases::Qkv => matches!(rule.name, "attn_q" | "attn_k" | "attn_v"),
         };
-        of_biases || rule.kind == Kind::Bias
+        of_biases || rule.kind == Kind::Bias || (rule.is_of_state() && rule.kind == Kind::Convolution)
     }
 
     /// Whether a layer has such a tensor, if the shape has.
     fn has_in(&self, rule: &TensorRule, layer: usize) -> bool {
+        let mixes = self.shape.mamba.is_some_and(|mamba| !mamba.attention.contains(&layer));
+        if if mixes { rule.is_of_attention() } else { rule.is_of_state() } {
+            return false;
+        }
         let Some(experts) = self.shape.experts else { return true };
         let dense = layer < experts.dense_layers;
         match rule.is_of_experts() || rule.is_of_shared_expert() {
@@ -113,6 +118,7 @@ impl Preset {
     fn has(&self, rule: &TensorRule) -> bool {
         match rule.kind {
             _ if rule.is_classifier() => false,
+            _ if rule.is_of_state() => self.shape.mamba.is_some(),
             // Of the families with shapes, those that choose by sigmoids have it.
             Kind::Bias if self.card.router.scores != Scores::Sigmoid => false,
             _ if rule.is_of_experts() => self.shape.experts.is_some(),
@@ -156,12 +162,29 @@ impl Preset {
             (Fact::LayerCount, shape.layers),
             (Fact::FfnSize, shape.ffn),
             (Fact::HeadCount, shape.heads),
-            (Fact::KvHeadCount, shape.kv_heads),
             (Fact::HeadDim, shape.head_dim),
             (Fact::ValueHeadDim, shape.latent.map_or(shape.head_dim, |latent| latent.size)),
             (Fact::RopeDims, self.rope_dims()),
         ] {
             put(key(fact), number(value));
+        }
+        match shape.mamba {
+            None => put(key(Fact::KvHeadCount), number(shape.kv_heads)),
+            Some(MambaShape { facts, attention }) => {
+                let count = |layer| if attention.contains(&layer) { shape.kv_heads as i32 } else { 0 };
+                let counts = (0..shape.layers).map(count).collect();
+                put(key(Fact::KvHeadCount), Value::Array(Array::I32(counts)));
+                put(key(Fact::Rotates), Value::Bool(false));
+                for (fact, value) in [
+                    (Fact::StateTaps, facts.taps),
+                    (Fact::StateSize, facts.state_size),
+                    (Fact::StateGroups, facts.groups),
+                    (Fact::StateHeads, facts.heads),
+                    (Fact::StateInner, facts.inner()),
+                ] {
+                    put(key(fact), number(value));
+                }
+            }
         }
         if let Some(latent) = shape.latent {
             for (fact, value) in [
@@ -221,6 +244,17 @@ impl Preset {
         put("vocab_size", number(shape.vocab));
         if let Some(window) = shape.window {
             put(key(Fact::WindowSize), number(window));
+        }
+        if card.rule(Fact::ResidualScale).is_some() {
+            // Other engines require them.
+            for (fact, value) in [
+                (Fact::EmbeddingScale, 1.0),
+                (Fact::ResidualScale, 1.0),
+                (Fact::LogitScale, 1.0),
+                (Fact::AttentionScale, 1.0 / (shape.head_dim as f32).sqrt()),
+            ] {
+                put(key(fact), Value::F32(value));
+            }
         }
         put(key(Fact::NormEpsilon), Value::F32(shape.epsilon));
         put(key(Fact::RopeBase), Value::F32(shape.rope_base));

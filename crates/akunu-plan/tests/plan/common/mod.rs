@@ -70,6 +70,8 @@ pub fn config(architecture: &str) -> ModelConfig {
         embedding: EmbeddingFacts::default(),
         experts: None,
         latent: None,
+        mamba: None,
+        recurrent: Vec::new(),
         encoder: None,
         alignment_heads: Vec::new(),
         left_out: None,
