@@ -87,8 +87,9 @@ INLINE f32 softplus(f32 x) {
     return (x > 0 ? x : 0.0f) + p * (z + z);
 }
 
-// A threadgroup has 32 elements of a head. Each SIMD group has STATE_EACH numbers of the state of each, in registers. STEPS rows
-// are copied to threadgroup memory at a time, then the state takes them up, and then what the SIMD groups give is added up.
+// A threadgroup has 32 elements of a head. Each SIMD group has STATE_EACH numbers of the state of each, in registers. STEPS rows are
+// copied to threadgroup memory at a time, of which a SIMD group has OWN_STEPS; then the state takes them up, and then what
+// the SIMD groups give is added up.
 BODY(state_scan) {
     const u32 live = live_rows(pass, false), head = at.group_y, d = at.group_x * 32 + LANE, first = SIMD * STATE_EACH;
     const u32 heads = params.state_scan.heads, dim = params.state_scan.head_dim, size = params.state_scan.state_size;
@@ -124,24 +125,46 @@ BODY(state_scan) {
             count += goes_on;
         }
         ended = count < STEPS || row + STEPS >= live || !follows(rows[row + STEPS - 1], rows[row + STEPS]);
+        // All loads are under way before the first is waited for.
         const DEVICE f32* b = x + (u64)row * cols + inner + head / (heads / groups) * size;
-        for (u32 i = at.in_group; i < count * 2 * PADDED; i += THREADS) {
-            const u32 step = i / (2 * PADDED), place = i % (2 * PADDED), n = place % PADDED;
-            vectors[i] = n < size ? b[(u64)step * cols + place / PADDED * groups * size + n] : 0.0f;
+        f32 shares[STEPS * STATE_EACH / 16 + 1], inputs[OWN_STEPS], gates[OWN_STEPS], steps[OWN_STEPS];
+        UNROLL for (u32 k = 0; k < STEPS * STATE_EACH / 16 + 1; k++) {
+            const u32 i = at.in_group + k * THREADS, place = i % (2 * PADDED), n = place % PADDED;
+            const bool there = i < count * 2 * PADDED && n < size;
+            shares[k] = there ? b[(u64)(i / (2 * PADDED)) * cols + place / PADDED * groups * size + n] : 0.0f;
         }
-        for (u32 step = SIMD; step < count; step += SIMDS) {
-            const f32 delta = softplus(mixed[(u64)(row + step) * stride + params.state_scan.dt + head] + dt_bias);
-            taken[step * 32 + LANE] = d < dim ? delta * x[(u64)(row + step) * cols + head * dim + d] : 0.0f;
-            if (LANE == 0) decays[step] = EXP(delta * rate);
+        UNROLL for (u32 k = 0; k < OWN_STEPS; k++) {
+            const u32 own = SIMD + k * SIMDS;
+            const bool there = own < count && d < dim;
+            inputs[k] = there ? x[(u64)(row + own) * cols + head * dim + d] : 0.0f;
+            gates[k] = there ? mixed[(u64)(row + own) * stride + params.state_scan.gate + head * dim + d] : 0.0f;
+            steps[k] = own < count ? mixed[(u64)(row + own) * stride + params.state_scan.dt + head] : 0.0f;
+        }
+        UNROLL for (u32 k = 0; k < STEPS * STATE_EACH / 16 + 1; k++) {
+            const u32 i = at.in_group + k * THREADS;
+            if (i < count * 2 * PADDED) vectors[i] = shares[k];
+        }
+        UNROLL for (u32 k = 0; k < OWN_STEPS; k++) {
+            const u32 own = SIMD + k * SIMDS;
+            const f32 delta = softplus(steps[k] + dt_bias);
+            if (own < count) taken[own * 32 + LANE] = delta * inputs[k];
+            if (own < count && LANE == 0) decays[own] = EXP(delta * rate);
         }
         BARRIER();
         for (u32 step = 0; step < count; step++) {
-            const THREADGROUP f32* given = vectors + step * 2 * PADDED + first;
+            const THREADGROUP f32x4* given = (const THREADGROUP f32x4*)(vectors + step * 2 * PADDED + first);
             const f32 decay = decays[step], input = taken[step * 32 + LANE];
             f32 sums[4] = {0, 0, 0, 0};
-            UNROLL for (u32 i = 0; i < STATE_EACH; i++) {
-                state[i] = state[i] * decay + given[i] * input;
-                sums[i % 4] += state[i] * given[PADDED + i];
+            UNROLL for (u32 i = 0; i < STATE_EACH; i += 4) {
+                const f32x4 b = given[i / 4], c = given[(PADDED + i) / 4];
+                state[i] = state[i] * decay + b.x * input;
+                state[i + 1] = state[i + 1] * decay + b.y * input;
+                state[i + 2] = state[i + 2] * decay + b.z * input;
+                state[i + 3] = state[i + 3] * decay + b.w * input;
+                sums[0] += state[i] * c.x;
+                sums[1] += state[i + 1] * c.y;
+                sums[2] += state[i + 2] * c.z;
+                sums[3] += state[i + 3] * c.w;
             }
             parts[step * THREADS + SIMD * 32 + LANE] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
             if (KEPT) {
@@ -155,13 +178,13 @@ BODY(state_scan) {
             }
         }
         BARRIER();
-        for (u32 step = SIMD; step < count; step += SIMDS) {
-            if (d >= dim) continue;
-            const u64 place = (u64)(row + step) * inner + head * dim + d;
-            const f32 gate = mixed[(u64)(row + step) * stride + params.state_scan.gate + head * dim + d];
-            f32 sum = skip * x[(u64)(row + step) * cols + head * dim + d];
-            for (u32 i = 0; i < SIMDS; i++) sum += parts[step * THREADS + i * 32 + LANE];
-            ((DEVICE f32*)in.out)[place] = sum * gate / (1.0f + EXP(-gate));
+        UNROLL for (u32 k = 0; k < OWN_STEPS; k++) {
+            const u32 own = SIMD + k * SIMDS;
+            if (own < count && d < dim) {
+                f32 sum = skip * inputs[k];
+                for (u32 i = 0; i < SIMDS; i++) sum += parts[own * THREADS + i * 32 + LANE];
+                ((DEVICE f32*)in.out)[(u64)(row + own) * inner + head * dim + d] = sum * gates[k] / (1.0f + EXP(-gates[k]));
+            }
         }
     }
 }
