@@ -9,6 +9,7 @@ use crate::MambaFacts;
 const BARE: [&str; 2] = [".ssm_a", ".ssm_d"];
 /// The logarithms of the rates by which states decay, in Hugging Face files; in GGUF files the negative rates.
 const DECAY: &str = ".ssm_a.weight";
+const NORM: &str = ".ssm_norm.weight";
 
 impl MambaFacts {
     /// Elements of all heads.
@@ -49,10 +50,16 @@ fn inner_is_too_large(heads: usize, head_dim: usize) -> bool {
     heads.checked_mul(head_dim).is_none_or(|inner| inner > 1 << 24)
 }
 
-/// Gives tensors that GGUF files name without `.weight` a name with it.
-pub(crate) fn with_suffix(tensors: &mut [TensorInfo]) {
-    for tensor in tensors.iter_mut().filter(|tensor| BARE.iter().any(|bare| tensor.name.ends_with(bare))) {
-        tensor.name.push_str(".weight");
+/// Gives tensors of a GGUF file the names and shapes that they have here: all names end with their kind, and vectors are not
+/// matrices.
+pub(crate) fn from_gguf(tensors: &mut [TensorInfo]) {
+    for tensor in tensors {
+        if BARE.iter().any(|bare| tensor.name.ends_with(bare)) {
+            tensor.name.push_str(".weight");
+        } else if !tensor.name.ends_with(NORM) {
+            continue;
+        }
+        tensor.shape = vec![tensor.shape.iter().product()];
     }
 }
 
@@ -62,9 +69,7 @@ pub fn in_gguf<'a>(name: &'a str, shape: &[usize], mamba: Option<MambaFacts>) ->
     let bare = name.strip_suffix(".weight").filter(|name| BARE.iter().any(|bare| name.ends_with(bare)));
     match (bare, mamba, shape) {
         (Some(bare), _, &[heads]) => (bare, vec![heads, 1]),
-        (None, Some(MambaFacts { groups: groups @ 2.., .. }), &[inner])
-            if name.ends_with(".ssm_norm.weight") =>
-        {
+        (None, Some(MambaFacts { groups: groups @ 2.., .. }), &[inner]) if name.ends_with(NORM) => {
             (name, vec![groups, inner / groups])
         }
         _ => (bare.unwrap_or(name), shape.to_vec()),

@@ -54,7 +54,7 @@ impl GgufModel {
         let left_out = has_further.then(|| names::FURTHER_LAYERS.to_string());
         let config = ModelConfig { left_out, ..config };
         let mut tensors = names::split_fused(gguf.tensors(), &config)?;
-        mamba::with_suffix(&mut tensors);
+        mamba::from_gguf(&mut tensors);
         tensors.retain(|tensor| !ROPE_FACTORS.contains(&tensor.name.as_str()));
         let mut regions = gguf.regions().to_vec();
         refuse_misaligned(&tensors, &regions)?;
