@@ -26,8 +26,11 @@ pub fn name(folder: &Path) -> String {
 /// Why so many ranks cannot share a model.
 fn refusal(model: &dyn WeightProvider, ranks: usize) -> Option<String> {
     let heads = model.config().head_count;
-    (!heads.is_multiple_of(ranks))
-        .then(|| format!("{ranks} ranks cannot share the model's {heads} heads equally"))
+    if !heads.is_multiple_of(ranks) {
+        return Some(format!("{ranks} ranks cannot share the model's {heads} heads equally"));
+    }
+    let has_states = model.config().recurrent.contains(&true);
+    has_states.then(|| "layers with a state cannot be cut between ranks".into())
 }
 
 /// These models on so many ranks; returns how many could be shared.

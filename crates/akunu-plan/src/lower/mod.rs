@@ -261,7 +261,9 @@ pub(crate) fn plan(
         let spec = pass::Spec { name: kind.name(), rows, logit_rows, steps: 1, io: Some(io), products: None };
         tables.push(kind, pass::build(&context, generating(), &model.ropes, &spec, &mut buffers)?);
     }
-    if let Some(least_rows) = options.stream_rows.filter(|_| !options.host.is_nothing()) {
+    // A state is where its layer is, so what surrounds it would go back and forth.
+    let streams = !options.host.is_nothing() && context.states.is_none();
+    if let Some(least_rows) = options.stream_rows.filter(|_| streams) {
         find_homes(&mut buffers.0, tables.iter().map(|(_, table)| table));
         let kind = PassKind::StreamedPrefill;
         let spec = pass::Spec { name: kind.name(), rows, logit_rows, steps: 1, io: Some(io), products: None };
