@@ -354,11 +354,14 @@ fn mamba(fields: &Fields<'_>, hidden_size: usize) -> Result<Option<MambaFacts>, 
         return Err(wrong(&fields.text.full(key), problem));
     }
     const LIMITS: &str = "time_step_limit";
-    if let Some(limits) = fields.text.get(LIMITS).and_then(serde_json::Value::as_array) {
-        let is_open = |limit: &serde_json::Value| limit.as_f64().is_none_or(|limit| limit == f64::INFINITY);
-        if limits.first().and_then(serde_json::Value::as_f64) != Some(0.0)
-            || !limits.get(1).is_none_or(is_open)
-        {
+    if let Some(limits) = fields.text.get(LIMITS) {
+        // transformers writes infinity so.
+        let infinity = serde_json::json!({"__float__": "Infinity"});
+        let is_open = match limits.as_array().map(Vec::as_slice) {
+            Some([least, most]) => least.as_f64() == Some(0.0) && (most.is_null() || *most == infinity),
+            _ => false,
+        };
+        if !is_open {
             return Err(fields.text.unsupported(LIMITS, "limits the steps of states"));
         }
     }

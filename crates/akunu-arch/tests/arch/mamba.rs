@@ -125,6 +125,9 @@ fn contradictions_are_reported() {
         ("mamba_d_conv", json!(9), "a convolution over 9 positions"),
         ("mamba_proj_bias", json!(true), "mamba_proj_bias"),
         ("time_step_limit", json!([0.001, 0.1]), "time_step_limit"),
+        ("time_step_limit", json!([0.0, "abc"]), "time_step_limit"),
+        ("time_step_limit", json!(0.0), "time_step_limit"),
+        ("time_step_limit", json!([0.0, {"__float__": "Infinity"}]), "head_dim: 24"),
         ("layer_types", json!(["mamba"]), "it has 1 entries for 4 layers"),
         ("layer_types", json!(["mamba", "mamba", "rwkv", "mamba"]), "asks for rwkv layers"),
     ] {
